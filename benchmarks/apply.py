@@ -1,0 +1,117 @@
+"""From the store to Delta: one million inserts, then one million updates of the same rows, each as one batch.
+
+Each is timed three times over: reading (decoding into Spark's ``noop``), reading and reducing to one row per key, and the whole
+merge as ``cdc apply`` does it. The differences are the shares. The session is warm.
+
+    python benchmarks/apply.py [--rows 1000000] [--cores 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from cdc.capture import Capture
+from cdc.config import DestinationConfig, load
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+
+if TYPE_CHECKING:
+    from cdc.batches.lease import Lease
+
+TABLE = """CREATE TABLE bench.orders (
+  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, customer INT UNSIGNED NOT NULL, status ENUM('new','paid','sent') NOT NULL,
+  total DECIMAL(12,2) NOT NULL, items SMALLINT NOT NULL, note VARCHAR(200), code CHAR(12), created DATETIME(3),
+  changed TIMESTAMP(6) NULL, flag TINYINT, score DOUBLE) ENGINE=InnoDB"""
+ROWS = """INSERT INTO bench.orders SELECT NULL, seq * 7, 1 + seq % 3, seq / 7, seq % 100, REPEAT(CHAR(97 + seq % 26), 30),
+  CONCAT('c', seq), '2026-01-02 03:04:05.678', '2026-01-02 03:04:05.678901', seq % 2, seq / 3 FROM bench.seq_1_to_5000"""
+
+
+def configure(folder: Path, server: Server, cores: int) -> DestinationConfig:
+    os.environ["BENCH_PASSWORD"] = PASSWORD
+    (folder / "conf").mkdir()
+    file = folder / "conf" / "bench.yaml"
+    file.write_text(
+        f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: BENCH_PASSWORD, server_id: 4711,"
+        " start: earliest}\n"
+        "tables: {include: ['bench\\..*']}\nstore: {path: store}\nmeta: {path: meta}\napply: {target: lake}\n"
+        f"batch: {{max_bytes: 2147483648, max_wait_s: 0}}\nspark: {{master: 'local[{cores}]'}}\n"
+    )
+    return load(file)
+
+
+def timed(config: DestinationConfig, lease: Lease) -> dict[str, float]:
+    """Seconds for reading, reading and reducing, and everything; the batch is acked."""
+    from cdc import pipeline
+    from cdc.decode import layouts
+    from spark_jobs import session
+    from spark_jobs.merge import Job, _read
+    from spark_jobs.reduce import latest
+    from spark_jobs.tables import target
+
+    layout = layouts(lease.manifest.ranges, lease.manifest.tables)["bench.orders"]
+    warm = session.acquire(config.spark)
+    seconds = {}
+    with warm.tables.one() as table_session:
+        job = Job(table_session, target(config, "bench.orders"), lease.manifest, layout, lambda: None)
+        changes = _read(job, 0, "after")
+        for name, rows in (("warm-up", changes.limit(1)), ("read", changes), ("reduce", latest(changes, ["id"]))):
+            began = time.perf_counter()
+            rows.write.format("noop").mode("overwrite").save()
+            seconds[name] = time.perf_counter() - began
+    began = time.perf_counter()
+    results = pipeline.merge(config, lease)
+    seconds["merge"] = time.perf_counter() - began
+    pipeline.finalize(config, lease, True, results)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--cores", type=int, default=2)
+    options = parser.parse_args()
+    from cdc import pipeline
+
+    console = Console()
+    table = Table(title="From the store to Delta")
+    for name in ("batch", "rows", "seconds", "rows/s", "reading", "reducing", "merging", "decoding into noop, rows/s"):
+        table.add_column(name, justify="right")
+    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+        config = configure(Path(folder), server, options.cores)
+        server.execute("CREATE DATABASE bench", TABLE)
+        for name, statements in (
+            ("inserts", [ROWS] * (options.rows // 5000)),
+            ("updates", ["UPDATE bench.orders SET total = total + 1, note = CONCAT(note, '!')"]),
+        ):
+            console.print(f"{name} …")
+            server.execute(*statements)
+            Capture(config).run(until_current=True)
+            while (lease := pipeline.fetch(config, "cli:bench", wait_s=0)) is not None:
+                if lease.manifest.ddl:
+                    pipeline.finalize(config, lease, True, pipeline.merge(config, lease))
+                    continue
+                s = timed(config, lease)
+                rows = options.rows
+                table.add_row(
+                    name,
+                    f"{rows:,}",
+                    f"{s['merge']:.1f}",
+                    f"{rows / s['merge']:,.0f}",
+                    f"{s['read'] / s['merge']:.0%}",
+                    f"{max(0.0, s['reduce'] - s['read']) / s['merge']:.0%}",
+                    f"{max(0.0, s['merge'] - s['reduce']) / s['merge']:.0%}",
+                    f"{rows / s['read']:,.0f}",
+                )
+    console.print(table)
+    console.print(f"One batch each, local[{options.cores}], 11 columns, warm session; {os.cpu_count()} CPUs.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Capture against ``mariadb-binlog --read-from-remote-server --raw``: the same binlogs, in turn, on one machine.
+
+Capture verifies every checksum, filters by table, frames transactions, indexes them and fsyncs; the other writes the
+bytes as they come, and its file is fsynced once at the end. Neither asks for annotate events. Each is a process of its
+own; what it takes to start (interpreter, imports, connection, nothing to read) is measured apart and subtracted.
+
+    python benchmarks/capture.py [--bytes 1100000000] [--pairs 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TABLE = """CREATE TABLE bench.orders (
+  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, customer INT UNSIGNED NOT NULL, status ENUM('new','paid','sent') NOT NULL,
+  total DECIMAL(12,2) NOT NULL, items SMALLINT NOT NULL, note VARCHAR(200), code CHAR(12), created DATETIME(3),
+  changed TIMESTAMP(6) NULL, flag TINYINT, score DOUBLE) ENGINE=InnoDB"""
+
+ROW = """SELECT NULL, seq * 7, 1 + seq % 3, seq / 7, seq % 100, REPEAT(CHAR(97 + seq % 26), {text}), CONCAT('c', seq),
+  '2026-01-02 03:04:05.678', '2026-01-02 03:04:05.678901', seq % 2, seq / 3"""
+
+
+def fill(server: Server, kind: str, size_bytes: int) -> None:
+    """Write at least ``size_bytes`` of binlog: transactions of 5,000 rows, or of one and two rows."""
+    server.execute(
+        "CREATE DATABASE bench",
+        TABLE,
+        "CREATE PROCEDURE bench.small(n INT) BEGIN DECLARE i INT DEFAULT 0; WHILE i < n DO "
+        f"INSERT INTO bench.orders {ROW.format(text=60).replace('seq', 'i')}; "
+        f"START TRANSACTION; INSERT INTO bench.orders {ROW.format(text=60).replace('seq', 'i')}; "
+        "UPDATE bench.orders SET total = total + 1 WHERE id = LAST_INSERT_ID(); COMMIT; "
+        "SET i = i + 2; END WHILE; END",
+    )
+    while binlog_bytes(server) < size_bytes:
+        if kind == "large":
+            server.execute(*[f"INSERT INTO bench.orders {ROW.format(text=100)} FROM bench.seq_1_to_5000"] * 40)
+        else:
+            server.execute("CALL bench.small(100000)")
+
+
+def binlog_bytes(server: Server) -> int:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        return sum(int(row[1]) for row in cursor.fetchall())
+
+
+def run(command: list[str], **env: str) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, env={**os.environ, **env}, capture_output=True, cwd=ROOT)
+    return time.perf_counter() - began
+
+
+class Ours:
+    """``cdc capture --until-current`` into a new store."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder = folder
+        conf = folder / "conf"
+        conf.mkdir(parents=True)
+        for server_id, (name, start) in enumerate((("bench", "earliest"), ("nothing", "now")), start=4711):
+            (conf / f"{name}.yaml").write_text(
+                f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: BENCH_PASSWORD, server_id: {server_id},"
+                f" start: {start}}}\n"
+                "tables: {include: ['bench\\..*']}\n"
+                f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake}}\n"
+            )
+        self.command = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "capture", "--until-current"]
+
+    def once(self) -> tuple[float, float]:
+        """(whole, start-up) seconds."""
+        for name in ("bench", "nothing"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        os.sync()
+        whole = run([*self.command, "bench"], BENCH_PASSWORD=PASSWORD)
+        return whole, run([*self.command, "nothing"], BENCH_PASSWORD=PASSWORD)
+
+
+class Theirs:
+    """``mariadb-binlog --raw``, then one fsync of each file."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder = folder
+        self.tool = [
+            *client_tool("mariadb10", "mariadb-binlog"),
+            "--no-defaults", "--read-from-remote-server", "--raw", f"--host={HOST}", f"--port={server.port}",
+            f"--user={USER}", f"--password={PASSWORD}", f"--result-file={folder}/raw-",
+        ]  # fmt: skip
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            files = cursor.fetchall()
+        self.first, self.last, self.end = str(files[0][0]), str(files[-1][0]), int(files[-1][1])
+
+    def once(self) -> tuple[float, float]:
+        """(whole, start-up) seconds."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        os.sync()
+        began = time.perf_counter()
+        run([*self.tool, "--to-last-log", self.first])
+        for path in self.folder.iterdir():
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+        whole = time.perf_counter() - began
+        return whole, run([*self.tool, f"--start-position={self.end}", self.last])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--bytes", type=int, default=1_100_000_000, help="of binlog, at least")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--kinds", default="large,small")
+    options = parser.parse_args()
+    console = Console()
+    table = Table(title="Capture into an fsynced store, against mariadb-binlog --raw and one fsync")
+    for name in (
+        "transactions",
+        "binlog MB",
+        "ours s (start-up)",
+        "mariadb-binlog s (start-up)",
+        "ours MB/s",
+        "ratio",
+        "goal",
+    ):
+        table.add_column(name, justify="right")
+    for kind in options.kinds.split(","):
+        server = Server("mariadb10", options=["--max-binlog-size=1G", "--binlog-annotate-row-events=OFF"])
+        with server, tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=os.environ.get("TMPDIR")) as folder:
+            console.print(f"filling: {kind} transactions …")
+            fill(server, kind, options.bytes)
+            size = binlog_bytes(server)
+            ours, theirs = Ours(server, Path(folder) / "ours"), Theirs(server, Path(folder) / "theirs")
+            ours.once()  # kernels compiled, caches warm
+            pairs = []
+            for number in range(options.pairs):
+                mine, other = ours.once(), theirs.once()
+                pairs.append((mine, other))
+                console.print(
+                    f"pair {number + 1}: ours {mine[0]:.2f} ({mine[1]:.2f}), theirs {other[0]:.2f} ({other[1]:.2f})"
+                )
+            net = statistics.median(m[0] - m[1] for m, _ in pairs)
+            ratio = statistics.median((o[0] - o[1]) / (m[0] - m[1]) for m, o in pairs)
+            table.add_row(
+                kind,
+                f"{size / 1e6:.0f}",
+                *(
+                    f"{statistics.median(p[side][0] for p in pairs):.2f} ({statistics.median(p[side][1] for p in pairs):.2f})"
+                    for side in (0, 1)
+                ),
+                f"{size / 1e6 / net:.0f}",
+                f"{ratio:.2f}",
+                "0.9" if kind == "large" else "2.0",
+            )
+    console.print(table)
+    console.print(
+        f"{options.pairs} pairs in turn, medians; ratio: how many times as fast, start-up left out; {os.cpu_count()} CPUs."
+    )
+
+
+if __name__ == "__main__":
+    main()

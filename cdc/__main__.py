@@ -1,0 +1,10 @@
+"""``python -m cdc`` is the command ``cdc``."""
+
+from __future__ import annotations
+
+import sys
+
+from cdc.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The tasks: capture, and the three steps of a run that applies a batch.
+
+Each reads its configuration file when it runs, never when the DAG is parsed. An error that trying again will not cure
+fails the task without retries (see :mod:`cdc.errors`); the others are left to the task's retries.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, TriggerRule
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
+
+from cdc.airflow import handoff
+from cdc.airflow.connections import with_connection
+from cdc.config import DestinationConfig, load
+from cdc.errors import PermanentError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class _DestinationOperator(BaseOperator):
+    """A task of one destination, named by its configuration file."""
+
+    ui_color = "#dbe9f4"
+
+    def __init__(self, *, conf_file: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conf_file = conf_file
+
+    def _config(self) -> DestinationConfig:
+        return load(Path(self.conf_file))
+
+
+class CaptureOperator(_DestinationOperator):
+    """Runs capture for ``capture_for_s`` seconds, then ends cleanly; the DAG's next run goes on.
+
+    SIGTERM (the task was cleared or marked, the worker shuts down) ends it within a second: Airflow kills after five.
+    A permanent error (a wrong password, a statement that cannot be captured) is logged at once, but the task fails only
+    ``failure_pause_s`` later: a continuous DAG starts its next run immediately, and would fill the history in vain.
+    """
+
+    def __init__(self, *, capture_for_s: float | None = None, failure_pause_s: float = 30.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.capture_for_s = capture_for_s
+        self.failure_pause_s = failure_pause_s
+        self._stop: threading.Event | None = None
+        self._killed = False
+
+    def execute(self, context: Context) -> None:
+        """Raises AirflowFailException for a PermanentError, RetryableError as it is."""
+        stop = self._stop = threading.Event()
+        if self._killed:
+            return
+        with handoff.airflow_errors():
+            try:
+                self._capture(with_connection(self._config()), stop)
+            except PermanentError as error:
+                self.log.error("Capture cannot go on: %s", error)
+                stop.wait(self.failure_pause_s)
+                raise
+
+    def _capture(self, config: DestinationConfig, stop: threading.Event) -> None:
+        from cdc.capture import Capture
+
+        self.log.info("Capturing %s into %s", config.source.url, config.store.path)
+        Capture(config).run(stop, for_s=self.capture_for_s)
+
+    def on_kill(self) -> None:
+        """Lets the capture loop end."""
+        self._killed = True
+        if self._stop is not None:
+            # Airflow calls this from a signal handler in the thread that may be inside the event's own lock,
+            # where setting it would wait for ever: another thread has to do it.
+            threading.Thread(target=self._stop.set, name="stop-capture").start()
+
+
+class FetchOperator(_DestinationOperator):
+    """Takes the next batch for this DAG and hands on batch id, token and the manifest's path.
+
+    When there is nothing to apply, the tasks after it are skipped and the run is a success.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Raises LeaseHeldError (retried) while another owner holds the batch."""
+        with handoff.airflow_errors():
+            config = self._config()
+            lease = handoff.pipeline().fetch(config, owner=f"airflow:{self.dag_id}")
+        if lease is None:
+            self.log.info("Nothing new in the store of %s.", config.name)
+            followers = sorted(self.get_flat_relative_ids(upstream=False))
+            raise DownstreamTasksSkipped(tasks=followers)  # type: ignore[no-untyped-call]
+        manifest = lease.manifest
+        self.log.info(
+            "Batch %d: %d transactions, %d row events of %s (seq %d to %d).",
+            manifest.batch,
+            manifest.transactions,
+            manifest.row_events,
+            ", ".join(manifest.tables) or "no table",
+            manifest.first_seq,
+            manifest.last_seq,
+        )
+        return handoff.of_lease(lease)
+
+
+class MergeOperator(_DestinationOperator):
+    """Merges the batch that ``fetch_task_id`` handed on, and hands on one result per table."""
+
+    def __init__(self, *, fetch_task_id: str = "fetch", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.fetch_task_id = fetch_task_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Raises MergeFailedError (retried), TokenError when the batch is no longer this run's."""
+        with handoff.airflow_errors():
+            config = self._config()
+            lease = handoff.to_lease(config, context["ti"].xcom_pull(task_ids=self.fetch_task_id))
+            results = handoff.pipeline().merge(config, lease)
+        return handoff.of_results(lease, results)
+
+    def on_kill(self) -> None:
+        """Stops the driver that this task started."""
+        handoff.pipeline().stop()
+
+
+class FinalizeOperator(_DestinationOperator):
+    """Acks the batch when the merge succeeded, else rolls it back and fails the run.
+
+    It runs whatever became of the tasks before it, and asks Airflow for their states: no callback and no exception of
+    theirs can be relied upon when a process was killed. A merge counts as successful only if it also handed on its
+    results for this very batch, so marking it by hand does not ack what was never merged.
+    """
+
+    def __init__(self, *, fetch_task_id: str = "fetch", merge_task_id: str = "merge", **kwargs: Any) -> None:
+        kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
+        super().__init__(**kwargs)
+        self.fetch_task_id = fetch_task_id
+        self.merge_task_id = merge_task_id
+
+    def execute(self, context: Context) -> None:
+        """Raises AirflowFailException after a rollback, or when there was no batch because fetch failed."""
+        ti = context["ti"]
+        states = handoff.task_states(context, [self.fetch_task_id, self.merge_task_id])
+        handed = ti.xcom_pull(task_ids=self.fetch_task_id)
+        if handed is None:
+            if states[self.fetch_task_id] in ("success", "skipped"):
+                raise AirflowSkipException("There was nothing to apply.")
+            raise AirflowFailException(
+                f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
+            )
+        merged = ti.xcom_pull(task_ids=self.merge_task_id)
+        ok = states[self.merge_task_id] == "success" and handoff.is_result_of(merged, handed)
+        with handoff.airflow_errors():
+            config = self._config()
+            lease = handoff.to_lease(config, handed)
+            handoff.pipeline().finalize(config, lease, ok, handoff.to_results(merged) if ok else None)
+        if ok:
+            self.log.info("Batch %d is acked.", lease.manifest.batch)
+            return
+        raise AirflowFailException(
+            f"Batch {lease.manifest.batch} was rolled back: the task {self.merge_task_id} ended as "
+            f"{states[self.merge_task_id]}. Nothing is lost: the next run takes the same changes again."
+        )

@@ -1,0 +1,94 @@
+"""The manifest of a batch: what a Spark job needs to know, as one JSON document.
+
+On disk it holds neither token nor expiry: they belong to who got the batch, see :class:`cdc.batches.Lease`.
+Format: ``docs/formats/manifest.md``; its JSON Schema is made from :class:`Manifest`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+FORMAT: Final = "towpath-manifest"
+VERSION = 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ByteRange(_Part):
+    """Whole transactions, one after another, in one segment."""
+
+    path: str = Field(description="Absolute path of the segment; its index lies beside it as `path + '.index'`.")
+    offset: int = Field(ge=0, description="Where the range begins, in bytes from the segment's start.")
+    length: int = Field(ge=0, description="The range's bytes.")
+
+
+class Position(_Part):
+    """A transaction's end in the source's own words."""
+
+    file: str
+    pos: int
+    gtid: str | None = None
+    time: str | None = Field(default=None, description="Commit time, ISO 8601, UTC.")
+
+
+class Positions(_Part):
+    """Where the batch's first and last transaction end in the source's binlog."""
+
+    first: Position
+    last: Position
+
+
+class TableResult(_Part):
+    """What a merge did to one table: rows by kind, and the Delta version that it made."""
+
+    table: str = Field(description="`db.table`.")
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    skipped: int = Field(default=0, description="Changes that the table held already.")
+    delta_version: int | None = Field(
+        default=None, description="Version of the table's commit; null when there was none."
+    )
+    seconds: float = 0.0
+
+
+class Acked(_Part):
+    """Written by the ack."""
+
+    time: AwareDatetime
+    tables: tuple[TableResult, ...] = Field(default=(), description="What became of the tables of this batch.")
+    versions: dict[str, int] = Field(
+        default={},
+        description="Delta version by `db.table` after this batch, of every table known by then: all tables as of one "
+        "transaction.",
+    )
+
+
+class Manifest(_Part):
+    """A batch. `seq` bounds are inclusive; transactions between them that are not ours are not in the ranges."""
+
+    format: Literal["towpath-manifest"] = FORMAT
+    version: int = Field(default=VERSION, ge=1, description="Version of this format.")
+    destination: str
+    subscriber: str
+    batch: int = Field(ge=1, description="Grows within a subscriber; never used twice.")
+    epoch: int = Field(ge=0, description="Epoch of the seqs; rises when the source's history starts anew.")
+    server_uuid: str
+    after_seq: int = Field(
+        ge=0, description="The subscriber's position before the batch, exclusive; 0 at the beginning."
+    )
+    first_seq: int
+    last_seq: int
+    transactions: int
+    row_events: int
+    bytes: int
+    ddl: bool = Field(description="The batch is one transaction that holds a DDL statement.")
+    tables: tuple[str, ...] = Field(description="`db.table` of each table with rows in the batch, or named by its DDL.")
+    schema_path: str | None = Field(description="The `schemas/<seq>.json` in force after the batch, absolute.")
+    ranges: tuple[ByteRange, ...]
+    positions: Positions
+    acked: Acked | None = Field(default=None, description="Null until the batch is acked.")

@@ -1,0 +1,188 @@
+"""Parsers for the events that are not hot: a few a file, or one a DDL statement.
+
+An event is always whole: its 19-byte header, its body, and its CRC32 where the file has checksums.
+Source: the event layouts in MySQL's ``libs/mysql/binlog/event`` and MariaDB's ``sql/log_event.h``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+from cdc.binlog.constants import CHECKSUM_SIZE, FLAG_ARTIFICIAL, FLAG_IN_USE, HEADER_SIZE, MAGIC, EventType
+from cdc.errors import DamagedError, UnsupportedEventError
+
+_HEADER = struct.Struct("<IBIIIH")
+_QUERY = struct.Struct("<IIBHH")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The 19 bytes that every event begins with."""
+
+    timestamp: int
+    type: int
+    server_id: int
+    length: int
+    end_log_pos: int
+    flags: int
+
+    @property
+    def artificial(self) -> bool:
+        """Made by the dump thread, not in the file."""
+        return bool(self.flags & FLAG_ARTIFICIAL)
+
+
+@dataclass(frozen=True)
+class FormatDescription:
+    """What a file's first event says about the rest."""
+
+    server_version: str
+    has_checksum: bool
+    post_header_lengths: bytes
+
+    @property
+    def flavor(self) -> str:
+        return "mariadb" if "mariadb" in self.server_version.lower() else "mysql"
+
+
+@dataclass(frozen=True)
+class QueryEvent:
+    """A statement in the log: BEGIN, COMMIT, DDL, or DML text of a session in STATEMENT format."""
+
+    db: str
+    sql: str
+    timestamp: int
+    thread_id: int
+    error_code: int
+    sql_mode: int = 0
+
+
+@dataclass(frozen=True)
+class RotateEvent:
+    """The name of the file that comes next, and where in it."""
+
+    file: str
+    pos: int
+
+
+def parse_header(event: bytes | memoryview) -> Header:
+    return Header(*_HEADER.unpack_from(event, 0))
+
+
+def parse_format_description(event: bytes | memoryview) -> FormatDescription:
+    """MySQL ≥ 5.6.1 and MariaDB ≥ 5.3 end this event with a checksum algorithm and, always, four CRC bytes."""
+    event = bytes(event)
+    if len(event) < HEADER_SIZE + 57 + 5 or event[4] != EventType.FORMAT_DESCRIPTION:
+        raise DamagedError("is not a format description event", place="format description")
+    version, server = struct.unpack_from("<H50s", event, HEADER_SIZE)
+    if version != 4:
+        raise UnsupportedEventError(f"binlog version {version} is not 4", remedy="Use a server newer than MySQL 5.0.")
+    algorithm = event[-5]
+    if algorithm not in (0, 1):
+        raise UnsupportedEventError(f"unknown checksum algorithm {algorithm} in the format description")
+    return FormatDescription(
+        server_version=server.split(b"\0", 1)[0].decode("ascii", "replace"),
+        has_checksum=algorithm == 1,
+        post_header_lengths=event[HEADER_SIZE + 57 : -5],
+    )
+
+
+def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
+    """A QUERY or EXECUTE_LOAD_QUERY event. Raises DamagedError where lengths contradict each other."""
+    event = bytes(event)
+    header = parse_header(event)
+    end = len(event) - (CHECKSUM_SIZE if has_checksum else 0)
+    start = HEADER_SIZE + _QUERY.size + (13 if header.type == EventType.EXECUTE_LOAD_QUERY else 0)
+    if start > end:
+        raise DamagedError(
+            f"a QUERY event of {len(event)} bytes is too short", place=f"end_log_pos {header.end_log_pos}"
+        )
+    thread_id, _, db_length, error_code, status_length = _QUERY.unpack_from(event, HEADER_SIZE)
+    db_at = start + status_length
+    sql_at = db_at + db_length + 1
+    if sql_at > end:
+        raise DamagedError("the lengths in a QUERY event exceed it", place=f"end_log_pos {header.end_log_pos}")
+    return QueryEvent(
+        db=event[db_at : db_at + db_length].decode("utf-8", "replace"),
+        # The server has converted nothing: it is in the session's charset. Names we match are ASCII in nearly
+        # all of them; what is not UTF-8 must not stop the parser.
+        sql=event[sql_at:end].rstrip(b"\0").decode("utf-8", "replace"),
+        timestamp=header.timestamp,
+        thread_id=thread_id,
+        error_code=error_code,
+        sql_mode=_sql_mode(event[start:db_at]),
+    )
+
+
+def _sql_mode(status: bytes) -> int:
+    """The session's sql_mode from a QUERY event's status variables: code 1, behind code 0 (flags2) where it is
+    there."""
+    at = 5 if status[:1] == b"\0" else 0
+    return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == b"\1" else 0
+
+
+def parse_rotate(event: bytes | memoryview, has_checksum: bool) -> RotateEvent:
+    event = bytes(event)
+    end = len(event) - (CHECKSUM_SIZE if has_checksum else 0)
+    if end < HEADER_SIZE + 9:
+        raise DamagedError(f"a ROTATE event of {len(event)} bytes is too short", place="rotate event")
+    (pos,) = struct.unpack_from("<Q", event, HEADER_SIZE)
+    return RotateEvent(event[HEADER_SIZE + 8 : end].decode("utf-8"), pos)
+
+
+def parse_artificial_rotate(event: bytes | memoryview) -> RotateEvent:
+    """The first event of a dump: whether it ends with a checksum cannot be known before the format description."""
+    event = bytes(event)
+    crc = int.from_bytes(event[-4:], "little")
+    return parse_rotate(event, has_checksum=zlib.crc32(event[:-4]) == crc)
+
+
+def parse_table_name(event: bytes | memoryview) -> tuple[int, str, str]:
+    """(table id, database, table) of a TABLE_MAP event."""
+    event = bytes(event)
+    try:
+        table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
+        at = HEADER_SIZE + 8
+        db_end = at + 1 + event[at]
+        db = event[at + 1 : db_end]
+        table_end = db_end + 2 + event[db_end + 1]
+        table = event[db_end + 2 : table_end]
+        if table_end > len(event) or event[db_end] or event[table_end]:
+            raise IndexError
+    except IndexError:
+        raise DamagedError("the lengths in a TABLE_MAP event exceed it", place="table map") from None
+    return table_id, db.decode("utf-8"), table.decode("utf-8")
+
+
+def closed(event: bytes) -> bytes:
+    """The event without the in-use flag that a server sets in a file it still writes; its checksum leaves the flag
+    out."""
+    return event[:17] + bytes([event[17] & ~FLAG_IN_USE]) + event[18:]
+
+
+def with_checksum(event: bytes) -> bytes:
+    """The event with its last four bytes replaced by the CRC32 of what stands before them."""
+    return event[:-4] + zlib.crc32(event[:-4]).to_bytes(4, "little")
+
+
+def stored_format_description(event: bytes) -> bytes:
+    """A source's format description as a segment carries it: closed (no in-use flag), with checksums on, and with
+    the creation time left out, since a reader would take one for a server start and roll back."""
+    flags = int.from_bytes(event[17:19], "little") & ~(FLAG_IN_USE | FLAG_ARTIFICIAL)
+    body = bytearray(event)
+    body[17:19] = flags.to_bytes(2, "little")
+    body[HEADER_SIZE + 52 : HEADER_SIZE + 56] = bytes(4)
+    body[-5] = 1
+    body[13:17] = (len(MAGIC) + len(event)).to_bytes(4, "little")
+    return with_checksum(bytes(body))
+
+
+def make_rotate(file: str, pos: int, server_id: int) -> bytes:
+    """The event after a segment's format description: it names the source's file, as in a relay log. ``end_log_pos``
+    is 0 and the artificial flag set, since it stands in no file of the source."""
+    name = file.encode()
+    length = HEADER_SIZE + 8 + len(name) + CHECKSUM_SIZE
+    header = _HEADER.pack(0, EventType.ROTATE, server_id, length, 0, FLAG_ARTIFICIAL)
+    return with_checksum(header + struct.pack("<Q", pos) + name + bytes(4))

@@ -1,0 +1,187 @@
+"""A binlog file on disk, whosever it is: a server's, ``mysqlbinlog --raw``'s, or a segment of our own store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog import events
+from cdc.binlog import kernels as k
+from cdc.binlog.constants import MAGIC
+from cdc.binlog.entry import ENTRY, Entries
+from cdc.binlog.framer import Framer, Judgement, Numbers
+from cdc.binlog.statements import classify
+from cdc.errors import DamagedError, StorageError, UsageError
+from cdc.positions import make_seq, split_file_name
+
+TableNumber = Callable[[str, str], int | None]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan found. ``rows`` (n, ROW_WIDTH), offsets in the file; ``end`` is where the last whole transaction
+    ends; ``size`` the file's; ``damage`` why the scan ended before ``size``, if not just for want of bytes."""
+
+    rows: Numbers
+    end: int
+    size: int
+    source_file: str
+    description: events.FormatDescription
+    damage: DamagedError | None
+
+
+def map_file(path: Path) -> npt.NDArray[np.uint8]:
+    """The file's bytes, mapped read-only. Raises DamagedError where it is not a binlog file."""
+    try:
+        if path.stat().st_size < len(MAGIC):
+            raise DamagedError("is too short for a binlog file", place=str(path))
+        buf: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
+    if buf[: len(MAGIC)].tobytes() != MAGIC:
+        raise DamagedError(
+            "is not a binlog file: it does not begin with fe 62 69 6e",
+            place=str(path),
+            remedy="Encrypted files can only be read through their server.",
+        )
+    return buf
+
+
+class _ScanHooks:
+    def __init__(self, path: Path, epoch: int, number: TableNumber | None) -> None:
+        self.path, self.epoch, self.number = path, epoch, number
+        self.framer: Framer | None = None
+        self.description: events.FormatDescription | None = None
+        self.source_file = ""
+        self.rows: list[Numbers] = []
+
+    def table(self, db: str, table: str) -> int | None:
+        return 0 if self.number is None else self.number(db, table)
+
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+        found = classify(query.sql, query.db, query.sql_mode)
+        mask = 0
+        for db, table in found.tables:
+            number = self.table(db, table)
+            mask |= 0 if number is None else 1 << (number & 63)
+        return Judgement(True, ddl=found.kind == "ddl", table_mask=mask)
+
+    def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        self.description = description
+        self._head_ends()
+
+    def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
+        # At the head of a segment it names the source's file; at the end of a server's file, the next one.
+        if artificial:
+            self.start(rotate.file, rotate.pos)
+            self._head_ends()
+
+    def _head_ends(self) -> None:
+        """What stands before the first transaction belongs to the whole part, too."""
+        assert self.framer is not None
+        if not self.framer.in_transaction:
+            self.framer.st[k.LAST_TX_END] = self.framer.st[k.EVENT_IN] + self.framer.st[k.EVENT_LENGTH]
+
+    def start(self, file: str, pos: int) -> None:
+        assert self.framer is not None
+        self.source_file = file
+        self.framer.start_file(file, pos, make_seq(self.epoch, split_file_name(file)[1], 0))
+
+    def flush(self, framer: Framer) -> None:
+        self.rows.append(framer.take_rows())
+
+    def roll(self, framer: Framer) -> None:
+        raise AssertionError("a scan writes nothing")
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        raise AssertionError("a scan changes nothing")
+
+
+def scan(path: Path, *, epoch: int = 0, number: TableNumber | None = None, verify: bool = True) -> Scan:
+    """Frame a whole file, checksums verified. Damage in it ends the scan and is reported, not raised; a file that is
+    not a binlog file at all raises DamagedError."""
+    buf = map_file(path)
+    hooks = _ScanHooks(path, epoch, number)
+    framer = Framer(buf, hooks, packets=False, scan=True, verify=verify, place=str(path))
+    hooks.framer = framer
+    try:
+        hooks.start(path.name, len(MAGIC))
+    except UsageError:  # a name without a number: a rotate event may give a better one
+        hooks.source_file = path.name
+        framer.start_file(path.name, len(MAGIC), make_seq(epoch, 0, 0))
+    framer.st[k.IN_POS] = len(MAGIC)
+    framer.st[k.LAST_TX_END] = len(MAGIC)
+    framer.fed(len(buf))
+    damage: DamagedError | None = None
+    try:
+        framer.run()
+    except DamagedError as error:
+        damage = error
+    hooks.flush(framer)
+    if hooks.description is None:
+        raise damage or DamagedError("holds no format description", place=str(path))
+    return Scan(
+        rows=np.concatenate(hooks.rows),
+        end=int(framer.st[k.LAST_TX_END]),
+        size=len(buf),
+        source_file=hooks.source_file,
+        description=hooks.description,
+        damage=damage,
+    )
+
+
+def rows_to_entries(rows: Numbers, *, store_time_us: int | None = None) -> Entries:
+    """Index entries (not yet sealed with their CRC) for the rows of the framing kernel."""
+    entries = np.zeros(len(rows), dtype=ENTRY)
+    for name, column in (
+        ("seq", k.R_SEQ),
+        ("offset", k.R_OFFSET),
+        ("length", k.R_LENGTH),
+        ("commit_time_us", k.R_TIME),
+        ("events", k.R_EVENTS),
+        ("row_events", k.R_ROW_EVENTS),
+        ("flags", k.R_FLAGS),
+        ("checksum", k.R_SUM),
+        ("gtid_number", k.R_GTID_NUMBER),
+        ("table_mask", k.R_MASK),
+        ("gtid_count", k.R_GTID_COUNT),
+    ):
+        entries[name] = rows[:, column]
+    sources = np.ascontiguousarray(rows[:, k.R_GTID_A : k.R_GTID_B + 1])
+    entries["gtid_source"] = sources.view("V16").reshape(-1)
+    entries["store_time_us"] = rows[:, k.R_TIME] if store_time_us is None else store_time_us
+    return entries
+
+
+@dataclass(frozen=True)
+class BinlogFile:
+    """An opened binlog file. ``buf`` (n,) uint8, mapped; ``entries`` one for each whole transaction, offsets in this
+    file, its first events (format description, rotate) before them."""
+
+    path: Path
+    buf: npt.NDArray[np.uint8]
+    has_checksum: bool
+    source_file: str
+    entries: Entries
+    description: events.FormatDescription
+    damage: DamagedError | None
+
+    @classmethod
+    def open(cls, path: Path | str, *, epoch: int = 0) -> Self:
+        """Map and scan a file. ``damage`` says why the scan ended early, if it did; what lies before it is usable."""
+        path = Path(path)
+        found = scan(path, epoch=epoch)
+        return cls(
+            path=path,
+            buf=map_file(path),
+            has_checksum=found.description.has_checksum,
+            source_file=found.source_file,
+            entries=rows_to_entries(found.rows),
+            description=found.description,
+            damage=found.damage,
+        )

@@ -1,0 +1,394 @@
+"""The Python half of framing: it gives the kernel its buffers and answers what a kernel cannot.
+
+Used by capture (packets in, kept bytes out), by the store's recovery and by readers of any binlog file (a scan of
+plain bytes; nothing comes out but the transactions).
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog import events
+from cdc.binlog import kernels as k
+from cdc.binlog.constants import HEADER_SIZE, REFUSED, SKIPPED, EventType, type_name
+from cdc.errors import (
+    CorruptStreamError,
+    DamagedError,
+    SourceUnavailableError,
+    UnsupportedEventError,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+ROWS_CAPACITY = 65536
+_TABLES_CAPACITY = 1 << 15
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What becomes of a statement: kept or not, a DDL or not, and which captured tables it names."""
+
+    keep: bool
+    ddl: bool = False
+    table_mask: int = 0
+
+
+class Hooks(Protocol):
+    """What the kernel asks. Any method may raise to stop."""
+
+    def table(self, db: str, table: str) -> int | None:
+        """The number of a captured table; None for one that is not captured."""
+
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+        """Judge a QUERY event other than BEGIN and COMMIT."""
+
+    def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        """A file begins (or the dump thread says how the events after it are to be read)."""
+
+    def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
+        """The source goes on to another file, or says in which one it is."""
+
+    def flush(self, framer: Framer) -> None:
+        """Take ``framer.take_output()`` and ``framer.take_rows()``: one of the buffers is full."""
+
+    def roll(self, framer: Framer) -> None:
+        """The segment is full, and no transaction is open: begin a new one."""
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        """Set STMT_END_F on the row event at ``offset`` of the output, which was taken already; its new CRC32."""
+
+
+def _event_kinds() -> Numbers:
+    kinds = np.full(256, k.T_REFUSE, dtype=np.int64)
+    kinds[list(SKIPPED)] = k.T_SKIP
+    kinds[list(REFUSED)] = k.T_REFUSE
+    kinds[[23, 24, 25, 30, 31, 32, 39]] = k.T_ROWS
+    kinds[EventType.TABLE_MAP] = k.T_TABLE_MAP
+    kinds[[EventType.QUERY, EventType.EXECUTE_LOAD_QUERY]] = k.T_QUERY
+    kinds[EventType.XID] = k.T_XID
+    kinds[[EventType.GTID, EventType.ANONYMOUS_GTID]] = k.T_GTID
+    kinds[EventType.MARIADB_GTID] = k.T_MARIADB_GTID
+    kinds[[EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.GTID_TAGGED]] = k.T_PYTHON
+    return kinds
+
+
+EVENT_KINDS = _event_kinds()
+
+
+class Framer:
+    """Feeds one stream of events through :func:`cdc.binlog.kernels.frame`.
+
+    ``src`` is read in place: put bytes behind ``end`` and call :meth:`run`; afterwards :meth:`compact` moves what is
+    unread to the front. ``place`` names the stream in errors.
+    """
+
+    def __init__(
+        self,
+        src: Bytes,
+        hooks: Hooks,
+        *,
+        packets: bool,
+        scan: bool = False,
+        out_bytes: int = 8 << 20,
+        verify: bool = True,
+        place: str = "stream",
+    ) -> None:
+        self.src = src
+        self.hooks = hooks
+        self.place = place
+        self.st: Numbers = np.zeros(k.STATE_SIZE, dtype=np.int64)
+        self.st[k.PACKETS], self.st[k.SCAN], self.st[k.VERIFY] = packets, scan, verify
+        self.st[k.HAS_CRC] = 1
+        self.st[k.HOLD] = -1
+        self.st[k.LAST_ROW] = -1
+        self.out: Bytes = np.empty(64 if scan else out_bytes, dtype=np.uint8)
+        self.rows: Numbers = np.zeros((ROWS_CAPACITY, k.ROW_WIDTH), dtype=np.int64)
+        self._keys: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
+        self._values: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
+        self._known_tables = 0
+        self._scratch: Bytes = np.zeros(16, dtype=np.uint8)
+        self._file = ""
+
+    # --- the source's file -----------------------------------------------------------------------------------------
+
+    def start_file(self, file: str, pos: int, seq_base: int) -> None:
+        """Transactions from here on lie in ``file``; ``seq_base`` is the seq of its offset 0."""
+        self._file = file
+        self.st[k.FILE_POS], self.st[k.SEQ_BASE] = pos, seq_base
+        self.st[k.SEEN_POS] = pos & 0xFFFFFFFF
+        self.forget_tables()
+
+    def start_output(self, offset: int, roll_at: int) -> None:
+        """The output goes on at ``offset`` of a segment that is full at ``roll_at``. Only between transactions."""
+        assert self.st[k.OUT_POS] == 0 and self.st[k.TX_OPEN] == 0
+        self.st[k.OUT_BASE] = self.st[k.LAST_TX_END] = offset
+        self.st[k.ROLL_AT] = roll_at
+
+    def forget_tables(self) -> None:
+        """Table ids are good only until the next rotation or restart."""
+        self._keys[:] = -1
+        self._known_tables = 0
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self.st[k.TX_OPEN])
+
+    @property
+    def seen_pos(self) -> int:
+        """End of the last event that was read, of a transaction or not; never before :attr:`source_pos`."""
+        return max(int(self.st[k.FILE_POS]), int(self.st[k.SEEN_POS]))
+
+    @property
+    def source_pos(self) -> int:
+        """End of the last finished transaction in the source's file."""
+        return int(self.st[k.FILE_POS])
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        file = f"{self._file}, behind {self.source_pos}" if self._file else f"byte {int(self.st[k.EVENT_IN])}"
+        return f"{self.place}: {file}"
+
+    # --- buffers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Where the next input byte belongs in ``src``."""
+        return int(self.st[k.IN_END])
+
+    def fed(self, n: int) -> None:
+        """``n`` bytes have been put behind ``end``."""
+        self.st[k.IN_END] += n
+
+    def compact(self) -> None:
+        """Move unread bytes to the front of ``src``."""
+        pos, end = int(self.st[k.IN_POS]), int(self.st[k.IN_END])
+        if pos == 0:
+            return
+        self.src[: end - pos] = self.src[pos:end].copy() if end - pos > pos else self.src[pos:end]
+        self.st[k.IN_BASE] += pos
+        self.st[k.IN_POS], self.st[k.IN_END] = 0, end - pos
+
+    def take_output(self) -> memoryview:
+        """The bytes that are definitely kept. They must be used before :meth:`drop_output`."""
+        return self.out.data[: self._definite()]
+
+    def drop_output(self) -> None:
+        """Forget what :meth:`take_output` returned."""
+        n, pos = self._definite(), int(self.st[k.OUT_POS])
+        if n == 0:
+            return
+        self.out[: pos - n] = self.out[n:pos].copy()
+        self.st[k.OUT_POS] = pos - n
+        self.st[k.OUT_BASE] += n
+
+    def take_rows(self) -> Numbers:
+        """(n, ROW_WIDTH) a copy of the finished transactions' rows, which are forgotten here."""
+        rows = self.rows[: int(self.st[k.N_ROWS])].copy()
+        self.st[k.N_ROWS] = 0
+        return rows
+
+    def _definite(self) -> int:
+        hold = int(self.st[k.HOLD])
+        return int(self.st[k.OUT_POS]) if hold < 0 else hold - int(self.st[k.OUT_BASE])
+
+    def abandon_transaction(self) -> int:
+        """Forget an unfinished transaction; returns the offset at which the output has to be cut."""
+        self.st[k.TX_OPEN] = 0
+        self.st[k.HOLD] = -1
+        self.st[k.EVENT_LEFT] = 0
+        end = int(self.st[k.LAST_TX_END])
+        self.st[k.OUT_POS] = max(0, end - int(self.st[k.OUT_BASE]))
+        self.st[k.OUT_BASE] = min(end, int(self.st[k.OUT_BASE]))
+        return end
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Frame all input that is there; False when the server has ended the stream."""
+        while True:
+            status = k.frame(
+                self.st, self.src, self.out, self.rows, EVENT_KINDS, self._keys, self._values, self._scratch
+            )
+            if status == k.NEED_INPUT:
+                return True
+            if status in (k.OUT_FULL, k.ROWS_FULL):
+                before = self._definite(), int(self.st[k.N_ROWS])
+                self.hooks.flush(self)
+                if before == (self._definite(), int(self.st[k.N_ROWS])):
+                    raise UnsupportedEventError("the start of a transaction does not fit into memory", place=self.where)
+            elif status == k.AT_BOUNDARY:
+                self.hooks.flush(self)
+                self.hooks.roll(self)
+            elif status == k.NEED_TABLE:
+                self._add_table()
+            elif status == k.NEED_STATEMENT:
+                self._judge()
+            elif status == k.NEED_EVENT:
+                self._look_at()
+            elif status == k.PATCH_STORED:
+                self._patch_stored()
+            elif status == k.END_OF_STREAM:
+                return False
+            else:
+                self._fail(status)
+
+    def _event(self) -> bytes:
+        """The event in hand, or as much of it as is there."""
+        at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
+        n = min(int(self.st[k.EVENT_LENGTH]), int(self.st[k.IN_END]) - at)
+        return self.src[at : at + n].tobytes()
+
+    def _sound_event(self) -> bytes:
+        """The event in hand, its checksum verified before anything in it is believed (if all of it is there)."""
+        event = self._event()
+        whole = len(event) == int(self.st[k.EVENT_LENGTH])
+        if (
+            whole
+            and self._has_crc
+            and self.st[k.VERIFY]
+            and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little")
+        ):
+            self._fail(k.BAD_CHECKSUM)
+        return event
+
+    @property
+    def _has_crc(self) -> bool:
+        return bool(self.st[k.HAS_CRC])
+
+    def _add_table(self) -> None:
+        table_id, db, table = events.parse_table_name(self._sound_event())
+        if self._known_tables * 2 >= len(self._keys):
+            keys, values = self._keys, self._values
+            self._keys, self._values = np.full(len(keys) * 2, -1, np.int64), np.full(len(keys) * 2, -1, np.int64)
+            for key, value in zip(keys[keys >= 0], values[keys >= 0], strict=True):
+                k.add_table(self._keys, self._values, int(key), int(value))
+        number = self.hooks.table(db, table)
+        k.add_table(self._keys, self._values, table_id, -1 if number is None else number)
+        self._known_tables += 1
+
+    def _judge(self) -> None:
+        event = self._sound_event()
+        whole = len(event) == int(self.st[k.EVENT_LENGTH])
+        query = events.parse_query(event, self._has_crc and whole)
+        judgement = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
+        if not judgement.keep:
+            self.st[k.DECISION] = k.DROP
+        else:
+            self.st[k.DECISION] = k.KEEP_DDL if judgement.ddl else k.KEEP
+            mask = judgement.table_mask
+            self.st[k.DECISION_MASK] = mask - (1 << 64) if mask >= 1 << 63 else mask
+
+    def _look_at(self) -> None:
+        event = self._event()
+        header = events.parse_header(event)
+        decision = k.DROP
+        if header.type == EventType.ROTATE:
+            if header.artificial:
+                self.hooks.rotate(events.parse_artificial_rotate(event), True)
+            else:
+                self.hooks.rotate(events.parse_rotate(event, self._has_crc), False)
+        elif header.type == EventType.FORMAT_DESCRIPTION:
+            description = events.parse_format_description(event)
+            if description.has_checksum and zlib.crc32(events.closed(event)[:-4]) != int.from_bytes(
+                event[-4:], "little"
+            ):
+                self._fail(k.BAD_CHECKSUM)
+            self.hooks.format_description(event, description)
+            self.st[k.HAS_CRC] = description.has_checksum
+        else:
+            self._begin_tagged(event)
+            decision = k.KEEP
+        # An artificial rotate and a format description may lack a checksum that the state says they have (or have
+        # one it knows nothing of): they have been verified as far as they can be, so they are stepped over here.
+        if header.type in (EventType.ROTATE, EventType.FORMAT_DESCRIPTION):
+            self._step_over(len(event))
+        else:
+            self.st[k.DECISION] = decision
+
+    def _step_over(self, length: int) -> None:
+        at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
+        self.st[k.IN_POS] = at + length
+
+    def _begin_tagged(self, event: bytes) -> None:
+        raise UnsupportedEventError(
+            f"{type_name(event[4])} at {self.where}: tagged GTIDs are not there yet",
+            remedy="Set gtid_next without a tag in every session of the source.",
+        )
+
+    def _patch_stored(self) -> None:
+        st = self.st
+        crc = self.hooks.set_statement_end(int(st[k.LAST_ROW]), int(st[k.LAST_ROW_LENGTH]))
+        weight = 2 * int(st[k.LAST_ROW_ORDINAL]) + 1
+        st[k.TX_SUM] = (int(st[k.TX_SUM]) + weight * (crc - int(st[k.LAST_ROW_CRC]))) & 0xFFFFFFFF
+        st[k.DECISION] = k.DROP
+
+    def _fail(self, status: int) -> None:
+        event = self._event()
+        kind = type_name(int(self.st[k.EVENT_TYPE]))
+        if status == k.SERVER_ERROR:
+            at = int(self.st[k.IN_POS])
+            size = int.from_bytes(self.src[at : at + 3].tobytes(), "little")
+            raise ServerErrorPacket(self.src[at + 4 : at + 4 + size].tobytes())
+        if status in (k.REFUSED, k.XA):
+            self._sound_event()
+        if status == k.REFUSED:
+            known = REFUSED.get(EventType(event[4])) if event[4] in EventType._value2member_map_ else None
+            raise UnsupportedEventError(
+                f"{kind}, {known or 'which Towpath does not know'}",
+                place=self.where,
+                remedy="Nothing was skipped: what came before is in the store. To pass over it, write a new "
+                "destination that starts behind it."
+                if known
+                else "Nothing was skipped; report it with the server's version.",
+            )
+        if status == k.XA:
+            raise UnsupportedEventError(
+                "an XA transaction, which is not there yet",
+                place=self.where,
+                remedy="Commit or roll it back on the source, and start the destination behind it.",
+            )
+        text = {
+            k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",
+            k.BAD_LENGTH: f"the length of an event ({kind}) is wrong",
+            k.BAD_PACKET: "the server sent a packet that is not an event",
+            k.NO_TABLE_MAP: f"an event ({kind}) without its TABLE_MAP",
+            k.NESTED: f"an event ({kind}) that does not fit the transaction around it",
+            k.NO_POSITION: f"an event ({kind}) that ends a transaction without a position",
+        }[status]
+        if self.st[k.PACKETS]:
+            raise CorruptStreamError(text, place=self.where, remedy="The connection is made anew.")
+        raise DamagedError(text, place=f"{self.place}: byte {int(self.st[k.EVENT_IN])}")
+
+
+class ServerErrorPacket(SourceUnavailableError):
+    """The server ended the dump with an error packet; ``code`` and ``text`` are its own."""
+
+    def __init__(self, packet: bytes) -> None:
+        self.code = int.from_bytes(packet[1:3], "little")
+        text = packet[3:]
+        if text[:1] == b"#":
+            text = text[6:]
+        self.text = text.decode("utf-8", "replace")
+        super().__init__(f"the server ended the stream: {self.text} (error {self.code})")
+
+
+def row_gtid(row: Numbers) -> str | None:
+    """The GTID of a row, as the server prints it, or None."""
+    if not row[k.R_GTID_COUNT]:
+        return None
+    a, b = int(row[k.R_GTID_A]), int(row[k.R_GTID_B])
+    if int(row[k.R_FLAGS]) & k.FLAG_GTID_MARIADB:
+        return f"{a & 0xFFFFFFFF}-{a >> 32 & 0xFFFFFFFF}-{int(row[k.R_GTID_NUMBER])}"
+    source = (a & (1 << 64) - 1).to_bytes(8, "little") + (b & (1 << 64) - 1).to_bytes(8, "little")
+    return f"{uuid.UUID(bytes=source)}:{int(row[k.R_GTID_NUMBER])}"
+
+
+assert HEADER_SIZE == 19

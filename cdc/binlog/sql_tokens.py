@@ -1,0 +1,186 @@
+"""Tokens of MySQL's and MariaDB's SQL, as far as telling statements apart needs them.
+
+Nothing here judges grammar: the server has already executed every text that is read. Executable comments
+(``/*! … */``, ``/*!80013 … */``, ``/*M! … */``) count as executed whatever version they name: whether one was
+is known to the server alone, and a statement that is taken for more than it did is refused, never lost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+MODE_NO_BACKSLASH_ESCAPES = 1 << 20
+"""Bit of ``sql_mode`` (in a QUERY event's status variables), the same on MySQL and MariaDB."""
+
+TokenKind = Literal["word", "quoted", "string", "punct"]
+
+_WORD = re.compile(r"[0-9A-Za-z_$\u0080-\U0010ffff]+")
+_EXECUTABLE = re.compile(r"/\*M?!(?:\d{5,6})?")
+_LINE_COMMENT = re.compile(r"(?:#|--(?=[\s\x00-\x1f]|$))[^\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``word``: bare identifier, keyword or number; ``quoted``: in backticks, or in double quotes (an identifier
+    under ANSI_QUOTES, else a string: where it stands tells); ``string``: in single quotes; ``punct``: one character."""
+
+    kind: TokenKind
+    text: str
+
+    def is_word(self, *words: str) -> bool:
+        """Is it one of these keywords, unquoted? ``words`` in capitals."""
+        return self.kind == "word" and self.text.upper() in words
+
+
+def tokenize(sql: str, sql_mode: int = 0) -> list[Token]:
+    """All tokens of a text; plain comments and the frames of executable ones are left out."""
+    tokens: list[Token] = []
+    at, end = 0, len(sql)
+    while at < end:
+        char = sql[at]
+        if char.isspace() or char == "\x00":
+            at += 1
+        elif (match := _LINE_COMMENT.match(sql, at)) or (match := _EXECUTABLE.match(sql, at)):
+            at = match.end()
+        elif sql.startswith("/*", at):
+            close = sql.find("*/", at + 2)
+            at = end if close < 0 else close + 2
+        elif sql.startswith("*/", at):  # the end of an executable comment
+            at += 2
+        elif char == "`":
+            text, at = _quoted(sql, at, escapes=False)
+            tokens.append(Token("quoted", text))
+        elif char in "'\"":
+            text, at = _quoted(sql, at, escapes=not sql_mode & MODE_NO_BACKSLASH_ESCAPES)
+            tokens.append(Token("string" if char == "'" else "quoted", text))
+        elif match := _WORD.match(sql, at):
+            tokens.append(Token("word", match[0]))
+            at = match.end()
+        else:
+            tokens.append(Token("punct", char))
+            at += 1
+    return tokens
+
+
+def _quoted(sql: str, at: int, *, escapes: bool) -> tuple[str, int]:
+    """The content of the quotes that open at ``at``, and the offset behind them. A doubled quote stands for itself."""
+    quote, end = sql[at], len(sql)
+    out: list[str] = []
+    at += 1
+    while at < end:
+        char = sql[at]
+        if escapes and char == "\\" and at + 1 < end:
+            out.append(sql[at + 1])
+            at += 2
+        elif char != quote:
+            out.append(char)
+            at += 1
+        elif sql.startswith(quote, at + 1):
+            out.append(quote)
+            at += 2
+        else:
+            return "".join(out), at + 1
+    return "".join(out), end
+
+
+class Cursor:
+    """A place in a list of tokens that moves forward."""
+
+    def __init__(self, tokens: list[Token], default_db: str) -> None:
+        self.tokens = tokens
+        self.default_db = default_db
+        self.at = 0
+
+    def peek(self, ahead: int = 0) -> Token | None:
+        """The next token, or the one ``ahead`` of it; None behind the end."""
+        index = self.at + ahead
+        return self.tokens[index] if index < len(self.tokens) else None
+
+    def at_words(self, *words: str) -> bool:
+        """Do exactly these keywords come next, in this order?"""
+        return all((token := self.peek(i)) is not None and token.is_word(word) for i, word in enumerate(words))
+
+    def take_words(self, *words: str) -> bool:
+        """Pass over these keywords when they come next, in this order."""
+        if not self.at_words(*words):
+            return False
+        self.at += len(words)
+        return True
+
+    def take_any(self, *words: str) -> str | None:
+        """Pass over one keyword of the given ones; its name in capitals, or None."""
+        token = self.peek()
+        if token is None or not token.is_word(*words):
+            return None
+        self.at += 1
+        return token.text.upper()
+
+    def take_punct(self, char: str) -> bool:
+        token = self.peek()
+        if token is None or token.kind != "punct" or token.text != char:
+            return False
+        self.at += 1
+        return True
+
+    def take_name(self) -> str | None:
+        """An identifier, bare or quoted."""
+        token = self.peek()
+        if token is None or token.kind not in ("word", "quoted"):
+            return None
+        self.at += 1
+        return token.text
+
+    def take_table(self) -> tuple[str, str] | None:
+        """``t``, ``db.t`` or ``.t``, as (database, table)."""
+        self.take_punct(".")
+        first = self.take_name()
+        if first is None:
+            return None
+        if self.take_punct("."):
+            second = self.take_name()
+            if second is not None:
+                return first, second
+        return self.default_db, first
+
+    def skip_group(self) -> None:
+        """Pass over a parenthesis and all in it, when one opens here."""
+        if not self.take_punct("("):
+            return
+        depth = 1
+        while depth and (token := self.peek()) is not None:
+            self.at += 1
+            if token.kind == "punct":
+                depth += {"(": 1, ")": -1}.get(token.text, 0)
+
+
+def split_commas(tokens: list[Token]) -> list[list[Token]]:
+    """The parts between commas that stand outside parentheses."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        if token.kind == "punct":
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            if token.text == "," and depth == 0:
+                parts.append([])
+                continue
+        parts[-1].append(token)
+    return [part for part in parts if part]
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Keywords written side by side, as a set."""
+    return frozenset(text.split())
+
+
+def outer_words(tokens: list[Token]) -> list[str]:
+    """The bare words outside parentheses, in capitals."""
+    words: list[str] = []
+    depth = 0
+    for token in tokens:
+        if token.kind == "punct":
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+        elif token.kind == "word" and depth == 0:
+            words.append(token.text.upper())
+    return words

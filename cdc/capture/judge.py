@@ -1,0 +1,80 @@
+"""What becomes of a statement in the log: the closed world for QUERY events.
+
+Kept: DDL of captured tables. Left out: what cannot change a captured table's rows or columns. Everything else stops
+capture with an error that names it.
+"""
+
+from __future__ import annotations
+
+from cdc.binlog.events import QueryEvent
+from cdc.binlog.framer import Judgement
+from cdc.binlog.statements import Statement, classify
+from cdc.config import TablesConfig
+from cdc.errors import UnsupportedEventError
+from cdc.store.state import TableNumbers
+
+_ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table from behind this statement."
+
+
+class Judge:
+    """Judges statements for the captured tables. ``where`` names the place in errors."""
+
+    def __init__(self, tables: TablesConfig, numbers: TableNumbers) -> None:
+        self._tables = tables
+        self._numbers = numbers
+
+    def table(self, db: str, table: str) -> int | None:
+        """The number of a captured table, None for another."""
+        return self._numbers.number(f"{db}.{table}") if self._tables.includes(db, table) else None
+
+    def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Judgement, bool]:
+        """What becomes of it, and whether it ends its transaction with nothing done (ROLLBACK). ``rows_before``: the
+        transaction has changed captured rows already."""
+        found = classify(query.sql, query.db, query.sql_mode)
+        if found.kind == "transaction":
+            return Judgement(False), self._transaction(found, query, where, rows_before)
+        if found.kind == "ddl":
+            return self._ddl(found), False
+        if found.kind == "other" and not found.any_table:
+            return Judgement(False), False
+        named = [f"{db}.{table}" for db, table in found.tables if self._tables.includes(db, table)]
+        if named:
+            raise _stop(f"the statement changes {', '.join(named)} by its text, not by rows", query, where, _ROW_FORMAT)
+        if found.any_table:
+            raise _stop("it cannot be told which tables the statement changes", query, where, _ROW_FORMAT)
+        return Judgement(False), False
+
+    def _ddl(self, found: Statement) -> Judgement:
+        names = [f"{db}.{table}" for db, table in found.tables if self._tables.includes(db, table)]
+        for database in found.databases:
+            if found.verb.startswith("DROP"):
+                names += [name for name in self._numbers.names if name.split(".", 1)[0] == database]
+        mask = 0
+        for name in names:
+            mask |= 1 << (self._numbers.number(name) & 63)
+        return Judgement(bool(names), ddl=True, table_mask=mask)
+
+    def _transaction(self, found: Statement, query: QueryEvent, where: str, rows_before: bool) -> bool:
+        if found.verb.startswith("XA"):
+            raise _stop(
+                "an XA transaction, which is not there yet",
+                query,
+                where,
+                "Commit or roll it back on the source, and start the destination behind it.",
+            )
+        if found.verb != "ROLLBACK":
+            return False
+        if rows_before:
+            raise _stop(
+                "a ROLLBACK behind rows of captured tables, as a mix of transactional and other engines leaves it",
+                query,
+                where,
+                "Only the server knows which of the rows stayed: rebuild the tables from behind this transaction.",
+            )
+        return " TO " not in f" {' '.join(query.sql.upper().split())} "
+
+
+def _stop(what: str, query: QueryEvent, where: str, remedy: str) -> UnsupportedEventError:
+    text = " ".join(query.sql.split())
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    return UnsupportedEventError(f"{what}: {shown}", place=where, remedy=remedy)

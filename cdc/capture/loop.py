@@ -1,0 +1,173 @@
+"""The capture process: connect, read, reconnect, until somebody says stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from cdc.capture.clock import SourceClock
+from cdc.capture.session import Counters, Session
+from cdc.capture.start import find_start
+from cdc.config import DestinationConfig
+from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
+from cdc.log import get_logger
+from cdc.meta import open_meta
+from cdc.positions import BinlogPosition
+from cdc.source.connection import connect
+from cdc.source.preflight import require_source
+from cdc.source.server import current_position
+from cdc.store.relaylog import RelayLog
+from cdc.store.state import CaptureState, write_capture_state
+
+log = get_logger(__name__)
+
+_PROBE_EVERY_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_TRIES_UNTIL_CURRENT = 5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where capture stands, for whoever watches."""
+
+    connected: bool
+    position: BinlogPosition
+    target: BinlogPosition | None
+    """Where ``until_current`` ends."""
+    counters: Counters
+    complete_until_us: int
+
+
+class Capture:
+    """Reads one destination's source into its store. At most one runs for a store, by its lock."""
+
+    def __init__(self, config: DestinationConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
+        self._config = config
+        self._on_progress = on_progress
+        self.counters = Counters()
+        self._clock = SourceClock()
+        self._target: BinlogPosition | None = None
+        self._last: Progress | None = None
+
+    def run(
+        self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
+    ) -> Counters:
+        """Capture until ``stop`` is set, ``for_s`` is over, or (``until_current``) everything that the server had at
+        the start is in the store, durable and visible.
+
+        A connection that breaks is made anew, for ever (with ``until_current`` a few times); one that could never be
+        made raises. Raises any CdcError that going on cannot mend.
+        """
+        stop = threading.Event() if stop is None else stop
+        deadline = None if for_s is None else time.monotonic() + for_s
+        config = self._config
+        # Before the lock is taken and a folder is made: a wrong password leaves nothing behind.
+        control: pymysql.connections.Connection[Any] | None = self._control()
+        store = RelayLog(config.store.path, destination=config.name, segment_bytes=config.store.segment_bytes)
+        try:
+            failures, pause_s = 0, _FIRST_PAUSE_S
+            while True:
+                before = self.counters.received_bytes
+                try:
+                    if control is None:
+                        control = self._control()
+                    self._connected(store, control, stop, deadline, until_current)
+                    return self.counters
+                except (SourceUnavailableError, CorruptStreamError) as error:
+                    if self.counters.received_bytes > before:
+                        failures, pause_s = 0, _FIRST_PAUSE_S
+                    failures += 1
+                    if (until_current and failures >= _TRIES_UNTIL_CURRENT) or self._last is None:
+                        raise
+                    log.warning("connection lost", error=str(error), again_in_s=pause_s)
+                    self._clock.forget()
+                    self._report(store, None)
+                    _close(control)
+                    control = None
+                if stop.wait(pause_s) or (deadline is not None and time.monotonic() >= deadline):
+                    return self.counters
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        finally:
+            self._report(store, None)
+            store.close()
+            _close(control)
+
+    def _control(self) -> pymysql.connections.Connection[Any]:
+        control = connect(self._config.source)
+        try:
+            require_source(self._config, control)
+        except BaseException:
+            _close(control)
+            raise
+        return control
+
+    def _connected(
+        self,
+        store: RelayLog,
+        control: pymysql.connections.Connection[Any],
+        stop: threading.Event,
+        deadline: float | None,
+        until_current: bool,
+    ) -> None:
+        """One connection, until there is nothing more to do."""
+        config = self._config
+        if until_current and self._target is None:
+            self._target = current_position(control)
+        start = find_start(config, control, open_meta(config), store.last_seq)
+        session = Session(config, control, store, start, self.counters)
+        try:
+            self._report(store, session)
+            probed_at = -_PROBE_EVERY_S
+            while not stop.is_set():
+                if self._target is not None and store.last_seq is not None and session.has_passed(self._target):
+                    break
+                now = time.monotonic()
+                if deadline is not None and now >= deadline:
+                    break
+                if now - probed_at >= _PROBE_EVERY_S:
+                    probed_at = now
+                    self._clock.probe(control)
+                    self._report(store, session)
+                session.step()
+        finally:
+            session.close()
+        store.flush()
+        self._report(store, session)
+
+    def _report(self, store: RelayLog, session: Session | None) -> None:
+        """Write the state file, and tell whoever watches."""
+        if session is not None:
+            self._clock.settle(session, store)
+            self._last = Progress(True, session.position, self._target, self.counters, self._clock.complete_until_us)
+            self._gtid, self._time_us = session.gtid, session.time_us
+        if self._last is None:
+            return
+        state = CaptureState(
+            pid=os.getpid(),
+            connected=session is not None,
+            file=self._last.position.file,
+            pos=self._last.position.pos,
+            gtid=self._gtid,
+            time_us=self._time_us,
+            complete_until_us=self._clock.complete_until_us,
+        )
+        try:
+            write_capture_state(store.path, state)
+        except CdcError as error:  # the store's own writes will say it where it matters
+            log.warning("capture's state could not be written", error=str(error))
+        if self._on_progress is not None:
+            self._on_progress(self._last)
+
+    _gtid: str | None = None
+    _time_us: int = 0
+
+
+def _close(connection: pymysql.connections.Connection[Any] | None) -> None:
+    if connection is not None and connection.open:
+        connection.close()

@@ -1,0 +1,259 @@
+"""One connection's worth of capture: packets in, kept transactions into the store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pymysql
+
+from cdc.binlog import events
+from cdc.binlog import kernels as k
+from cdc.binlog.file import rows_to_entries
+from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
+from cdc.capture.judge import Judge
+from cdc.capture.start import Start, no_event_there
+from cdc.config import DestinationConfig, StartPosition
+from cdc.errors import CorruptStreamError, UnsupportedError
+from cdc.positions import BinlogPosition, make_seq
+from cdc.source.schemas import Schemas, read_schemas
+from cdc.source.server import replica_label
+from cdc.source.stream import DumpStream, explain_dump_error
+from cdc.store.layout import schemas_folder
+from cdc.store.relaylog import RelayLog
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+# Small enough to stay in the processor's cache between the three copies (from the socket, to the output, to the file).
+_SRC_BYTES = 1 << 20
+_OUT_BYTES = 3 << 19
+_POSITIONS_EVERY_S = 1.0
+
+
+@dataclass
+class Counters:
+    """What a capture has done since it was started."""
+
+    transactions: int = 0
+    events: int = 0
+    bytes: int = 0
+    """Appended to the store."""
+    received_bytes: int = 0
+
+
+class Session:
+    """Reads one connection. ``control`` is a second connection to the same server, for its table definitions."""
+
+    def __init__(
+        self, config: DestinationConfig, control: Connection, log: RelayLog, start: Start, counters: Counters
+    ) -> None:
+        """Connect. Raises SourceUnavailableError, SourceRefusedError."""
+        self._config = config
+        self._control = control
+        self._log = log
+        self._epoch = start.identity.epoch
+        self._judge = Judge(config.tables, log.tables)
+        self.counters = counters
+        self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
+        self._view = self._src.data
+        self._framer = Framer(
+            self._src,
+            self,
+            packets=True,
+            out_bytes=_OUT_BYTES,
+            place=f"source {config.source.host}:{config.source.port}",
+        )
+        self._held: list[Numbers] = []  # position rows that wait for something worth an index entry
+        self._published_at = time.monotonic()
+        self._resume_seq = self._log.last_seq or 0
+        self.gtid: str | None = None
+        self.time_us = 0
+        self._save_schemas(start.seq)
+        self._stream = DumpStream(config.source, start.position, replica_label(config))
+        self._file = start.position.file
+        self._framer.start_file(
+            start.position.file, start.position.pos, make_seq(self._epoch, start.position.file_number, 0)
+        )
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Read once and store what came; returns the number of bytes. Raises whatever ends the connection."""
+        framer = self._framer
+        n = self._stream.recv_into(self._view[framer.end :])
+        if n:
+            self.counters.received_bytes += n
+            framer.fed(n)
+            try:
+                alive = framer.run()
+            except ServerErrorPacket as packet:
+                self._forget_start()
+                raise explain_dump_error(packet.code, packet.text, self._config.source, self.position) from None
+            except UnsupportedError:
+                # It stops here, and what came whole before it is kept.
+                self._abandon()
+                self.flush(framer)
+                raise
+            except CorruptStreamError as error:
+                self._forget_start()
+                if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
+                    raise no_event_there(self._config, error) from None
+                raise
+            self.flush(framer)
+            framer.compact()
+            if not alive:
+                raise explain_dump_error(0, "end of stream", self._config.source, self.position)
+        elif self._held:
+            self._publish_held()
+        return n
+
+    @property
+    def position(self) -> BinlogPosition:
+        """Up to where the source has been read, what is no transaction included."""
+        return BinlogPosition(self._file, self._framer.seen_pos)
+
+    def has_passed(self, position: BinlogPosition) -> bool:
+        """Has everything before ``position`` been read?"""
+        if self._framer.in_transaction:
+            return position.file_number < self.position.file_number
+        mine = self.position
+        return (mine.file_number, mine.pos) >= (position.file_number, position.pos)
+
+    def close(self) -> None:
+        """Cut the connection; an unfinished transaction is forgotten (it will be read again)."""
+        self._stream.close()
+        self._abandon()
+        self._publish_held()
+
+    # --- what the framer asks
+
+    def table(self, db: str, table: str) -> int | None:
+        return self._judge.table(db, table)
+
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+        framer = self._framer
+        judgement, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
+        if ends:
+            framer.st[k.TX_BEGIN] = 0
+        return judgement
+
+    def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        # A server that died in a transaction leaves it unfinished at the end of a file; the next file begins anew.
+        self._abandon()
+        self.flush(self._framer)
+        offset = self._log.begin(
+            self._epoch, self._file, self._framer.source_pos, event, events.parse_header(event).server_id
+        )
+        self._framer.start_output(offset, self._config.store.segment_bytes)
+        if self._log.last_seq is None:
+            # From here on the place is known, so that `start: now` means the moment of the first start only.
+            row = np.zeros((1, k.ROW_WIDTH), dtype=np.int64)
+            row[0, k.R_SEQ], row[0, k.R_FLAGS] = (
+                int(self._framer.st[k.SEQ_BASE]) | self._framer.source_pos,
+                k.FLAG_POSITION,
+            )
+            # Published with what comes next, or when nothing does: a place that the server refuses must not stay.
+            self._held.insert(0, row)
+
+    def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
+        if not artificial:
+            return  # the server names the next file once more, with an artificial event
+        if rotate.file != self._file:
+            self._abandon()
+            self.flush(self._framer)
+            self._file = rotate.file
+            number = BinlogPosition(rotate.file, rotate.pos).file_number
+            self._framer.start_file(rotate.file, rotate.pos, make_seq(self._epoch, number, 0))
+
+    def flush(self, framer: Framer) -> None:
+        data = framer.take_output()
+        if len(data):
+            self._log.append(data)
+            self.counters.bytes += len(data)
+        framer.drop_output()
+        rows = framer.take_rows()
+        if len(rows):
+            self._publish(rows)
+
+    def roll(self, framer: Framer) -> None:
+        offset = self._log.roll(self._epoch, framer.source_pos)
+        framer.start_output(offset, self._config.store.segment_bytes)
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        self.flush(self._framer)
+        return self._log.set_statement_end(offset, length)
+
+    # --- into the store
+
+    def _publish(self, rows: Numbers) -> None:
+        self.time_us = max(self.time_us, int(rows[-1, k.R_TIME]))
+        self.gtid = row_gtid(rows[-1]) or self.gtid
+        real = rows[:, k.R_LENGTH] > 0
+        count = int(np.count_nonzero(real))
+        self.counters.transactions += count
+        self.counters.events += int(rows[:, k.R_EVENTS].sum())
+        self._held.append(rows)
+        if count == 0 and time.monotonic() - self._published_at < _POSITIONS_EVERY_S:
+            self._held = [_coalesce(self._held)]
+            return
+        for row in rows[(rows[:, k.R_FLAGS] & k.FLAG_DDL) != 0]:
+            self._save_schemas(int(row[k.R_SEQ]))
+        self._publish_held()
+
+    def _publish_held(self) -> None:
+        if not self._held:
+            return
+        rows = _coalesce(self._held)
+        self._held = []
+        self._published_at = time.monotonic()
+        self._log.publish(rows_to_entries(rows, store_time_us=time.time_ns() // 1000))
+
+    def _save_schemas(self, seq: int) -> None:
+        """The definitions of the captured tables as they are at this moment, under the seq from which they hold. Read
+        before the DDL becomes visible; a later DDL may already be in them, which readers allow for."""
+        folder = schemas_folder(self._log.path)
+        schemas = read_schemas(self._control, self._config.tables)
+        known = sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
+        if known and int(known[-1].stem) <= seq and Schemas.load(known[-1]) == schemas:
+            return
+        schemas.save(folder / f"{seq}.json")
+
+    def _forget_start(self) -> None:
+        """The first place is not kept where the server refuses it, or has no event there: another can then be
+        configured."""
+        if self._log.last_seq is None:
+            self._held = []
+
+    def _abandon(self) -> None:
+        if self._framer.in_transaction:
+            self._log.cut(self._framer.abandon_transaction())
+
+
+def _coalesce(parts: list[Numbers]) -> Numbers:
+    """One array; neighbouring position rows that can be one become one."""
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    positions = (rows[:, k.R_FLAGS] & k.FLAG_POSITION) != 0
+    if np.count_nonzero(positions) < 2:
+        return rows
+    earlier, later = rows[:-1], rows[1:]
+    no_gtid = (earlier[:, k.R_GTID_COUNT] == 0) & (later[:, k.R_GTID_COUNT] == 0)
+    follows = (
+        (earlier[:, k.R_GTID_COUNT] > 0)
+        & (later[:, k.R_GTID_COUNT] > 0)
+        & (earlier[:, k.R_GTID_A] == later[:, k.R_GTID_A])
+        & (earlier[:, k.R_GTID_B] == later[:, k.R_GTID_B])
+        & (later[:, k.R_GTID_NUMBER] - later[:, k.R_GTID_COUNT] == earlier[:, k.R_GTID_NUMBER])
+    )
+    same_file = earlier[:, k.R_SEQ] >> 34 == later[:, k.R_SEQ] >> 34
+    same_kind = earlier[:, k.R_FLAGS] == later[:, k.R_FLAGS]
+    joins = np.concatenate([[False], positions[:-1] & positions[1:] & (no_gtid | follows) & same_file & same_kind])
+    group = np.cumsum(~joins) - 1
+    last = np.flatnonzero(np.concatenate([~joins[1:], [True]]))
+    result: Numbers = rows[last].copy()
+    counts = np.zeros(len(last), dtype=np.int64)
+    np.add.at(counts, group, rows[:, k.R_GTID_COUNT])
+    result[:, k.R_GTID_COUNT] = counts
+    np.maximum.at(result[:, k.R_TIME], group, rows[:, k.R_TIME])
+    return result

@@ -1,0 +1,166 @@
+"""The command ``cdc``: global options, the commands, and how errors reach the user.
+
+Exit codes: 0 done; 1 failed, and trying again may help; 2 wrong usage, configuration or data.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from cdc import __version__
+from cdc.commands import apply, batch, capture, check, decode, init, inspect, later, status
+from cdc.commands.common import Globals
+from cdc.errors import CdcError
+
+_HELP = (
+    "Towpath moves the changes of MySQL and MariaDB into Delta Lake tables.\n\n"
+    "A destination is one source server and what becomes of its changes: one file, conf/DEST.yaml. "
+    "Write it with `cdc init`, check it with `cdc check`, read the source with `cdc capture`, "
+    "fill the tables with `cdc apply`."
+)
+
+app = typer.Typer(
+    name="cdc",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class LogFormat(StrEnum):
+    console = "console"
+    json = "json"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"towpath {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=_HELP)
+def _main(
+    ctx: typer.Context,
+    conf_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--conf-dir",
+            envvar="CDC_CONF",
+            help="Folder of the configuration files.",
+            show_default="./conf",
+            metavar="DIR",
+        ),
+    ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="How logs on standard error look.")] = LogFormat.console,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more, and show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    from cdc.config import conf_dir as default_conf_dir
+    from cdc.log import configure
+
+    ctx.obj = Globals(default_conf_dir(conf_dir), log_format.value, verbose)
+    configure(log_format.value, verbose)
+
+
+for _module in (init, check, capture, apply, status, batch, inspect, decode, later):
+    _module.register(app)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Nothing but SystemExit of an embedded parser escapes."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verbose = _wants_tracebacks(arguments)
+    try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminate)
+        result = app(args=arguments, prog_name="cdc", standalone_mode=False)
+    except CdcError as error:
+        if verbose:
+            traceback.print_exc()
+        _complain(str(error))
+        return error.exit_code
+    except typer.Abort:
+        _complain("Stopped.")
+        return 1
+    except typer.TyperException as error:  # all that the parser finds wrong with the command line
+        return _usage(error)
+    except KeyboardInterrupt:
+        _complain("Stopped.")
+        return 1
+    except SystemExit as stop:  # a closed pipe: `cdc decode … | head`
+        return stop.code if isinstance(stop.code, int) else 1
+    except Exception as error:  # noqa: BLE001 - the last resort: users see a sentence, not a traceback
+        return _unexpected(error, verbose)
+    if result == 130:  # how the parser reports an interrupt
+        _complain("Stopped.")
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    """SIGTERM ends a command as Ctrl-C does; commands that run for long set handlers of their own."""
+    raise KeyboardInterrupt
+
+
+def _wants_tracebacks(arguments: Sequence[str]) -> bool:
+    """``-v`` before the command's name; looked up here since an error may come before the options are parsed."""
+    for argument in arguments:
+        if argument in ("-v", "--verbose"):
+            return True
+        if not argument.startswith("-") and "=" not in argument and argument in _command_names():
+            return False
+    return False
+
+
+def _command_names() -> frozenset[str]:
+    names = {command.name or "" for command in app.registered_commands}
+    return frozenset(names | {group.name or "" for group in app.registered_groups})
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"cdc: {' '.join(text.split())}\n")
+
+
+def _usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "cdc"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(error.format_message().rstrip() + "\n")
+        return error.exit_code
+    message = error.format_message().strip()
+    end = "" if message.endswith((".", "!", "?")) else "."
+    _complain(f"{message}{end} See `{path} --help`.")
+    return error.exit_code
+
+
+def _unexpected(error: Exception, verbose: bool) -> int:
+    """A mistake in Towpath or in a library, or what the operating system says where nobody expected it."""
+    text = f"unexpected {type(error).__name__}: {error}" if str(error) else f"unexpected {type(error).__name__}"
+    if verbose:
+        traceback.print_exc()
+        _complain(text)
+        return 1
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="cdc-", suffix=".traceback", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(f"towpath {__version__}\n{traceback.format_exc()}")
+        where = f"The traceback is in {file.name}; please report it."
+    except OSError as trouble:
+        where = f"The traceback could not be written ({trouble}); `cdc -v …` shows it."
+    _complain(f"{text}. {where}")
+    return 1

@@ -1,0 +1,135 @@
+"""``cdc apply``: the DAG's steps without Airflow: fetch, merge, ack or rollback."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.commands.common import Destination, Json, err, load, out, print_json
+from cdc.errors import CdcError, UsageError
+from cdc.log import get_logger
+
+if TYPE_CHECKING:
+    from cdc.batches.lease import Lease
+    from cdc.batches.manifest import TableResult
+    from cdc.config import DestinationConfig
+
+_log = get_logger(__name__)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("apply")(apply)
+
+
+def apply(
+    ctx: typer.Context,
+    dest: Destination = None,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="Go on, batch after batch, until the store has nothing more.")
+    ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="Apply all that was committed before TIME (ISO 8601; UTC unless it says)."
+        ),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Apply changes to the Delta tables: fetch a batch, merge it, ack it, or roll it back when that fails."""
+    from cdc import pipeline
+    from cdc.batches.owner import cli_owner, exclusive
+
+    config = load(ctx, dest)
+    limit = _time(until) if until is not None else None
+    repeat = until_empty or limit is not None
+    done: list[dict[str, Any]] = []
+    try:
+        with exclusive(config):
+            while True:
+                wait_s = 0.0 if until_empty or done else None
+                lease = pipeline.fetch(config, cli_owner(config), limit, wait_s)
+                if lease is None:
+                    break
+                results = _one_batch(config, lease, json_output)
+                done.append(_as_json(lease, results))
+                if not json_output:
+                    _show(lease, results)
+                if not repeat:
+                    break
+    finally:
+        if json_output and done:
+            print_json({"batches": done})
+    if json_output and not done:
+        print_json({"batches": []})
+    elif not done:
+        out().print("Nothing to apply.")
+
+
+def _one_batch(config: DestinationConfig, lease: Lease, quiet: bool) -> list[TableResult]:
+    """Merge and ack; whatever goes wrong, roll back and say what it was."""
+    from cdc import pipeline
+
+    try:
+        if quiet or not err().is_terminal:
+            results = pipeline.merge(config, lease)
+        else:
+            tables = ", ".join(lease.manifest.tables[:3]) + (", …" if len(lease.manifest.tables) > 3 else "")
+            with err().status(f"Batch {lease.batch}: {lease.manifest.row_events} row events of {tables}"):
+                results = pipeline.merge(config, lease)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            pipeline.stop()  # Ctrl-C: leave no driver behind that goes on
+        _roll_back(config, lease)
+        raise
+    pipeline.finalize(config, lease, True, results)
+    return results
+
+
+def _roll_back(config: DestinationConfig, lease: Lease) -> None:
+    from cdc import pipeline
+
+    try:
+        pipeline.finalize(config, lease, False)
+    except CdcError as error:  # its reason must not hide why the batch failed
+        _log.warning("the batch was not rolled back", batch=lease.batch, reason=str(error))
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--until {text!r} is not a time", remedy="Write it like 2026-11-21T10:00:00Z.") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
+    manifest = lease.manifest
+    return {
+        "batch": manifest.batch,
+        "first_seq": manifest.first_seq,
+        "last_seq": manifest.last_seq,
+        "transactions": manifest.transactions,
+        "row_events": manifest.row_events,
+        "tables": [result.model_dump(mode="json") for result in results],
+    }
+
+
+def _show(lease: Lease, results: list[TableResult]) -> None:
+    from cdc.positions import format_seq
+
+    manifest = lease.manifest
+    kind = "DDL" if manifest.ddl else f"{manifest.transactions} transactions, {manifest.row_events} row events"
+    console = out()
+    console.print(f"Batch {manifest.batch}: {kind}, up to {format_seq(manifest.last_seq)}", markup=False)
+    for result in results:
+        counts = {"inserted": result.inserted, "updated": result.updated, "deleted": result.deleted}
+        parts = [f"{count} {word}" for word, count in counts.items() if count]
+        if result.skipped:
+            parts.append(f"{result.skipped} changes were there already")
+        console.print(
+            f"  {result.table}: {', '.join(parts) or 'no rows'}; "
+            f"version {result.delta_version}, {result.seconds:.1f} s",
+            markup=False,
+        )

@@ -1,0 +1,183 @@
+"""``cdc batch get|ack|rollback|list``: the batch protocol by hand."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.commands.common import Destination, Json, human_bytes, load, out, print_json, tables
+
+if TYPE_CHECKING:
+    from cdc.batches import Lease
+    from cdc.meta import Outstanding
+
+Subscriber = Annotated[str, typer.Option("--subscriber", metavar="S", help="Whose batches; `apply` fills the tables.")]
+Batch = Annotated[int, typer.Option("--batch", metavar="ID", min=1, help="The batch's id.", show_default=False)]
+Token = Annotated[
+    str, typer.Option("--token", metavar="T", help="The token that `cdc batch get` printed.", show_default=False)
+]
+
+batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list batches by hand.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(batch, name="batch")
+
+
+@batch.command()
+def get(
+    ctx: typer.Context,
+    dest: Destination = None,
+    subscriber: Subscriber = "apply",
+    owner: Annotated[
+        str | None, typer.Option(help="Who holds the batch then.", show_default="cli:<host>:<configuration file>")
+    ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="How long it is held.", show_default="batch.lease_s"),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="How long to wait for one.", show_default="batch.max_wait_s"),
+    ] = None,
+    ahead: Annotated[bool, typer.Option("--ahead", help="The next batch after the outstanding ones.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Hand out a batch: the owner's first outstanding one again, with a new token, else the next one."""
+    from cdc.batches.owner import cli_owner, exclusive
+    from cdc.batches.service import BatchService
+
+    config = load(ctx, dest)
+    with ExitStack() as stack:
+        if owner is None and subscriber == "apply":
+            # `cdc apply` is the same owner: handing out its batch again would kill its token.
+            stack.enter_context(exclusive(config))
+        found = BatchService(config).get(
+            owner or cli_owner(config), subscriber=subscriber, wait_s=wait, lease_s=lease, ahead=ahead
+        )
+    if as_json:
+        print_json(None if found is None else found.as_dict())
+    elif found is None:
+        out().print(
+            f"Nothing to hand out: {config.name} has no transactions that {subscriber} has not got.", markup=False
+        )
+    else:
+        _show(found, config.name, subscriber)
+
+
+@batch.command()
+def ack(
+    ctx: typer.Context,
+    batch: Batch,
+    token: Token,
+    dest: Destination = None,
+    subscriber: Subscriber = "apply",
+    as_json: Json = False,
+) -> None:
+    """Say that a batch is done; only the first outstanding one can be."""
+    from cdc.batches.service import BatchService
+
+    BatchService(load(ctx, dest)).ack(batch, token, subscriber=subscriber)
+    if as_json:
+        print_json({"batch": batch, "acked": True})
+    else:
+        out().print(f"Batch {batch} is acked.", markup=False)
+
+
+@batch.command()
+def rollback(
+    ctx: typer.Context,
+    batch: Batch,
+    token: Token,
+    dest: Destination = None,
+    subscriber: Subscriber = "apply",
+    as_json: Json = False,
+) -> None:
+    """Give up a batch and all later ones; their transactions are handed out again."""
+    from cdc.batches.service import BatchService
+
+    gone = BatchService(load(ctx, dest)).rollback(batch, token, subscriber=subscriber)
+    if as_json:
+        print_json({"batch": batch, "rolled_back": gone})
+        return
+    later = f", and with it {', '.join(str(b) for b in gone if b != batch)}" if len(gone) > 1 else ""
+    out().print(f"Batch {batch} is rolled back{later}.", markup=False)
+
+
+@batch.command("list")
+def list_batches(
+    ctx: typer.Context, dest: Destination = None, subscriber: Subscriber = "apply", as_json: Json = False
+) -> None:
+    """The outstanding batches of a subscriber, in their order."""
+    from cdc.batches.service import BatchService
+
+    config = load(ctx, dest)
+    found = BatchService(config).outstanding(subscriber)
+    if as_json:
+        print_json({"subscriber": subscriber, "outstanding": [plain(entry) for entry in found]})
+        return
+    if not found:
+        out().print(f"No batch of {subscriber} is outstanding.", markup=False)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("batch", "owner", "first_seq", "last_seq", "expires"):
+        table.add_column(name, overflow="fold")
+    for entry in found:
+        table.add_row(*(str(value) for value in plain(entry).values()))
+    tables().print(table, markup=False)
+
+
+def plain(entry: Outstanding) -> dict[str, Any]:
+    """An outstanding batch as scripts find it; tokens are only for who got them."""
+    from cdc.batches.lease import iso_time
+
+    return {
+        "batch": entry.batch,
+        "owner": entry.owner,
+        "first_seq": entry.first_seq,
+        "last_seq": entry.last_seq,
+        "expires": iso_time(entry.expires),
+    }
+
+
+def _show(lease: Lease, dest: str, subscriber: str) -> None:
+    from rich.table import Column, Table
+
+    from cdc.batches.lease import iso_time
+    from cdc.positions import format_seq
+
+    manifest = lease.manifest
+    grid = Table.grid("", Column(overflow="fold"), padding=(0, 2))
+    size = human_bytes(manifest.bytes)
+    rows = {
+        "batch": str(manifest.batch) + (" (a DDL statement)" if manifest.ddl else ""),
+        "token": lease.token,
+        "expires": iso_time(lease.expires),
+        "seqs": f"{manifest.first_seq} … {manifest.last_seq} "
+        f"({format_seq(manifest.first_seq)} … {format_seq(manifest.last_seq)})",
+        "holds": f"{manifest.transactions} transactions, {manifest.row_events} row events, {size}",
+        "tables": ", ".join(manifest.tables) or "none",
+        "from": _place(manifest.positions.first),
+        "to": _place(manifest.positions.last),
+        "manifest": str(lease.manifest_path),
+    }
+    for key, value in rows.items():
+        grid.add_row(key, value)
+    console = tables()
+    console.print(grid, markup=False)
+    other = "" if subscriber == "apply" else f" --subscriber {subscriber}"
+    command = f"cdc batch {{}} {dest}{other} --batch {manifest.batch} --token {lease.token}"
+    console.print(
+        f"\nDone with it:  {command.format('ack')}\nGive it back:  {command.format('rollback')}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _place(position: Any) -> str:
+    parts = [f"{position.file}:{position.pos}", position.gtid, position.time]
+    return ", ".join(part for part in parts if part)

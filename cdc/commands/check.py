@@ -1,0 +1,95 @@
+"""``cdc check``: preflight of source, store, meta, target and Spark, every finding with its remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from cdc.commands.common import Destination, Json, load, out, print_json, working
+from cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.source.findings import Finding
+
+
+def register(app: typer.Typer) -> None:
+    app.command("check", help="Examine source, store, meta, target and Spark.")(check)
+
+
+def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> None:
+    """Exit code 0: nothing stands in the way (there may be warnings); 2: something has to be changed first; 1: the
+    source cannot be reached just now."""
+    config = load(ctx, dest)
+    with working("Checking …"):
+        findings, code = examine(config)
+    if json:
+        print_json(
+            {
+                "destination": config.name,
+                "ok": code == 0,
+                "findings": [
+                    {"level": f.level, "subject": f.subject, "message": f.message, "remedy": f.remedy} for f in findings
+                ],
+            }
+        )
+    else:
+        _print(config, findings)
+    raise typer.Exit(code)
+
+
+def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
+    """All findings, and the exit code. It is 1 where nothing is wrong but that the source does not answer."""
+    from cdc.commands import check_local
+    from cdc.source.findings import error, from_error
+    from cdc.source.preflight import check_source
+    from cdc.store.state import is_locked
+
+    findings: list[Finding] = []
+    unreachable: list[Finding] = []
+    if config.source.start == "snapshot":
+        findings.append(
+            error(
+                "source: start",
+                "start: snapshot is not there yet",
+                "Set source.start to earliest (all that the binlog still holds), to now, or to a position.",
+            )
+        )
+    try:
+        running = config.store.path.is_dir() and is_locked(config.store.path)
+        findings += check_source(config, own_capture_running=running)
+    except CdcError as trouble:
+        (unreachable if trouble.retryable else findings).append(from_error("source", trouble))
+    findings += check_local.examine(config)
+    if any(f.level == "error" for f in findings):
+        return unreachable + findings, 2
+    return unreachable + findings, 1 if unreachable else 0
+
+
+_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
+
+
+def _print(config: DestinationConfig, findings: list[Finding]) -> None:
+    from rich.text import Text
+
+    console = out()
+    for finding in findings:
+        mark, colour = _MARKS[finding.level]
+        console.print(Text.assemble((f"{mark} ", colour), (finding.subject, "bold"), f": {finding.message}"))
+        if finding.remedy:
+            console.print(Text(f"    → {finding.remedy}"))
+    errors = sum(f.level == "error" for f in findings)
+    warnings = sum(f.level == "warning" for f in findings)
+    if errors:
+        verdict = f"{config.name}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    elif warnings:
+        verdict = f"{config.name}: ready, with {_count(warnings, 'warning')}"
+    else:
+        verdict = f"{config.name}: ready"
+    console.print()
+    console.print(Text(verdict, "bold"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

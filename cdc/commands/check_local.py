@@ -1,0 +1,160 @@
+"""What ``cdc check`` examines on this side: the folders of store and meta, the target, Java and Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cdc.config import DestinationConfig
+from cdc.errors import CdcError
+from cdc.source.findings import Finding, error, from_error, ok, warning
+
+_LOW_DISK_BYTES = 1 << 30
+_MIN_JAVA = 17
+
+
+def examine(config: DestinationConfig) -> list[Finding]:
+    """All findings of this machine."""
+    return [*_store(config), *_meta(config), *_target(config), *_spark(config)]
+
+
+def _store(config: DestinationConfig) -> list[Finding]:
+    from cdc.store import layout
+
+    path = config.store.path
+    found = _folder("store", path, "store.path")
+    if found.level == "ok":
+        try:
+            layout.check(path)
+        except CdcError as trouble:
+            return [from_error("store", trouble)]
+        free = shutil.disk_usage(_existing(path)).free
+        if free < _LOW_DISK_BYTES:
+            remedy = "Make room, or set store.path to another disk."
+            return [found, warning("store", f"only {free >> 20} MiB are free there", remedy)]
+    return [found]
+
+
+def _meta(config: DestinationConfig) -> list[Finding]:
+    from cdc.meta.file import FileMeta
+
+    found = _folder("meta", config.meta.path, "meta.path")
+    if found.level == "ok":
+        try:
+            FileMeta(config.meta.path, config.name).read()
+        except CdcError as trouble:
+            return [from_error("meta", trouble)]
+    return [found]
+
+
+def _target(config: DestinationConfig) -> list[Finding]:
+    target = config.apply.target
+    parts = urlsplit(target)
+    if "://" in target and parts.scheme != "file":
+        return [
+            warning(
+                "target",
+                f"{target} is not checked from here",
+                "Make sure that Spark has the jars and the rights for it (spark.conf); the first batch will tell.",
+            )
+        ]
+    folder = Path(unquote(parts.path) if "://" in target else target)
+    if config.spark.remote is not None:
+        return [
+            warning(
+                "target",
+                f"{folder} is a folder of the Spark Connect server's machine, and is not checked from here",
+                "Make sure that the server and this machine see the same folder under this name.",
+            )
+        ]
+    found = [_folder("target", folder, "apply.target")]
+    if found[0].level == "ok":
+        found += _strangers(config, folder)
+    return found
+
+
+def _strangers(config: DestinationConfig, folder: Path) -> list[Finding]:
+    """Folders where tables of ours would lie, and which hold something else."""
+    found: list[Finding] = []
+    for database in sorted(p for p in folder.glob("*") if p.is_dir()):
+        for table in sorted(p for p in database.glob("*") if not p.name.startswith(".")):
+            names = unquote(database.name), unquote(table.name)
+            if not config.tables.includes(*names):
+                continue
+            holds_something = not table.is_dir() or any(table.iterdir())
+            if holds_something and not (table / "_delta_log").is_dir():
+                found.append(
+                    error(
+                        "target",
+                        f"{table} holds something that is no Delta table",
+                        f"Move it away, or choose another apply.target; {'.'.join(names)} would be written there.",
+                    )
+                )
+    return found
+
+
+def _folder(subject: str, path: Path, key: str) -> Finding:
+    """Can files be made in this folder, which may have to be made itself? Nothing is left behind."""
+    existing = _existing(path)
+    remedy = f"Make the folder writable for this user, or change {key}."
+    if not existing.is_dir():
+        return error(subject, f"{existing} is not a folder", f"Move that file away, or change {key}.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return error(subject, f"{existing} is not writable", remedy)
+    try:
+        # access() says yes to root on a read-only disk; only the attempt tells.
+        probe = existing / f".towpath-check-{os.getpid()}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as trouble:
+        return error(subject, f"{existing} is not writable: {trouble.strerror}", remedy)
+    return ok(subject, f"{path} is writable" if path.is_dir() else f"{path} can be made")
+
+
+def _existing(path: Path) -> Path:
+    """The path itself, or the nearest thing above it that exists."""
+    return next(p for p in (path, *path.parents) if os.path.lexists(p))
+
+
+def _spark(config: DestinationConfig) -> list[Finding]:
+    found = [_package("pyspark")]
+    if config.spark.remote is not None:
+        if importlib.util.find_spec("grpc") is None:
+            found.append(error("spark", "Spark Connect needs the package grpcio", "pip install 'pyspark[connect]'"))
+        found.append(ok("spark", f"merges run on {config.spark.remote}; Java and Delta are the server's business"))
+        return found
+    found.append(_package("delta-spark"))
+    found.append(_java())
+    return found
+
+
+def _package(name: str) -> Finding:
+    try:
+        return ok("spark", f"{name} {version(name)}")
+    except PackageNotFoundError:
+        return error("spark", f"the package {name} is not installed", "pip install 'towpath[spark]'")
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = "Install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless), and set JAVA_HOME if need be."
+    if program is None:
+        return error("java", "there is no Java on this machine", remedy)
+    try:
+        command = [program, "-version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as trouble:
+        return error("java", f"{program} cannot be run: {trouble}", remedy)
+    match = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if match is None:
+        return error("java", f"{program} does not tell its version", remedy)
+    if int(match[1]) < _MIN_JAVA:
+        return error("java", f"{program} is Java {match[1]}, which is too old for Spark", remedy)
+    return ok("java", f"Java {match[1]} ({program})")

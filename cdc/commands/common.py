@@ -1,0 +1,150 @@
+"""What the commands share: the global options, the configuration, and the two ways to print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cdc.config import DestinationConfig
+
+Destination = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DEST]",
+        help="Name of the configuration, without .yaml; may be left out where there is only one.",
+        show_default=False,
+    ),
+]
+"""The ``DEST`` argument, alike in all commands."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
+"""The ``--json`` option, alike in all commands that answer a question."""
+
+
+@dataclass(frozen=True)
+class Globals:
+    """The options before the command's name."""
+
+    conf_dir: Path
+    log_format: str
+    verbose: bool
+
+
+def options(ctx: typer.Context) -> Globals:
+    """The global options of this invocation."""
+    found = ctx.find_object(Globals)
+    if found is None:  # a command called without the main callback: a mistake in a test, not of a user
+        raise RuntimeError("the command was not called through cdc.cli")
+    return found
+
+
+def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
+    """The checked configuration of a destination. Raises ConfigError."""
+    from cdc.config import load_destination
+
+    return load_destination(options(ctx).conf_dir, dest)
+
+
+def print_json(obj: Any) -> None:
+    """One JSON document on standard output. Takes pydantic models, dataclasses, aware datetimes and paths too."""
+    sys.stdout.write(json.dumps(obj, indent=2, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def print_json_line(obj: Any) -> None:
+    """One JSON document on one line of standard output."""
+    sys.stdout.write(json.dumps(obj, ensure_ascii=False, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def iso(time: datetime) -> str:
+    """An aware datetime as scripts like it: ``2026-11-21T09:41:36.123456Z``."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def out() -> Console:
+    """A console on standard output, for answers to people."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def tables() -> Console:
+    """As :func:`out`, for tables: what is not a terminal has no width, so that nothing is folded or cut there."""
+    console = out()
+    if not console.is_terminal:
+        console.width = 10_000
+    return console
+
+
+def err() -> Console:
+    """A console on standard error, for progress and remarks."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def say(text: str) -> None:
+    """A remark for people on standard error."""
+    err().print(text, markup=False)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Shows on a terminal's standard error that something takes a while; writes nothing elsewhere."""
+    console = err()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+def human_bytes(size_bytes: int) -> str:
+    """``268435456`` → ``256.0 MiB``."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """``93784`` → ``1 d 2 h``; two units at most."""
+    rest = round(seconds)
+    if rest < 1:
+        return f"{seconds:.1f} s"
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

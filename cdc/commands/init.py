@@ -1,0 +1,295 @@
+"""``cdc init``: asks the server, writes ``conf/DEST.yaml`` with comments, says what to do next."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, unquote, urlsplit
+
+import typer
+
+from cdc.commands.common import options, out, working
+from cdc.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.source.server import Connection, ServerInfo
+
+PASSWORD_VARIABLE = "CDC_SOURCE_PASSWORD"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DATABASES = (
+    "SELECT SCHEMA_NAME AS name FROM information_schema.SCHEMATA "
+    "WHERE SCHEMA_NAME NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') ORDER BY SCHEMA_NAME"
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("init", help="Ask the server, and write conf/DEST.yaml with comments.")(init)
+
+
+def init(
+    ctx: typer.Context,
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="mysql://USER@HOST:PORT or mariadb://USER@HOST:PORT", show_default=False),
+    ],
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            help="Folder or URI of the Delta tables. A relative folder is taken from the one above conf/.",
+            show_default=False,
+        ),
+    ],
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGEX",
+            help=r"Tables to capture, as a regular expression over db.table: 'shop\..*'. May be repeated.",
+            show_default="all",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="DEST", help="Name of the configuration.", show_default="the database's")
+    ] = None,
+) -> None:
+    """The password comes from the URL, from $CDC_SOURCE_PASSWORD, or is asked; it is never written into the YAML."""
+    from cdc.commands.init_file import Answers, render
+    from cdc.config import SourceConfig, TablesConfig, parse
+    from cdc.source.connection import connect, query
+    from cdc.source.schemas import list_tables
+    from cdc.source.server import describe
+
+    folder = options(ctx).conf_dir
+    if name is not None:
+        _free(folder, name)
+    address = _Address.parse(url)
+    login = _password(address)
+    patterns = _patterns(tables)
+    with working(f"Asking {address.place} …"):
+        conn = connect(SourceConfig(url=address.url, server_id=1), password=login.password.encode())
+        try:
+            info = describe(conn)
+            databases = [str(row["name"]) for row in query(conn, _DATABASES)]
+            taken = {info.server_id, *_replica_ids(conn), *_configured_ids(folder)}
+            patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
+            found = list_tables(conn, TablesConfig(include=tuple(patterns)))
+        finally:
+            conn.close()
+    server_id = _unused(taken)
+    name = name or _default_name(found, info)
+    file = _free(folder, name)
+    address = replace(address, scheme=info.flavor)
+    password = PASSWORD_VARIABLE if login.from_environment else f"{name}.password"
+    text = render(
+        Answers(name, address.url, login.from_environment, password, server_id, tuple(patterns), target, info.product)
+    )
+    config = parse(text, file)  # what is written is what can be read
+    _write(file, text, None if login.from_environment else login.password)
+    _report(config, info, found, login, scheme_changed=not url.startswith(f"{info.flavor}:"))
+
+
+@dataclass(frozen=True)
+class _Address:
+    scheme: str
+    user: str
+    password: str | None
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> _Address:
+        """Take the URL apart. The messages never repeat it, since it may hold a password."""
+        form = "Write it like mysql://user@host:3306 or mariadb://user@host:3306."
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise UsageError("the URL has no valid host and port", remedy=form) from None
+        if parts.scheme == "binlog":
+            raise UsageError("binlog files as a source are not there yet", remedy="Give the URL of a server.")
+        if parts.scheme not in ("mysql", "mariadb"):
+            raise UsageError("the URL does not begin with mysql:// or mariadb://", remedy=form)
+        if not parts.hostname:
+            raise UsageError("the URL names no host", remedy=form)
+        if not parts.username:
+            raise UsageError("the URL names no user", remedy=form)
+        if parts.path.strip("/") or parts.query or parts.fragment:
+            raise UsageError(
+                "the URL goes on after the port", remedy=r"Choose databases and tables with --tables 'db\..*'."
+            )
+        password = None if parts.password is None else unquote(parts.password)
+        return cls(parts.scheme, unquote(parts.username), password, parts.hostname, port or 3306)
+
+    @property
+    def place(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Without the password."""
+        return f"{self.scheme}://{quote(self.user, safe='')}@{self.place}"
+
+
+@dataclass(frozen=True)
+class _Login:
+    """The password, and whether it stays in the environment or goes into a file."""
+
+    password: str
+    from_environment: bool
+
+
+def _password(address: _Address) -> _Login:
+    if address.password is not None:
+        return _Login(address.password, from_environment=False)
+    found = os.environ.get(PASSWORD_VARIABLE)
+    if found is not None:
+        return _Login(found, from_environment=True)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no password, and no terminal to ask for it", remedy=f"Set ${PASSWORD_VARIABLE} (it may be empty)."
+        )
+    asked: str = typer.prompt(
+        f"Password of {address.user} at {address.place}", default="", hide_input=True, show_default=False, err=True
+    )
+    return _Login(asked, from_environment=False)
+
+
+def _free(folder: Path, name: str) -> Path:
+    """The file to be; refuses a name that is taken or is no name of a file."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a configuration",
+            remedy="Use letters, digits, dots, hyphens and underscores: --name shop.",
+        )
+    file = folder / f"{name}.yaml"
+    if file.exists():
+        raise UsageError(
+            "there is a configuration already, and it is not overwritten",
+            place=str(file),
+            remedy="Choose another --name, or remove the file first.",
+        )
+    return file
+
+
+def _patterns(given: Sequence[str] | None) -> list[str]:
+    for pattern in given or ():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(
+                f"--tables {pattern!r} is not a regular expression: {error}", remedy=r"Write it like 'shop\..*'."
+            ) from None
+    return list(given or ())
+
+
+def _replica_ids(conn: Connection) -> set[int]:
+    from cdc.errors import SourceRefusedError
+    from cdc.source.server import replicas
+
+    try:
+        return {replica.server_id for replica in replicas(conn)}
+    except SourceRefusedError:
+        # Without the privilege to see them a random number of nine digits must do; `cdc check` says what is missing.
+        return set()
+
+
+def _configured_ids(folder: Path) -> set[int]:
+    """Numbers that other configurations use; one that cannot be read is not our business here."""
+    found: set[int] = set()
+    for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
+        match = re.search(r"^\s*server_id:\s*(\d+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        if match is not None:
+            found.add(int(match[1]))
+    return found
+
+
+def _unused(taken: set[int]) -> int:
+    while (number := random.randint(100_000_000, 999_999_999)) in taken:
+        pass
+    return number
+
+
+def _default_name(tables: list[tuple[str, str]], info: ServerInfo) -> str:
+    """The database's name where there is just one, else the server's kind."""
+    databases = {db for db, _ in tables}
+    if len(databases) == 1:
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", databases.pop()).lstrip(".-")
+        if name:
+            return name
+    return info.flavor
+
+
+def _write(file: Path, text: str, password: str | None) -> None:
+    """Both files or none; an existing configuration is never touched."""
+    secret = file.with_suffix(".password")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if password is not None:
+            _keep_out_of_git(file.parent)
+            secret.unlink(missing_ok=True)  # a new file, since the mode of an old one may be wider
+            descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(password + "\n")
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        if password is not None and not file.exists():
+            with suppress(OSError):
+                secret.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot be written: {error.strerror}",
+            place=str(error.filename or file),
+            remedy="Choose another --conf-dir.",
+        ) from error
+
+
+def _keep_out_of_git(folder: Path) -> None:
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("# passwords never belong into a repository\n*.password\n", encoding="utf-8")
+
+
+def _report(
+    config: DestinationConfig, info: ServerInfo, found: list[tuple[str, str]], login: _Login, *, scheme_changed: bool
+) -> None:
+    console = out()
+
+    def say(text: str = "") -> None:
+        console.print(text, markup=False)
+
+    shown = os.path.relpath(config.file)
+    file = shown if not shown.startswith("..") else str(config.file)
+    databases = sorted({db for db, _ in found})
+    what = f"{len(found)} table{'s' * (len(found) != 1)} of {', '.join(databases)}" if found else "no table yet"
+    source = f"{config.source.host}:{config.source.port}"
+    say(f"Wrote {file}: {info.product} at {source}, {what}, into {config.apply.target}")
+    if scheme_changed:
+        say(f"The server is {info.product}, so the URL there begins with {info.flavor}://.")
+    if login.from_environment:
+        say(f"The password stays in ${PASSWORD_VARIABLE}; it must be set for `cdc check` and `cdc capture`.")
+    else:
+        say(f"The password is in {Path(file).with_suffix('.password')}, readable by you alone.")
+    if not found:
+        say(f"No table matches {', '.join(config.tables.include)}: correct tables.include before you go on.")
+    folder = config.file.parent
+    options = "" if folder == Path("conf").absolute() else f" --conf-dir {shlex.quote(str(folder))}"
+    say()
+    say("Snapshots are not there yet, so choose first where to begin: in that file replace `start: snapshot` by")
+    say("  start: earliest    everything that the server's binlog still holds, or")
+    say("  start: now         only what changes from now on")
+    say("Then:")
+    for command, what in (
+        ("check", "finds what is missing, and says how to mend it"),
+        ("capture", "reads the binlog into the store (--until-current: and ends there)"),
+        ("apply", "merges the store into the Delta tables (--until-empty: all of it)"),
+    ):
+        say(f"  cdc{options} {f'{command} {config.name}':<20}  {what}")

@@ -1,0 +1,229 @@
+"""``cdc inspect PATH``: what a segment, index, meta file or manifest holds, and whether it is sound."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.commands.common import Json, print_json, tables
+from cdc.errors import DamagedError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from cdc.binlog.entry import Entries
+
+_KINDS = "Name a segment (.binlog) or another binlog file, an index (.index), a meta.json or a manifest."
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(inspect)
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="The file.", metavar="PATH", show_default=False)], as_json: Json = False
+) -> None:
+    """Show what a segment, index, meta file or manifest holds, and check it; damage ends with exit code 2."""
+
+    if path.is_dir():
+        raise UsageError("is a folder", place=str(path), remedy=_KINDS)
+    report: dict[str, Any] = {"path": str(path.absolute())}
+    damage: DamagedError | None = None
+    try:
+        damage = _look(path, report)
+    except DamagedError as error:
+        damage = error
+    report["sound"] = damage is None
+    report["damage"] = None if damage is None else str(damage)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    if damage is not None:
+        raise damage
+
+
+def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
+    """Fill the report. Damage after which something could still be read is returned, other damage raised."""
+    from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
+    from cdc.binlog.entry import MAGIC as INDEX_MAGIC
+
+    try:
+        with path.open("rb") as file:
+            head = file.read(4)
+    except FileNotFoundError:
+        raise UsageError("there is no such file", place=str(path), remedy=_KINDS) from None
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
+    if path.suffix == ".index" or head == INDEX_MAGIC:
+        return _index(path, report)
+    if path.suffix == ".binlog" or head == BINLOG_MAGIC:
+        return _segment(path, report)
+    if path.suffix == ".json" or head[:1] == b"{":
+        return _document(path, report)
+    raise UsageError("is none of the files that can be inspected", place=str(path), remedy=_KINDS)
+
+
+def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
+    from cdc.binlog.file import BinlogFile
+    from cdc.store.layout import index_path, segment_epoch
+
+    report["kind"] = "segment"
+    file = BinlogFile.open(path, epoch=segment_epoch(path))
+    entries = file.entries
+    end = int(entries["offset"][-1]) + int(entries["length"][-1]) if len(entries) else 0
+    report |= {
+        "source_file": file.source_file,
+        "server_version": file.description.server_version,
+        "checksums": file.has_checksum,
+        "size_bytes": len(file.buf),
+        "after_last_transaction_bytes": len(file.buf) - end if len(entries) else None,
+        **_summary(entries),
+    }
+    report["indexed"] = None
+    if file.damage is None and index_path(path).exists():
+        return _compare(path, entries, report)
+    return file.damage
+
+
+def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedError | None:
+    """The index beside a segment may lag behind it, never contradict it."""
+    import numpy as np
+
+    from cdc.store.index import read_entries
+    from cdc.store.layout import index_path
+
+    known = read_entries(path)
+    report["indexed"] = len(known)
+    count = min(len(known), len(entries))
+    differs = np.zeros(count, dtype=bool)
+    for key in ("seq", "offset", "length", "checksum"):
+        differs |= known[key][:count] != entries[key][:count]
+    at = int(np.argmax(differs)) if differs.any() else count if len(known) > len(entries) else None
+    if at is None:
+        return None
+    return DamagedError(
+        f"entry {at} of the index does not fit the segment at byte {int(known['offset'][at])}",
+        place=str(index_path(path)),
+        remedy="Stop capture, remove this index and start it again: it is made anew from the segment.",
+    )
+
+
+def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
+    from cdc.binlog.entry import HEADER_SIZE
+    from cdc.store.index import IndexFile
+    from cdc.store.layout import INDEX_SUFFIX
+
+    report["kind"] = "index"
+    if path.suffix != INDEX_SUFFIX:
+        raise UsageError("is an index under another name", place=str(path), remedy="Name it SEGMENT.binlog.index.")
+    index = IndexFile(path.with_name(path.name.removesuffix(INDEX_SUFFIX)))
+    size = path.stat().st_size
+    report |= {"size_bytes": size, "entries": len(index.entries)}
+    entries = index.verified(0, len(index.entries))
+    with_bytes = entries[entries["length"] > 0]
+    report |= {"position_entries": len(entries) - len(with_bytes), **_summary(with_bytes)}
+    report["unfinished_bytes"] = max(0, size - HEADER_SIZE - entries.nbytes)
+    return None
+
+
+def _summary(entries: Entries) -> dict[str, Any]:
+    from cdc.batches.lease import iso_time_us
+    from cdc.binlog.entry import EntryFlag, format_gtid
+
+    found: dict[str, Any] = {"transactions": len(entries)}
+    if len(entries):
+        first, last = entries[0], entries[-1]
+        found |= {
+            "row_events": int(entries["row_events"].sum()),
+            "transaction_bytes": int(entries["length"].sum()),
+            "ddl_transactions": int(((entries["flags"] & int(EntryFlag.DDL)) != 0).sum()),
+            "first_seq": int(first["seq"]),
+            "last_seq": int(last["seq"]),
+            "first_gtid": format_gtid(first),
+            "last_gtid": format_gtid(last),
+            "first_time": iso_time_us(int(first["commit_time_us"])),
+            "last_time": iso_time_us(int(last["commit_time_us"])),
+        }
+    return found
+
+
+def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
+    from cdc.batches.manifest import FORMAT as MANIFEST_FORMAT
+    from cdc.durable import storage_errors
+    from cdc.meta.file import FILE_NAME
+    from cdc.meta.file import FORMAT as META_FORMAT
+
+    with storage_errors(path):
+        data = path.read_bytes()
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        if path.name == FILE_NAME:
+            return _meta(path, data, report)
+        raise DamagedError(f"is not whole: {error}", place=str(path)) from None
+    said = document.get("format") if isinstance(document, dict) else None
+    if said == META_FORMAT or path.name == FILE_NAME:
+        return _meta(path, data, report)
+    if said == MANIFEST_FORMAT:
+        return _manifest(path, data, report)
+    raise UsageError("is neither a meta file nor a manifest", place=str(path), remedy=_KINDS)
+
+
+def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
+    from cdc.commands.batch import plain
+    from cdc.meta.file import parse
+
+    report["kind"] = "meta"
+    state = parse(data, str(path))
+    report |= {
+        "destination": state.destination,
+        "source": None if state.source is None else state.source.model_dump(mode="json"),
+        "subscriptions": [
+            {
+                "name": name,
+                "filter": known.filter,
+                "acked_seq": known.acked_seq,
+                "next_batch": known.next_batch,
+                "outstanding": [plain(entry) for entry in known.outstanding],
+            }
+            for name, known in sorted(state.subscriptions.items())
+        ],
+    }
+    return None
+
+
+def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
+    """An unacked manifest's ranges must be there; an acked one's may have been removed by retention."""
+    from cdc.batches.manifests import parse_manifest
+    from cdc.store.index import read_entries
+
+    report["kind"] = "manifest"
+    manifest = parse_manifest(data, str(path))
+    report |= manifest.model_dump(mode="json", exclude={"format"})
+    if manifest.acked is not None:
+        return None
+    transactions = sum(len(read_entries(Path(r.path), r.offset, r.length)) for r in manifest.ranges)
+    for each in manifest.ranges:
+        segment = Path(each.path)
+        if not segment.is_file() or segment.stat().st_size < each.offset + each.length:
+            return DamagedError(f"the bytes {each.offset}+{each.length} of this segment are missing", place=each.path)
+    if transactions != manifest.transactions:
+        return DamagedError(
+            f"its ranges hold {transactions} transactions, but it says {manifest.transactions}", place=str(path)
+        )
+    return None
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.table import Column, Table
+
+    grid = Table.grid("", Column(overflow="fold"), padding=(0, 2))
+    for key, value in report.items():
+        if key in ("damage", "sound"):
+            continue
+        text = json.dumps(value, indent=1, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        grid.add_row(key, "–" if value is None else text)
+    grid.add_row("sound", "yes" if report["sound"] else "no")
+    tables().print(grid, markup=False)

@@ -1,0 +1,39 @@
+"""Commands that the interface names and that are not there yet: each ends with one sentence."""
+
+from __future__ import annotations
+
+import typer
+
+from cdc.errors import UsageError
+
+_ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+_WHAT = {
+    "snapshot": (
+        "Load or reload tables beside the running capture (not there yet).",
+        "Use start: earliest in the configuration, which reads the source's binlog from its first file.",
+    ),
+    "replay": (
+        "Rebuild tables, or fill a range, from the store (not there yet).",
+        "Write to a new destination, which reads the source's binlog again.",
+    ),
+    "verify": (
+        "Prove that nothing is missing (not there yet).",
+        "`cdc status` shows the applied position of each table.",
+    ),
+    "maintain": (
+        "Retention of the store; compaction and vacuum of the tables (not there yet).",
+        "Use Delta's own OPTIMIZE and VACUUM for the tables.",
+    ),
+}
+
+
+def register(app: typer.Typer) -> None:
+    for name, (help_text, remedy) in _WHAT.items():
+        _add(app, name, help_text, remedy)
+
+
+def _add(app: typer.Typer, name: str, help_text: str, remedy: str) -> None:
+    @app.command(name, help=help_text, context_settings=_ANY, rich_help_panel="Later")
+    def refuse(ctx: typer.Context) -> None:
+        raise UsageError(f"`cdc {name}` is not there yet", remedy=remedy)

@@ -1,0 +1,77 @@
+"""Numbers that kernels and their callers agree on. Kernels see them as constants at compile time."""
+
+from __future__ import annotations
+
+# What becomes of a column's bytes.
+SKIP = 0
+"""Not wanted: only stepped over."""
+I8, U8, I16, U16, I24, U24, I32, U32, I64, U64 = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+F32, F64 = 11, 12
+DECIMAL = 13
+DATE = 14
+DATETIME = 15
+TIMESTAMP = 16
+BYTES = 17
+"""Text in a subset of UTF-8, or bytes: copied."""
+LATIN1 = 18
+PADDED = 19
+"""BINARY(n): copied, and filled up with zero bytes."""
+ENUM = 20
+
+# Fields of a column's row in the array that describes the columns to the kernels.
+SPEC_KIND = 0
+SPEC_WIDTH = 1
+"""Bytes of a value in the row, 0 where a length comes first."""
+SPEC_PREFIX = 2
+"""Bytes of that length."""
+SPEC_A = 3
+"""DECIMAL: precision; DATETIME and TIMESTAMP: bytes of the fraction; PADDED: n; ENUM: number of members."""
+SPEC_B = 4
+"""DECIMAL: scale; ENUM: where the column's members begin in the table of all members."""
+SPEC_KEY = 5
+"""1 for a column of the primary key."""
+SPEC_OUT = 6
+"""Bytes of a value in the Arrow buffer, 0 for texts."""
+SPEC_SIZE = 7
+
+# Where a column's parts lie in the output buffer, in bytes.
+OUT_VALIDITY = 0
+OUT_VALUES = 1
+OUT_OFFSETS = 2
+OUT_LIMIT = 3
+"""End of the room for the bytes of a column of texts."""
+OUT_SIZE = 4
+
+# The scan's state, which lets it go on where it stopped.
+SCAN_TX, SCAN_POS, SCAN_ORDINAL, SCAN_IDS, SCAN_LAYOUTS, SCAN_BAD_POS, SCAN_BAD_TYPE = 0, 1, 2, 3, 4, 5, 6
+SCAN_STATE_SIZE = 7
+MAX_IDS = 16
+MAX_LAYOUTS = 256
+
+# What a kernel says.
+OK = 0
+FULL = 1
+"""The scan stopped because its slice is full."""
+BAD_FRAME = 2
+BAD_EVENT = 3
+"""An event type that cannot be decoded."""
+TOO_MANY_LAYOUTS = 4
+BAD_HEADER = 5
+WRONG_COLUMNS = 6
+PART_IMAGE = 7
+CUT = 8
+BAD_VALUE = 9
+BAD_MEMBER = 10
+NO_ROOM = 11
+BAD_CRC = 12
+
+# A kernel's report of the first fault.
+ERR_CODE, ERR_EVENT, ERR_COLUMN, ERR_POS = 0, 1, 2, 3
+ERR_SIZE = 4
+
+OP_DELETE, OP_INSERT, OP_UPDATE = 0, 1, 2
+
+NO_DATE = -(1 << 62)
+"""A zero or impossible date."""
+DAMAGED_DATE = NO_DATE - 1
+"""Fields that no server writes."""

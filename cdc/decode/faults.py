@@ -1,0 +1,54 @@
+"""From a kernel's code to a sentence with file, position, table and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc.binlog.constants import type_name
+from cdc.decode import constants as k
+from cdc.decode.layout import TableLayout, describe
+from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
+
+_SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
+
+_WHAT = {
+    k.BAD_HEADER: "the row event's header is damaged",
+    k.WRONG_COLUMNS: "the row event has another number of columns than its table map",
+    k.CUT: "a value reaches beyond the end of its row event",
+    k.BAD_VALUE: "the value's bytes mean nothing that a server writes",
+    k.BAD_MEMBER: "the number of the ENUM member is larger than the number of members",
+    k.NO_ROOM: "the value is longer than its column allows, or the file changed while it was read",
+}
+
+
+def scan_fault(code: int, path: Path, pos: int, kind: int, table: str | None) -> CdcError:
+    """A fault of the walk over events; ``kind`` is the type of the event at ``pos``."""
+    place = f"{path}, position {pos}"
+    if code == k.BAD_CRC:
+        return DamagedError("the event fails its checksum", place=place, remedy=_SEGMENT_REMEDY)
+    if code == k.BAD_EVENT:
+        about = f" of table {table}" if kind == 39 and table else ""
+        remedy = "Set binlog_row_value_options='' on the source." if kind == 39 else None
+        return UnsupportedEventError(f"{type_name(kind)}{about} cannot be decoded", place=place, remedy=remedy)
+    if code == k.TOO_MANY_LAYOUTS:
+        return UnsupportedError(
+            f"the table {table} is described in more than {k.MAX_LAYOUTS} different ways in one range",
+            place=place,
+            remedy="Decode a part of the range.",
+        )
+    return DamagedError("the chain of events is broken", place=place, remedy=_SEGMENT_REMEDY)
+
+
+def row_fault(code: int, path: Path, pos: int, event_pos: int, layout: TableLayout, column: int) -> CdcError:
+    """A fault inside a row event."""
+    if code == k.PART_IMAGE:
+        return SourceRefusedError(
+            f"the rows of table {layout.table} do not hold all columns",
+            place=f"{path}, position {event_pos}",
+            remedy="Set binlog_row_image=FULL for every session of the source, and capture from after that.",
+        )
+    where = f"{path}, row event at {event_pos}, byte {pos}, table {layout.table}"
+    what = _WHAT.get(code, "the row event is damaged")
+    if 0 <= column < len(layout.columns):
+        where += f", column {layout.columns[column].name} ({describe(layout.columns[column])})"
+    return DamagedError(what, place=where, remedy=_SEGMENT_REMEDY)

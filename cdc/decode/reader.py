@@ -1,0 +1,363 @@
+"""Rows of a table as Arrow record batches."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdc.binlog.constants import HEADER_SIZE, MAGIC
+from cdc.binlog.events import parse_format_description
+from cdc.binlog.file import BinlogFile, map_file
+from cdc.decode import constants as k
+from cdc.decode.columns import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
+from cdc.decode.events import Events, Transactions, range_layouts, table_events
+from cdc.decode.faults import row_fault
+from cdc.decode.gtids import gtid_strings
+from cdc.decode.layout import BEFORE, META_FIELDS, Images, KernelSpec, TableLayout
+from cdc.decode.row_kernels import locate_rows
+from cdc.errors import DamagedError, UnsupportedError, UsageError
+from cdc.store.index import read_entries
+from cdc.store.layout import index_path, list_segments
+
+TARGET_BYTES = 32 * 1024 * 1024
+_ROWS_AT_ONCE = 1 << 22
+
+
+@dataclass
+class DecodeStats:
+    """What a decoding saw; handed in by the caller, and added to."""
+
+    events: int = 0
+    rows: int = 0
+    bytes: int = 0
+    """Of row events."""
+    null_dates: dict[str, int] = field(default_factory=dict)
+    """For each column the zero and impossible dates that became null."""
+
+    def _add_dates(self, spec: KernelSpec, counts: npt.NDArray[np.int64]) -> None:
+        for ordinal, one in zip(spec.columns, spec.fields, strict=True):
+            if counts[ordinal]:
+                self.null_dates[one.name] = self.null_dates.get(one.name, 0) + int(counts[ordinal])
+
+
+def decode_range(
+    path: Path | str,
+    offset: int,
+    length: int,
+    *,
+    table: str,
+    images: Images = "after",
+    after_seq: int = 0,
+    upto_seq: int | None = None,
+    columns: Sequence[str] | None = None,
+    target_bytes: int = TARGET_BYTES,
+    stats: DecodeStats | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Decode one table's rows of a byte range of a segment that holds whole transactions, its index beside it.
+
+    Yields record batches of about ``target_bytes`` of row events each (at least one event). Their columns: ``_op``
+    int8 (0 delete, 1 insert, 2 update), ``_seq`` int64, ``_row`` int64 (ordinal of the row event among the table's
+    in its transaction, times 2**32, plus the row), ``_commit_time`` timestamp (µs, UTC), ``_gtid`` string, then the
+    table's own (``columns`` of them).
+
+    ``images="after"``: the new row, the old one of a delete; an update that changes the key's bytes gives first a
+    delete of the old row, with the same ``_seq`` and ``_row``. ``images="both"``: one row for each change, and behind
+    the own columns ``_before``, a struct of the old row, null for inserts.
+    Only transactions with ``after_seq`` < seq ≤ ``upto_seq`` are read.
+
+    Where the table is altered inside the range, later batches have the later schema; :func:`layouts` tells
+    beforehand.
+    Raises DamagedError, UnsupportedEventError, UnsupportedTypeError, SourceRefusedError (metadata or row image
+    not FULL), UsageError, StorageError.
+    """
+    transactions = open_range(path, offset, length).between(after_seq, upto_seq)
+    return decode_transactions(
+        transactions, table=table, images=images, columns=columns, target_bytes=target_bytes, stats=stats
+    )
+
+
+def read(
+    *paths: Path | str,
+    table: str,
+    images: Images = "after",
+    columns: Sequence[str] | None = None,
+    target_bytes: int = TARGET_BYTES,
+    stats: DecodeStats | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Decode one table's rows of binlog files, segments or stores (folders), one after another, as
+    :func:`decode_range` does.
+
+    A file needs no index. Damage in a file is raised after the rows before it. Raises also UsageError for a path
+    that is not there.
+    """
+    for path in paths:
+        for one in _files(Path(path)):
+            indexed = index_path(one).exists()
+            if indexed:
+                transactions, damage = open_range(one), None
+            else:
+                opened = BinlogFile.open(one)
+                transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries)
+                damage = opened.damage
+            yield from decode_transactions(
+                transactions.between(0, None),
+                table=table,
+                images=images,
+                columns=columns,
+                target_bytes=target_bytes,
+                stats=stats,
+            )
+            if damage is not None:
+                raise damage
+
+
+def layouts(ranges: Iterable[Any], tables: Iterable[str]) -> dict[str, TableLayout]:
+    """The layout of each of the tables that has a table map in the ranges, by ``db.table``.
+
+    ``ranges``: (path, offset, length), or objects with these attributes. Raises DamagedError, SourceRefusedError
+    where metadata is not FULL, and UnsupportedError where a table's columns or key change inside the ranges.
+    """
+    wanted = frozenset(tables)
+    found: dict[str, TableLayout] = {}
+    for one in ranges:
+        path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
+        for position, layout in range_layouts(open_range(path, offset, length).between(0, None), wanted):
+            first = found.setdefault(layout.table, layout)
+            if first is not layout and not _alike(first, layout):
+                raise UnsupportedError(
+                    f"the columns or the key of table {layout.table} change inside the batch",
+                    place=f"{path}, position {position}",
+                    remedy="Take smaller batches: a DDL statement ends one.",
+                )
+    return found
+
+
+def _alike(a: TableLayout, b: TableLayout) -> bool:
+    """Whether record batches of both look the same."""
+    if a.columns == b.columns and a.primary_key == b.primary_key:
+        return True
+    return a.primary_key == b.primary_key and a.arrow_schema() == b.arrow_schema()
+
+
+def open_range(path: Path | str, offset: int | None = None, length: int | None = None) -> Transactions:
+    """Map a segment, and read its index. Raises DamagedError, StorageError."""
+    path = Path(path)
+    entries = read_entries(path, offset, length)
+    buf = map_file(path)
+    at = len(MAGIC)
+    size = int.from_bytes(buf[at + 9 : at + 13].tobytes(), "little")
+    if size < HEADER_SIZE or at + size > len(buf):
+        raise DamagedError("does not begin with a format description", place=str(path))
+    event = buf[at : at + size].tobytes()
+    # Our segments always have checksums; a flipped algorithm byte must not switch their verification off.
+    if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
+        raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
+    return Transactions(path, buf, parse_format_description(event).has_checksum, entries)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        segments = list_segments(path)
+        if not segments:
+            raise UsageError(f"{path} is a folder, but not a store with segments", remedy="Give a store or files.")
+        return segments
+    if not path.exists():
+        raise UsageError(f"{path} is not there", remedy="Give a binlog file, a segment or a store.")
+    return [path]
+
+
+def decode_transactions(
+    transactions: Transactions,
+    *,
+    table: str,
+    images: Images = "after",
+    columns: Sequence[str] | None = None,
+    target_bytes: int = TARGET_BYTES,
+    stats: DecodeStats | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Decode one table's rows of opened transactions; see :func:`decode_range`."""
+    if images not in ("after", "both"):
+        raise UsageError(f"images must be 'after' or 'both', not {images!r}")
+    if target_bytes < 1:
+        raise UsageError("target_bytes must be at least 1")
+    stats = DecodeStats() if stats is None else stats
+    decoder: _Decoder | None = None
+    for run in table_events(transactions, table, target_bytes):
+        if decoder is None or decoder.layout is not run.layout:
+            decoder = _Decoder(transactions, run.layout, images, columns, stats)
+        done = 0
+        while done < len(run):
+            batch, count = decoder.decode(run.part(done, len(run)))
+            done += count
+            yield batch
+
+
+@dataclass(frozen=True)
+class _Located:
+    """What the first pass found."""
+
+    events: int
+    row_at: npt.NDArray[np.int64]
+    before_at: npt.NDArray[np.int64]
+    row_event: npt.NDArray[np.int32]
+    row_op: npt.NDArray[np.int8]
+    row_number: npt.NDArray[np.int64]
+    totals: npt.NDArray[np.int64]
+
+
+class _Decoder:
+    """Decodes events of one layout."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        layout: TableLayout,
+        images: Images,
+        columns: Sequence[str] | None,
+        stats: DecodeStats,
+    ) -> None:
+        self.transactions = transactions
+        self.layout = layout
+        self.both = images == "both"
+        self.stats = stats
+        self.schema = layout.arrow_schema(images, columns)
+        self.spec = layout.kernel_spec(columns)
+
+    def decode(self, events: Events) -> tuple[pa.RecordBatch, int]:
+        """A record batch of the first events, and of how many."""
+        located = self._locate(events)
+        done = events.part(0, located.events)
+        arrays = self._meta(done, located)
+        own = self._fill(done, located.row_at, located.totals[0])
+        arrays += own
+        if self.both:
+            old = self._fill(done, located.before_at, located.totals[1])
+            missing = pa.array(located.before_at < 0)
+            arrays.append(pa.StructArray.from_arrays(old, fields=list(self.schema.field(BEFORE).type), mask=missing))
+        self.stats.events += len(done)
+        self.stats.rows += len(located.row_at)
+        self.stats.bytes += int(done.length.sum())
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema), located.events
+
+    def _locate(self, events: Events) -> _Located:
+        """First pass, over as many events as have room."""
+        columns = len(self.layout.columns)
+        count = len(events)
+        most = int(events.length.sum()) // self.spec.min_row_bytes + 2
+        room = min(most if self.both else 2 * most, _ROWS_AT_ONCE)
+        while True:
+            err = np.zeros(k.ERR_SIZE, dtype=np.int64)
+            totals = np.zeros((2, columns), dtype=np.int64)
+            row_at, row_number = np.empty(room, np.int64), np.empty(room, np.int64)
+            before_at = np.empty(room if self.both else 0, np.int64)
+            row_event, row_op = np.empty(room, np.int32), np.empty(room, np.int8)
+            done, rows = locate_rows(
+                self.transactions.buf,
+                events.offset[:count],
+                events.length[:count],
+                events.type[:count],
+                events.ordinal[:count],
+                self.transactions.tail,
+                self.spec.spec,
+                self.both,
+                self.spec.has_key,
+                self.spec.member_at,
+                LATIN1_TABLE,
+                row_at,
+                before_at,
+                row_event,
+                row_op,
+                row_number,
+                totals,
+                np.zeros((2, columns), dtype=np.int64),
+                np.zeros((2, columns, 2), dtype=np.int64),
+                err,
+            )
+            if err[k.ERR_CODE] != k.OK:
+                raise self._fault(err, events, int(err[k.ERR_EVENT]))
+            if done == 0:  # not even one event has room
+                room *= 2
+            elif int(totals.max(initial=0)) > MAX_TEXT_BYTES:
+                if done == 1:
+                    raise UnsupportedError(
+                        f"one row event of table {self.layout.table} holds more than 2 GiB of text in one column",
+                        place=f"{self.transactions.path}, position {int(events.offset[0])}",
+                    )
+                count = done // 2
+            else:
+                break
+        used = slice(0, rows)
+        return _Located(done, row_at[used], before_at[used], row_event[used], row_op[used], row_number[used], totals)
+
+    def _meta(self, events: Events, located: _Located) -> list[pa.Array]:
+        """``_op``, ``_seq``, ``_row``, ``_commit_time``, ``_gtid``."""
+        changes = np.empty(len(events), dtype=bool)
+        changes[:1] = True
+        changes[1:] = np.diff(events.tx) != 0
+        entries = self.transactions.entries[events.tx[changes]]
+        which = (np.cumsum(changes) - 1)[located.row_event]
+        gtids = gtid_strings(entries)
+        gtid = pa.repeat(gtids[0], len(which)) if len(entries) == 1 else gtids.take(pa.array(which))
+        return [
+            pa.array(located.row_op),
+            pa.array(entries["seq"].astype(np.int64)[which]),
+            pa.array(located.row_number),
+            pa.array(entries["commit_time_us"][which]).view(META_FIELDS[3].type),
+            gtid,
+        ]
+
+    def _fill(self, events: Events, row_at: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]) -> list[pa.Array]:
+        """Second pass."""
+        try:
+            filled = fill(self.transactions.buf, events.end, row_at, self.spec, totals)
+        except FillFault as found:
+            raise row_fault(
+                found.code,
+                self.transactions.path,
+                found.pos,
+                self._event_of(events, found.pos),
+                self.layout,
+                found.column,
+            ) from None
+        self.stats._add_dates(self.spec, filled.null_dates)
+        for ordinal, array in zip(self.spec.columns, filled.arrays, strict=True):
+            if array.type == pa.string() and self.spec.spec[ordinal, k.SPEC_KIND] == k.BYTES:
+                self._check_text(events, row_at, array, ordinal)
+        return filled.arrays
+
+    def _check_text(self, events: Events, row_at: npt.NDArray[np.int64], array: pa.Array, ordinal: int) -> None:
+        """Text must be UTF-8: what reads the batch next relies on it."""
+        try:
+            array.validate(full=True)
+            return
+        except pa.ArrowInvalid:
+            raw = array.cast(pa.binary())
+        for row, value in enumerate(raw):
+            try:
+                (value.as_py() or b"").decode()
+            except UnicodeDecodeError:
+                pos = int(row_at[row])
+                raise row_fault(
+                    k.BAD_VALUE, self.transactions.path, pos, self._event_of(events, pos), self.layout, ordinal
+                ) from None
+
+    def _event_of(self, events: Events, pos: int) -> int:
+        """Where the event that holds a position begins."""
+        return int(events.offset[max(0, int(np.searchsorted(events.offset, pos, side="right")) - 1)])
+
+    def _fault(self, err: npt.NDArray[np.int64], events: Events, event: int) -> Exception:
+        return row_fault(
+            int(err[k.ERR_CODE]),
+            self.transactions.path,
+            int(err[k.ERR_POS]),
+            int(events.offset[event]),
+            self.layout,
+            int(err[k.ERR_COLUMN]),
+        )

@@ -1,0 +1,124 @@
+"""Files that survive a kill and a power cut: replaced whole, fsynced, guarded by flock.
+
+For small files of our own (meta, manifests, schemas). Errors of the operating system become
+:class:`~cdc.errors.StorageError`, or :class:`~cdc.errors.ConfigError` where the place itself is unusable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cdc.errors import CdcError, ConfigError, LeaseHeldError, StorageError
+
+_UNUSABLE = {errno.EACCES, errno.EEXIST, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Make ``data`` the whole content of ``path``: a reader sees the old or the new content, never a mixture,
+    and after the return the new one is on disk (if ``durable``; else a power cut may lose it). The folder must
+    exist. Two writers of one path need a lock."""
+    temporary = path.with_name(f".{path.name}.new")
+    with storage_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        if durable:
+            sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the folder's list of names on disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and those above it, durably. It may exist already."""
+    with storage_errors(folder):
+        missing = [folder, *folder.parents]
+        missing = missing[: next((i for i, f in enumerate(missing) if f.is_dir()), len(missing))]
+        for each in reversed(missing):
+            try:
+                each.mkdir(exist_ok=True)
+            except FileNotFoundError:  # the folder above is there, but takes none: /proc, for one
+                raise PermissionError(errno.EPERM, "no folder can be made there", str(each)) from None
+            sync_folder(each.parent)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the exclusive flock of ``path`` (made when absent), which the operating system releases when the
+    process dies. The file holds the holder's process id. Waits up to ``wait_s``, then raises LeaseHeldError;
+    ``what`` says who else may be at work, as ``another command``. Works between threads, too."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        _wait_for(fd, path, what, wait_s)
+        with storage_errors(path):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(fd)  # closing releases the lock
+
+
+def _wait_for(fd: int, path: Path, what: str, wait_s: float) -> None:
+    deadline, pause_s = time.monotonic() + wait_s, 0.001
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+                raise LeaseHeldError(
+                    f"{what} (process {pid or 'unknown'}) holds this lock",
+                    place=str(path),
+                    remedy="Wait until it ends, or end it; the lock is released with its process.",
+                ) from None
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, 0.02)
+        except OSError as error:
+            raise StorageError(
+                f"cannot be locked: {error.strerror}", place=str(path), remedy="Put the folder on a local disk."
+            ) from error
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns OSError into an error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, path) from error
+
+
+def explain(error: OSError, path: Path) -> CdcError:
+    """ConfigError where the place is unusable, else StorageError."""
+    where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
+    reason = error.strerror or str(error)
+    if error.errno in _UNUSABLE:
+        return ConfigError(
+            f"cannot be used: {reason}",
+            place=str(where),
+            remedy="Make the folder writable for this user, or name another one in the configuration.",
+        )
+    remedy = "Free some space and try again." if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    return StorageError(f"cannot be written or read: {reason}", place=str(where), remedy=remedy)

@@ -1,0 +1,100 @@
+"""Logs: structlog to standard error, for people (``console``) or for machines (``json``).
+
+Standard output belongs to answers. Whoever runs Towpath inside another program that has configured structlog
+already (Airflow does) keeps that configuration; only the command line calls :func:`configure`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal, cast
+
+import structlog
+
+LogFormat = Literal["console", "json"]
+
+_SECRET_KEY = re.compile(r"pass(word|wd)?$|secret|token$", re.IGNORECASE)
+_SECRET_IN_URL = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@", re.IGNORECASE)
+
+
+def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
+    """Send all logs, those of libraries too, to standard error.
+
+    ``verbose`` shows debug messages of Towpath; libraries are kept to their warnings either way.
+    """
+    level = logging.DEBUG if verbose else logging.INFO
+    renderer: structlog.typing.Processor
+    if log_format == "json":
+        renderer = structlog.processors.JSONRenderer(ensure_ascii=False)
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        _without_secrets,
+    ]
+    if log_format == "json":  # the console's renderer shows exceptions by itself
+        shared.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=_stderr_logger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.captureWarnings(True)
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger that names its module."""
+    if not structlog.is_configured():
+        _configure_quietly()
+    return cast(structlog.typing.FilteringBoundLogger, structlog.get_logger(module=name))
+
+
+def _configure_quietly() -> None:
+    """As a library: structlog's default would write to standard output, where answers stand."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _without_secrets,
+            structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=_stderr_logger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _stderr_logger(*_: Any) -> structlog.PrintLogger:
+    # Looked up at each use: what captures or redirects standard error later is honoured.
+    return structlog.PrintLogger(sys.stderr)
+
+
+def _without_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Passwords and tokens never reach a log, whoever passes them by mistake."""
+    for key, value in event.items():
+        if _SECRET_KEY.search(key):
+            event[key] = "***"
+        elif isinstance(value, str) and "://" in value:
+            event[key] = hide_password(value)
+    return event
+
+
+def hide_password(text: str) -> str:
+    """``mysql://user:secret@host`` → ``mysql://user:***@host``."""
+    return _SECRET_IN_URL.sub(r"\g<head>:***@", text)

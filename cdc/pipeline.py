@@ -1,0 +1,211 @@
+"""The three steps of a run, for ``cdc apply`` and for the DAG: fetch a batch, merge it, ack it or roll it back.
+
+Where the merge runs is the configuration's: in this process (a ``local`` master), on a Spark Connect server, or under
+spark-submit on any other master.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cdc.errors
+from cdc.batches.manifest import TableResult
+from cdc.errors import CdcError, MergeFailedError
+from cdc.log import get_logger
+
+if TYPE_CHECKING:
+    from cdc.batches.lease import Lease
+    from cdc.config import DestinationConfig
+
+_log = get_logger(__name__)
+_POLL_S = 0.25
+_submitted: subprocess.Popen[str] | None = None
+
+
+def fetch(
+    config: DestinationConfig, owner: str, until: datetime | None = None, wait_s: float | None = None
+) -> Lease | None:
+    """Take the next batch; None when there is nothing within ``wait_s`` (default: ``batch.max_wait_s``).
+
+    ``until`` (aware): only what was committed before. It is waited for that the store is known to be complete up to
+    then; if that does not come, a warning says up to when it is, and what is there is taken. Raises LeaseHeldError.
+    """
+    from cdc.batches.service import BatchService, limits_of
+
+    limits = None
+    if until is not None:
+        until_us = int(until.timestamp() * 1_000_000)
+        limits = limits_of(config.batch, until_us)
+        _wait_until_complete(config, until_us, config.batch.max_wait_s if wait_s is None else wait_s)
+        wait_s = 0.0
+    return BatchService(config).get(owner, limits=limits, wait_s=wait_s)
+
+
+def _wait_until_complete(config: DestinationConfig, until_us: int, wait_s: float) -> None:
+    from cdc.store.reader import StoreReader
+
+    reader = StoreReader(config.store.path)
+    deadline = time.monotonic() + wait_s
+    while True:
+        state = reader.capture_state()
+        complete_us = state.complete_until_us if state is not None else 0
+        if complete_us >= until_us:
+            return
+        if time.monotonic() >= deadline:
+            known = datetime.fromtimestamp(complete_us / 1e6, UTC).isoformat() if complete_us else None
+            _log.warning("the store is not known to be complete up to the limit", complete_until=known)
+            return
+        time.sleep(_POLL_S)
+
+
+def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
+    """Merge the batch; one result per table. The lease is renewed meanwhile.
+
+    Raises MergeFailedError (also when the driver was killed), or the PermanentError of the table that failed. The batch
+    stays outstanding: :func:`finalize` rolls it back.
+    """
+    from spark_jobs.session import in_process
+
+    with _renewed(config, lease):
+        if config.spark.remote is not None or in_process(config.spark):
+            return _merge_here(config, lease)
+        return _submit(config, lease)
+
+
+def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
+    """Ack the batch, with the results of its merge, or roll it back. Repeating either is harmless."""
+    from cdc.batches.service import BatchService
+
+    service, manifest = BatchService(config), lease.manifest
+    if ok:
+        service.ack(manifest.batch, lease.token, subscriber=manifest.subscriber, results=results)
+    else:
+        service.rollback(manifest.batch, lease.token, subscriber=manifest.subscriber)
+
+
+def stop() -> None:
+    """Kill the driver that this process has started, at once; a merge under way fails. Safe in signal handlers."""
+    process = _submitted
+    pids = [process.pid] if process is not None and process.poll() is None else []
+    if "spark_jobs.session" in sys.modules:
+        from spark_jobs.session import driver_pid
+
+        pid = driver_pid()
+        pids += [pid] if pid is not None else []
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _renewed(config: DestinationConfig, lease: Lease) -> Iterator[None]:
+    """Prolong the lease every third of its length until the block ends."""
+    from cdc.batches.service import BatchService
+
+    service, done = BatchService(config), threading.Event()
+
+    def renew() -> None:
+        while not done.wait(config.batch.lease_s / 3):
+            try:
+                service.renew(lease.manifest.batch, lease.token, subscriber=lease.manifest.subscriber)
+            except CdcError as error:  # the next check before a statement will say so where it matters
+                _log.warning("the lease was not renewed", batch=lease.manifest.batch, reason=str(error))
+
+    thread = threading.Thread(target=renew, name="renew-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
+    from cdc.batches.service import BatchService
+    from spark_jobs import session
+    from spark_jobs.apply_batch import make_plan, run_plan
+    from spark_jobs.failures import explain
+
+    service, manifest = BatchService(config), lease.manifest
+    plan = make_plan(manifest, config, lambda: _check(service, lease))
+    if not plan.tables:
+        return []
+    warm = session.acquire(config.spark)
+    try:
+        return run_plan(plan, warm.tables)
+    except Exception as error:
+        # Spark, py4j and gRPC raise hundreds of kinds; each is one sentence to the user.
+        failure = explain(error, ", ".join(manifest.tables))
+        if not isinstance(failure, MergeFailedError):
+            raise failure from error
+        if warm.alive() and config.spark.remote is None:
+            raise failure from error
+        session.discard()  # a server that was started anew knows our sessions no more
+        if config.spark.remote is None:
+            place = f"batch {manifest.batch}"
+            failure = MergeFailedError("the Spark driver ended while the batch was merged", place=place)
+        raise failure from error
+
+
+def _check(service: Any, lease: Lease) -> None:
+    service.check(lease.manifest.batch, lease.token, subscriber=lease.manifest.subscriber)
+
+
+def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
+    """Run the merge under spark-submit and wait for it."""
+    global _submitted
+    from spark_jobs import apply_batch
+    from spark_jobs.jars import spark_home
+    from spark_jobs.session import settings, worker_path
+
+    with tempfile.TemporaryDirectory(prefix="towpath-") as folder:
+        results = Path(folder) / "results.json"
+        command = [str(spark_home() / "bin" / "spark-submit"), "--master", config.spark.master]
+        for key, value in settings(config.spark).items():
+            command += ["--conf", f"{key}={value}"]
+        command += [apply_batch.__file__, str(config.file)]
+        command += ["--manifest", str(lease.manifest_path), "--results", str(results)]
+        environment = os.environ | {
+            apply_batch.TOKEN_VARIABLE: lease.token,
+            "SPARK_HOME": str(spark_home()),
+            "PYTHONPATH": worker_path(),
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, text=True)
+        _submitted = process
+        try:
+            code = process.wait()
+        finally:
+            _submitted = None
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        return _read_results(results, code, lease)
+
+
+def _read_results(path: Path, code: int, lease: Lease) -> list[TableResult]:
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    error = content.get("error")
+    if error is not None:
+        kind = getattr(cdc.errors, error["class"], MergeFailedError)
+        raise kind(error["message"], place=error["place"], remedy=error["remedy"])
+    if code != 0 or "results" not in content:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise MergeFailedError(
+            f"the Spark driver {how} before the batch was merged",
+            place=f"batch {lease.manifest.batch}",
+            remedy="What it wrote stands above; CDC_SPARK_LOG=info shows Spark's own log.",
+        )
+    return [TableResult.model_validate(item) for item in content["results"]]

@@ -1,0 +1,255 @@
+"""The preflight: can this server be captured without losing anything? What has to change if not?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cdc.config import DestinationConfig
+from cdc.errors import SourceRefusedError
+from cdc.log import get_logger
+from cdc.source.connection import connect, place_of, query
+from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
+from cdc.source.schemas import list_tables, read_schemas
+from cdc.source.server import (
+    Connection,
+    ServerInfo,
+    describe,
+    replica_label,
+    replicas,
+    status_statement,
+    variables,
+)
+from cdc.source.table_checks import check_tables
+
+__all__ = ["Finding", "check_source", "examine", "require_source"]
+
+_VARIABLES = (
+    "log_bin",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "binlog_row_value_options",
+    "binlog_transaction_compression",
+    "log_bin_compress",
+    "binlog_storage_engine",
+    "binlog_expire_logs_seconds",
+    "binlog_expire_logs_auto_purge",
+    "expire_logs_days",
+    "log_slave_updates",
+    "log_replica_updates",
+)
+_SHORT_RETENTION_S = 24 * 3600
+
+log = get_logger(__name__)
+
+
+def check_source(config: DestinationConfig, *, own_capture_running: bool = False) -> list[Finding]:
+    """Connect and examine everything; good findings too, in the order in which they are worth reading.
+
+    Raises what :func:`~cdc.source.connection.connect` raises when there is no connection.
+    """
+    conn = connect(config.source)
+    try:
+        return examine(config, conn, own_capture_running=own_capture_running)
+    finally:
+        conn.close()
+
+
+def require_source(config: DestinationConfig, conn: Connection) -> None:
+    """Refuse a server that cannot be captured. Raises SourceRefusedError for the first error; logs the warnings."""
+    findings = examine(config, conn)
+    errors = [f for f in findings if f.level == "error"]
+    if errors:
+        first = errors[0]
+        more = f" ({len(errors) - 1} more: see `cdc check {config.name}`)" if len(errors) > 1 else ""
+        raise SourceRefusedError(f"{first.message}{more}", place=first.subject, remedy=first.remedy)
+    for finding in findings:
+        if finding.level == "warning":
+            log.warning(finding.message, subject=finding.subject, remedy=finding.remedy)
+
+
+def examine(config: DestinationConfig, conn: Connection, *, own_capture_running: bool = False) -> list[Finding]:
+    """All findings over an open connection. After one that makes the others pointless the rest is left out."""
+    info = describe(conn)
+    found = [ok("source", f"{info.product} at {place_of(config.source)}")]
+    found += _kind(config, info)
+    if any(f.level == "error" for f in found):
+        return found
+    values = variables(conn, _VARIABLES)
+    settings = list(_settings(values))
+    found += settings
+    if values.get("log_bin") != "ON":
+        return found
+    account = str(query(conn, "SELECT CURRENT_USER() AS account")[0]["account"])
+    user, _, host = account.rpartition("@")
+    account = f"'{user}'@'{host}'"
+    grants = read_grants(conn)
+    privileges = check_privileges(info, grants, account)
+    found += privileges
+    found += _server_ids(config, conn, info, own_capture_running)
+    found += _retention(values)
+    names = list_tables(conn, config.tables)
+    databases = {db for db, _ in names}
+    if all(f.level == "ok" for f in privileges):
+        found += _filters(conn, databases)
+    found += _relay(conn, values)
+    found += check_visibility(config.tables, len(names), databases, grants, account)
+    hidden = unreadable(conn, sorted(databases))
+    for name in sorted(f"{db}.{table}" for db, table in names):
+        if name in hidden:
+            found.append(
+                error(
+                    f"table {name}",
+                    f"{account} may not SELECT all of its columns, so their types stay unknown",
+                    f"GRANT SELECT ON `{name.replace('.', '`.`', 1)}` TO {account};",
+                )
+            )
+    schemas = read_schemas(conn, config.tables)
+    found += [f for f in check_tables(config, schemas) if f.subject.removeprefix("table ") not in hidden]
+    return found
+
+
+def _kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
+    if info.flavor != config.source.flavor:
+        yield error(
+            "source: url",
+            f"source.url says {config.source.flavor}://, but the server is {info.product}",
+            f"Write the URL with {info.flavor}://.",
+        )
+    minimum = (10, 5) if info.flavor == "mariadb" else (8, 0)
+    if info.version_info < minimum:
+        name = "MariaDB 10.5" if info.flavor == "mariadb" else "MySQL 8.0"
+        yield error(
+            "source: version",
+            f"{info.product} is too old: its binlog does not name columns and types",
+            f"Capture a server of {name} or later.",
+        )
+
+
+def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
+    if values.get("log_bin") != "ON":
+        yield error(
+            "source: log_bin",
+            "the server writes no binlog (log_bin is OFF)",
+            "Start it with log_bin=binlog, server_id=N and binlog_format=ROW.",
+        )
+        return
+    troubles = [
+        *_wanted(values, "binlog_format", "ROW", "changes would come as statements, which cannot be turned into rows"),
+        *_wanted(values, "binlog_row_image", "FULL", "rows would come with columns missing"),
+        *_wanted(values, "binlog_row_metadata", "FULL", "rows would come without names, signs and character sets"),
+    ]
+    troubles += [
+        error(
+            f"source: {name}",
+            "compressed events are not there yet",
+            f"SET GLOBAL {name}=OFF; and in the server's configuration.",
+        )
+        for name in ("binlog_transaction_compression", "log_bin_compress")
+        if values.get(name, "OFF") == "ON"
+    ]
+    if values.get("binlog_storage_engine"):
+        troubles.append(
+            error(
+                "source: binlog_storage_engine",
+                f"a binlog inside {values['binlog_storage_engine']} is not there yet",
+                "Let the server write binlog files.",
+            )
+        )
+    yield from troubles
+    if not troubles:
+        yield ok("source: binlog", "ROW format, FULL image, FULL metadata, not compressed")
+    if "PARTIAL_JSON" in values.get("binlog_row_value_options", ""):
+        yield warning(
+            "source: binlog_row_value_options",
+            "PARTIAL_JSON makes updates of JSON columns partial, which is not there yet; such an update stops capture",
+            "SET GLOBAL binlog_row_value_options=''; and in the server's configuration.",
+        )
+
+
+def _wanted(values: Mapping[str, str], name: str, wanted: str, why: str) -> Iterator[Finding]:
+    value = values.get(name, wanted)
+    if value.upper() != wanted:
+        yield error(
+            f"source: {name}",
+            f"{name} is {value}; {why}",
+            f"SET GLOBAL {name}={wanted}; and {name}={wanted} in the server's configuration, "
+            "then reconnect the applications, since sessions keep what they began with.",
+        )
+
+
+def _server_ids(
+    config: DestinationConfig, conn: Connection, info: ServerInfo, own_capture_running: bool
+) -> Iterator[Finding]:
+    subject, mine = "source: server_id", config.source.server_id
+    remedy = "Set source.server_id to a number that no server and no replica of this source uses."
+    if info.server_id == 0:
+        yield error(subject, "the server's own server_id is 0, so it serves no replica", "SET GLOBAL server_id=1;")
+        return
+    if info.server_id == mine:
+        yield error(subject, f"{mine} is the source's own server_id", remedy)
+        return
+    try:
+        others = replicas(conn)
+    except SourceRefusedError:
+        yield ok(subject, f"{mine} is not the server's own (the user may not see its other replicas)")
+        return
+    label = replica_label(config)
+    same = [r for r in others if r.server_id == mine]
+    # A killed capture's connection stays on the server until the next heartbeat; the server drops it for the new one.
+    if all(r.host == label for r in same):
+        yield ok(subject, f"{mine} is used by this capture" if same else f"{mine} is free")
+    elif own_capture_running:
+        yield ok(subject, f"{mine} is used by the running capture")
+    else:
+        host = f" at {same[0].host}" if same[0].host else ""
+        yield error(subject, f"another replica{host} uses {mine}; the server would disconnect one of the two", remedy)
+
+
+def _retention(values: Mapping[str, str]) -> Iterator[Finding]:
+    subject = "source: retention"
+    seconds = float(values.get("binlog_expire_logs_seconds") or 0)
+    if not seconds:
+        seconds = float(values.get("expire_logs_days") or 0) * 86400
+    if not seconds or values.get("binlog_expire_logs_auto_purge") == "OFF":
+        yield ok(subject, "the server keeps its binlog files until somebody purges them")
+    elif seconds < _SHORT_RETENTION_S:
+        yield warning(
+            subject,
+            f"the server purges binlog files after {seconds / 3600:.1f} h; "
+            "a capture that stands still for longer loses changes",
+            "SET GLOBAL binlog_expire_logs_seconds=604800; and in the server's configuration.",
+        )
+    else:
+        yield ok(subject, f"the server keeps binlog files for {seconds / 86400:.1f} days")
+
+
+def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
+    """``binlog_do_db`` and ``binlog_ignore_db`` keep a database's changes out of the binlog."""
+    rows = query(conn, status_statement(conn))
+    if not rows:
+        return
+    only = set(filter(None, str(rows[0].get("Binlog_Do_DB") or "").split(",")))
+    never = set(filter(None, str(rows[0].get("Binlog_Ignore_DB") or "").split(",")))
+    for db in sorted(databases):
+        if db in never or (only and db not in only):
+            name = "binlog_ignore_db" if db in never else "binlog_do_db"
+            yield error(
+                f"source: {name}",
+                f"the server's {name} keeps changes of database {db!r} out of the binlog",
+                f"Remove {name} from the server's configuration, or leave the database out.",
+            )
+
+
+def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
+    """A replica that does not log what it applies shows only what is written to it directly."""
+    if values.get("log_replica_updates", values.get("log_slave_updates", "ON")) == "ON":
+        return
+    rows = query(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'Slave_running')")
+    if any(str(row["Value"]) not in ("0", "OFF") for row in rows):
+        yield error(
+            "source: log_slave_updates",
+            "the server is a replica itself and does not log what it applies",
+            "Start it with log_slave_updates=ON, or capture its source.",
+        )

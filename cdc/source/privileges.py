@@ -1,0 +1,147 @@
+"""What the user may do on the source, read from SHOW GRANTS."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from cdc.config import TablesConfig
+from cdc.source.connection import query
+from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.server import Connection, ServerInfo
+
+_GRANT = re.compile(
+    r"GRANT (?P<what>.+?) ON (?:TABLE )?(?P<scope>\*\.\*|`(?:[^`]|``)*`\.(?:\*|`(?:[^`]|``)*`)) TO ", re.DOTALL
+)
+_UNREADABLE = """
+SELECT DISTINCT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA IN ({marks}) AND NOT FIND_IN_SET('select', PRIVILEGES)
+"""
+_ALL = frozenset({"ALL PRIVILEGES", "ALL"})
+
+
+@dataclass
+class Grants:
+    """Privileges by scope. Names of databases are patterns, as in GRANT itself (``shop\\_%``)."""
+
+    everywhere: set[str] = field(default_factory=set)
+    databases: dict[str, set[str]] = field(default_factory=dict)
+
+    def has(self, *names: str) -> bool:
+        """Is any of these global privileges there?"""
+        return bool(self.everywhere & (_ALL | set(names)))
+
+    def may_select_all_of(self, db: str) -> bool:
+        """SELECT on every table of a database, those to come included."""
+        if self.has("SELECT"):
+            return True
+        return any(what & (_ALL | {"SELECT"}) and _like(pattern, db) for pattern, what in self.databases.items())
+
+
+def read_grants(conn: Connection) -> Grants:
+    """The current user's privileges, those of the active roles included."""
+    lines = [str(next(iter(row.values()))) for row in query(conn, "SHOW GRANTS")]
+    return parse_grants(lines)
+
+
+def parse_grants(lines: list[str]) -> Grants:
+    """Take apart what SHOW GRANTS prints; grants on single tables, columns, routines and roles are left out."""
+    grants = Grants()
+    for line in lines:
+        match = _GRANT.match(line)
+        if match is None:
+            continue
+        # A grant on columns, SELECT (a, b), is no grant on the table.
+        what = {part.strip() for part in re.sub(r"[A-Z ]+\([^)]*\)", "", match["what"]).split(",")} - {""}
+        scope = match["scope"]
+        if scope == "*.*":
+            grants.everywhere |= what
+        elif scope.endswith(".*"):
+            grants.databases.setdefault(scope[1:-3].replace("``", "`"), set()).update(what)
+    return grants
+
+
+def _like(pattern: str, name: str) -> bool:
+    """LIKE, as GRANT matches names of databases."""
+    regex = ""
+    steps = iter(pattern)
+    for char in steps:
+        if char == "\\":
+            regex += re.escape(next(steps, ""))
+        else:
+            regex += {"%": ".*", "_": "."}.get(char, re.escape(char))
+    return re.fullmatch(regex, name, re.DOTALL) is not None
+
+
+def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Finding]:
+    """May the user read the binlog, and ask where the server writes?"""
+    found: list[Finding] = []
+    if not grants.has("REPLICATION SLAVE"):
+        found.append(
+            error(
+                "source: privileges",
+                f"{account} may not read the binlog (REPLICATION SLAVE is missing)",
+                f"GRANT REPLICATION SLAVE ON *.* TO {account};",
+            )
+        )
+    client = "BINLOG MONITOR" if info.flavor == "mariadb" else "REPLICATION CLIENT"
+    if not grants.has("REPLICATION CLIENT", "BINLOG MONITOR"):
+        found.append(
+            error(
+                "source: privileges",
+                f"{account} may not ask for the current position ({client} is missing)",
+                f"GRANT {client} ON *.* TO {account};",
+            )
+        )
+    return found or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]
+
+
+def check_visibility(
+    tables: TablesConfig, seen: int, databases: set[str], grants: Grants, account: str
+) -> list[Finding]:
+    """Does the user see the included tables? A server hides tables from those who may not SELECT."""
+    grant = f"GRANT SELECT ON *.* TO {account}; (or on each included database)"
+    subject = "source: tables"
+    if seen == 0 and not grants.has("SELECT"):
+        return [error(subject, f"{account} sees no table that tables.include matches; SELECT shows them", grant)]
+    if seen == 0:
+        return [
+            warning(
+                subject,
+                f"no table matches tables.include ({', '.join(tables.include)}) yet",
+                "Check the expressions; they are matched against the whole of db.table.",
+            )
+        ]
+    found = [ok(subject, f"{seen} included in {', '.join(sorted(databases))}")]
+    hidden = [pattern for pattern in tables.include if not _covered(pattern, grants)]
+    if hidden:
+        found.append(
+            warning(
+                subject,
+                f"{account} may SELECT only some tables; others that {', '.join(hidden)} matches are invisible, "
+                "and a change in one of them stops capture",
+                grant,
+            )
+        )
+    return found
+
+
+def _covered(pattern: str, grants: Grants) -> bool:
+    """Is everything the pattern can match readable? Only plain names of databases are understood."""
+    if grants.has("SELECT"):
+        return True
+    db, dot, _ = pattern.partition("\\.")
+    return bool(dot) and re.fullmatch(r"[A-Za-z0-9_$-]+", db) is not None and grants.may_select_all_of(db)
+
+
+def unreadable(conn: Connection, databases: list[str]) -> set[str]:
+    """``db.table`` of tables that are visible for another reason than SELECT on all their columns."""
+    if not databases:
+        return set()
+    marks = ", ".join(["%s"] * len(databases))
+    rows = query(
+        conn,
+        _UNREADABLE.format(marks=marks),
+        databases,
+    )
+    return {f"{row['db']}.{row['tab']}" for row in rows}

@@ -1,0 +1,187 @@
+"""What a server says of itself: kind, version, identity, binlog files, positions, clock."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import pymysql
+
+from cdc.config import DestinationConfig
+from cdc.errors import SourceRefusedError
+from cdc.positions import BinlogPosition
+from cdc.source.connection import Row, query
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+Flavor = Literal["mysql", "mariadb"]
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A server's identity."""
+
+    flavor: Flavor
+    version: str
+    """As the server prints it: ``9.7.4``, ``10.11.19-MariaDB-log``."""
+    version_info: tuple[int, ...]
+    """``(9, 7, 4)``."""
+    server_uuid: str
+    """MySQL: ``@@server_uuid``. MariaDB: ``@@server_uid``, before 10.5.26 a hash of host, port and data folder."""
+    server_id: int
+
+    @property
+    def product(self) -> str:
+        """``MySQL 9.7.4``, for messages."""
+        name = "MariaDB" if self.flavor == "mariadb" else "MySQL"
+        return f"{name} {'.'.join(str(n) for n in self.version_info)}"
+
+
+@dataclass(frozen=True)
+class BinlogFileInfo:
+    """A binlog file that the server still has."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ClockProbe:
+    """The server's clock, and a position read after it: what stands behind ``position`` committed after ``time_us``."""
+
+    time_us: int
+    """Microseconds since 1970, UTC."""
+    position: BinlogPosition
+    gtid: str | None
+    """GTID set executed; never beyond ``position``. None where the server has no GTIDs."""
+
+
+@dataclass(frozen=True)
+class ReplicaInfo:
+    """A replica that registered with the server."""
+
+    server_id: int
+    host: str
+
+
+def describe(conn: Connection) -> ServerInfo:
+    """Ask the server who it is."""
+    row = query(conn, "SELECT VERSION() AS version, @@version_comment AS comment, @@server_id AS server_id")[0]
+    version = str(row["version"])
+    flavor: Flavor = "mariadb" if "mariadb" in f"{version} {row['comment']}".lower() else "mysql"
+    return ServerInfo(flavor, version, parse_version(version), _uuid(conn, flavor), int(row["server_id"]))
+
+
+def parse_version(version: str) -> tuple[int, ...]:
+    """``5.5.5-10.11.19-MariaDB-log`` → ``(10, 11, 19)``: the prefix is MariaDB's disguise for old clients."""
+    if "mariadb" in version.lower():
+        version = version.removeprefix("5.5.5-")
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+
+
+def _uuid(conn: Connection, flavor: Flavor) -> str:
+    name = "server_uid" if flavor == "mariadb" else "server_uuid"
+    found = variables(conn, (name,)).get(name)
+    if found:
+        return found
+    row = query(conn, "SELECT @@hostname AS host, @@port AS port, @@datadir AS folder")[0]
+    text = f"{row['host']}:{row['port']}:{row['folder']}"
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def variables(conn: Connection, names: tuple[str, ...]) -> dict[str, str]:
+    """Global variables by name; those that the server does not have are absent."""
+    marks = ", ".join(["%s"] * len(names))
+    rows = query(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
+    return {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+
+
+def binlog_files(conn: Connection) -> list[BinlogFileInfo]:
+    """The binlog files that the server still has, oldest first. Raises SourceRefusedError without a binlog."""
+    require_binlog(conn)
+    return [BinlogFileInfo(str(r["Log_name"]), int(r["File_size"])) for r in query(conn, "SHOW BINARY LOGS")]
+
+
+def require_binlog(conn: Connection) -> None:
+    """Raises SourceRefusedError where the server writes no binlog."""
+    if variables(conn, ("log_bin",)).get("log_bin") != "ON":
+        raise SourceRefusedError(
+            "the server writes no binlog (log_bin is OFF)",
+            place=f"source {conn.host}:{conn.port}",
+            remedy="Start it with log_bin=binlog, server_id=N and binlog_format=ROW.",
+        )
+
+
+def current_position(conn: Connection) -> BinlogPosition:
+    """Where the server writes now. Raises SourceRefusedError without a binlog."""
+    return _position(conn, _status(conn))
+
+
+def clock_and_position(conn: Connection) -> ClockProbe:
+    """The clock first, then the position: whatever commits behind the position has a later time."""
+    mariadb = _is_mariadb(conn)
+    first = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS time_us"
+    if mariadb:  # asked before the position, so that the set never holds what lies behind it
+        first += ", @@gtid_binlog_pos AS gtid"
+    clock = query(conn, first)[0]
+    status = _status(conn)
+    gtid = clock["gtid"] if mariadb else status[0].get("Executed_Gtid_Set") if status else None
+    text = "".join(str(gtid or "").split())
+    return ClockProbe(int(clock["time_us"]), _position(conn, status), text or None)
+
+
+def _status(conn: Connection) -> list[Row]:
+    return query(conn, status_statement(conn))
+
+
+def status_statement(conn: Connection) -> str:
+    """The statement that shows the current position: MySQL renamed it in 8.2 and dropped the old name in 8.4."""
+    renamed = not _is_mariadb(conn) and parse_version(server_version(conn)) >= (8, 2)
+    return "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS"
+
+
+def _position(conn: Connection, status: list[Row]) -> BinlogPosition:
+    if not status:
+        require_binlog(conn)
+        raise SourceRefusedError(
+            "the server tells no binlog position",
+            place=f"source {conn.host}:{conn.port}",
+            remedy="Check that it writes a binlog and is not a bare relay.",
+        )
+    return BinlogPosition(str(status[0]["File"]), int(status[0]["Position"]))
+
+
+def replicas(conn: Connection) -> list[ReplicaInfo]:
+    """Replicas that registered with the server. Raises SourceRefusedError where the user may not see them."""
+    rows = query(conn, replicas_statement(conn))
+    return [ReplicaInfo(int(r.get("Server_Id") or r.get("Server_id") or 0), str(r.get("Host") or "")) for r in rows]
+
+
+def replicas_statement(conn: Connection) -> str:
+    """The statement that shows registered replicas."""
+    renamed = not _is_mariadb(conn) and parse_version(server_version(conn)) >= (8, 0, 22)
+    return "SHOW REPLICAS" if renamed else "SHOW SLAVE HOSTS"
+
+
+def replica_label(config: DestinationConfig) -> str:
+    """What capture registers as its host name (at most 60 bytes, ASCII).
+
+    It is the same for one destination on one machine and for nothing else, so that a connection which a killed capture
+    left behind on the server is told from another replica with the same server_id.
+    """
+    identity = hashlib.sha1(f"{socket.gethostname()}:{config.file}".encode(), usedforsecurity=False).hexdigest()
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", config.name)[:32]
+    return f"towpath-{name}-{identity[:12]}"
+
+
+def _is_mariadb(conn: Connection) -> bool:
+    # The greeting carries the version: no query, and the same answer as VERSION().
+    return "mariadb" in server_version(conn).lower()
+
+
+def server_version(conn: Connection) -> str:
+    """The version in the server's greeting."""
+    return str(conn.get_server_info())  # type: ignore[no-untyped-call]

@@ -1,0 +1,108 @@
+"""Checks of the included tables: keys, column types, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cdc.config import DestinationConfig
+from cdc.source.findings import Finding, error, warning
+from cdc.source.schemas import ColumnSchema, Schemas, TableSchema
+
+OUR_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
+"""Names that a changelog adds, and that rows carry on their way to any table."""
+
+_PLAIN = frozenset(
+    {"tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "date", "datetime", "timestamp"}
+    | {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+)
+_TEXT = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum"})
+_CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "latin1", "ascii"})
+_MAX_PRECISION = 38
+
+
+def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
+    """Everything that keeps an included table from being applied as configured."""
+    found: list[Finding] = []
+    for name, table in sorted(schemas.tables.items()):
+        found += _columns(name, table)
+        found += _keys(config, name, table)
+    for name in sorted(config.tables.overrides):
+        if name not in schemas.tables:
+            found.append(
+                warning(
+                    f"table {name}",
+                    "tables.overrides names it, but the source has no such included table",
+                    "Correct the name (db.table, exactly), or remove the override.",
+                )
+            )
+    return found
+
+
+def _columns(name: str, table: TableSchema) -> Iterator[Finding]:
+    for column in table.columns:
+        reason = unsupported(column)
+        if reason is not None:
+            yield error(
+                f"table {name}",
+                f"column {column.name!r} has {reason}, which is not there yet",
+                f"Leave the table out (tables.exclude: ['{exact(name)}']), or change the column's type.",
+            )
+        # Spark compares names of columns without their case.
+        if column.name.lower() in OUR_COLUMNS:
+            yield error(
+                f"table {name}",
+                f"column {column.name!r} is named like one of Towpath's own",
+                f"Rename the column, or leave the table out (tables.exclude: ['{exact(name)}']).",
+            )
+
+
+def unsupported(column: ColumnSchema) -> str | None:
+    """The type that cannot be decoded, in words; None where it can."""
+    if "/*" in column.column_type:  # MariaDB: COMPRESSED columns, temporal types in the format before 10.1
+        return f"type {column.column_type}"
+    if column.data_type in _PLAIN:
+        return None
+    if column.data_type in _TEXT:
+        if column.charset in _CHARSETS:
+            return None
+        return f"type {column.data_type} in character set {column.charset}"
+    if column.data_type == "decimal":
+        match = re.match(r"decimal\((\d+)", column.column_type)
+        if match is not None and int(match[1]) <= _MAX_PRECISION:
+            return None
+        return f"type {column.column_type} (more than {_MAX_PRECISION} digits)"
+    return f"type {column.column_type}"
+
+
+def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
+    apply = config.table_apply(name)
+    if apply.mode == "append":
+        return
+    if not apply.keys:
+        if not table.primary_key:
+            yield error(
+                f"table {name}",
+                f"has no primary key, which mode {apply.mode} needs",
+                f"Give it one, or set tables.overrides.{name} to {{mode: append}} or {{keys: […]}}.",
+            )
+        return
+    for key in apply.keys:
+        column = next((c for c in table.columns if c.name == key), None)
+        if column is None:
+            yield error(
+                f"table {name}",
+                f"has no column {key!r}, which its keys name",
+                f"Its columns are {', '.join(table.column_names)}.",
+            )
+        elif column.nullable:
+            yield error(
+                f"table {name}",
+                f"key column {key!r} may be NULL, and NULL identifies no row",
+                "Declare the column NOT NULL, or choose other keys.",
+            )
+
+
+def exact(name: str) -> str:
+    """A regular expression that matches ``db.table`` only, as ``tables.exclude`` takes it."""
+    return re.escape(name).replace("'", "''")

@@ -1,0 +1,133 @@
+"""The folder of a store: what lies where, and under which names.
+
+::
+
+    store.json                      format and version, the destination it belongs to
+    lock                            held by the one writer
+    segments/EEE-FFFFFFF-OOOOOOOOOOO.binlog         epoch, file number and offset at which the segment begins
+    segments/EEE-FFFFFFF-OOOOOOOOOOO.binlog.index   an entry for each transaction
+    schemas/SEQ.json                information_schema as it was at a DDL statement
+    tables.json                     the captured tables; their order gives the bits of the index's table mask
+    capture.json                    what the capture process last said of itself
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from cdc.durable import make_folder, replace_file
+from cdc.errors import DamagedError, StorageError, VersionError
+from cdc.positions import make_seq
+
+FORMAT = "towpath-store"
+VERSION = 1
+INDEX_SUFFIX = ".index"
+
+_REMAKE = (
+    "If the folder is a store of this destination, remove this file and start `cdc capture`, which writes it anew; "
+    "else name another folder as store.path."
+)
+_NAME = re.compile(r"(\d{3})-(\d{7})-(\d{11})\.binlog")
+
+
+def segments_folder(store: Path) -> Path:
+    return store / "segments"
+
+
+def schemas_folder(store: Path) -> Path:
+    return store / "schemas"
+
+
+def segment_name(epoch: int, file_number: int, offset: int) -> str:
+    return f"{epoch:03d}-{file_number:07d}-{offset:011d}.binlog"
+
+
+def segment_start(path: Path) -> int | None:
+    """The seq at which a segment begins: every transaction in it has a larger one. None for another file."""
+    match = _NAME.fullmatch(path.name)
+    return make_seq(int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def segment_epoch(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else 0
+
+
+def index_path(segment: Path) -> Path:
+    return segment.with_name(segment.name + INDEX_SUFFIX)
+
+
+def list_segments(store: Path) -> list[Path]:
+    """All segments, oldest first."""
+    try:
+        names = os.listdir(segments_folder(store))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(
+            f"cannot be read: {error.strerror}",
+            place=str(segments_folder(store)),
+            remedy="Check store.path and its rights.",
+        ) from None
+    return [segments_folder(store) / name for name in sorted(n for n in names if _NAME.fullmatch(n))]
+
+
+def read_json(path: Path) -> Any:
+    """The document in a file, None where there is no such file. Raises DamagedError."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, UnicodeDecodeError) as error:
+        remedy = _REMAKE if path.name == "store.json" else None
+        raise DamagedError(f"is not valid JSON: {error}", place=str(path), remedy=remedy) from None
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
+
+
+def require_version(document: Any, path: Path) -> None:
+    """Refuse a small file of a newer format version. Raises VersionError."""
+    found = document.get("version") if isinstance(document, dict) else None
+    if isinstance(found, int) and found > VERSION:
+        raise VersionError(
+            f"has format version {found}; this Towpath knows {VERSION}",
+            place=str(path),
+            remedy="Use the Towpath that wrote it, or a newer one.",
+        )
+
+
+def create(store: Path, destination: str) -> None:
+    """Make the folders, or check that they are this destination's. Raises StorageError, VersionError, DamagedError."""
+    make_folder(segments_folder(store))
+    make_folder(schemas_folder(store))
+    found = read_json(store / "store.json")
+    if found is None:
+        document = {"format": FORMAT, "version": VERSION, "destination": destination}
+        replace_file(store / "store.json", json.dumps(document, indent=2).encode() + b"\n")
+        return
+    check(store, found)
+    if found.get("destination") != destination:
+        raise DamagedError(
+            f"the store belongs to the destination {found.get('destination')!r}, not to {destination!r}",
+            place=str(store),
+            remedy="Give each destination a store.path of its own.",
+        )
+
+
+def check(store: Path, document: Any = None) -> None:
+    """Refuse a store of another format or a newer version."""
+    found = read_json(store / "store.json") if document is None else document
+    if found is None:
+        return
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise DamagedError("is not the description of a store", place=str(store / "store.json"), remedy=_REMAKE)
+    if not isinstance(found.get("version"), int) or found["version"] > VERSION:
+        raise VersionError(
+            f"the store has format version {found.get('version')}, and this Towpath knows versions up to {VERSION}",
+            place=str(store / "store.json"),
+            remedy="Use the Towpath that wrote it, or a newer one.",
+        )

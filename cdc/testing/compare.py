@@ -1,0 +1,127 @@
+"""What became of a source's tables in Delta, value by value, read by the ``deltalake`` library."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from cdc.decode import read
+from cdc.targets import table_path
+from cdc.testing.servers import Server
+
+Row = tuple[Any, ...]
+
+_OPS = {0: "delete", 1: "insert", 2: "update"}
+_OWN = ("_op", "_seq", "_row", "_commit_time", "_gtid", "_before")
+
+
+def select_rows(server: Server, database: str, table: str) -> tuple[list[str], list[Row]]:
+    """What SELECT shows: the columns' names, and the rows in an order of their values."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"SELECT * FROM `{database}`.`{table}`")  # noqa: S608
+        return [column[0] for column in cursor.description], ordered(cursor.fetchall())
+
+
+def delta_rows(target: str | Path, database: str, table: str, columns: Sequence[str]) -> list[Row]:
+    """What the Delta table holds, in the same order."""
+    found = _delta(target, database, table).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return ordered([row[name] for name in columns] for row in found)
+
+
+def ordered(rows: Iterable[Iterable[Any]]) -> list[Row]:
+    """Rows in an order of their values; a time with a zone becomes one of UTC without."""
+    return sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
+
+
+def changelog(target: str | Path, database: str, table: str) -> list[dict[str, Any]]:
+    """The rows of a table in mode ``append``, in the order of the changes."""
+    rows = _delta(target, database, table).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["_seq"], row["_row"]))
+
+
+def mirror_faults(server: Server, target: str | Path, database: str, table: str) -> list[str]:
+    """How a table in mode ``upsert`` differs from SELECT; empty when it does not."""
+    columns, expected = select_rows(server, database, table)
+    found = delta_rows(target, database, table, columns)
+    if found == expected:
+        return []
+    lost, alien = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+    return [f"{table}: missing {row}" for row in lost] + [f"{table}: only in Delta {row}" for row in alien]
+
+
+def changelog_faults(
+    server: Server, target: str | Path, database: str, table: str, keys: Sequence[str], changes: Mapping[str, int]
+) -> list[str]:
+    """What is wrong with a table in mode ``append`` that holds its source's table from the beginning.
+
+    Each change stands once; the number of each kind is the one that was committed (``changes``); and played from the
+    first to the last, every one finds the row that the one before it left, and SELECT's rows come out.
+    """
+    rows = changelog(target, database, table)
+    faults = [
+        f"{table}: {count} times _seq {seq}, _row {row}"
+        for (seq, row), count in Counter((row["_seq"], row["_row"]) for row in rows).items()
+        if count > 1
+    ]
+    counts = Counter(row["_op"] for row in rows)
+    if counts != Counter(changes):
+        faults.append(f"{table}: has {dict(counts)}, committed were {dict(changes)}")
+    state: dict[Row, Row] = {}
+    for change in rows:
+        after = {name: value for name, value in change.items() if name not in _OWN}
+        before = after if change["_op"] == "delete" else change["_before"]
+        if before is not None:
+            key = tuple(before[name] for name in keys)
+            if state.pop(key, None) != tuple(before.values()):
+                faults.append(f"{table}: {change['_op']} at {change['_seq']} does not follow the change before it")
+        if change["_op"] != "delete":
+            state[tuple(after[name] for name in keys)] = tuple(after.values())
+    columns, expected = select_rows(server, database, table)
+    own = [name for name in (rows[0] if rows else columns) if name not in _OWN]
+    if own != columns or ordered(state.values()) != expected:
+        faults.append(f"{table}: its changes do not add up to what SELECT shows")
+    return faults
+
+
+def store_faults(store: str | Path, target: str | Path, database: str, table: str) -> list[str]:
+    """Where a table in mode ``append`` differs from what the store, decoded anew, holds of it."""
+    stored: Counter[tuple[int, int, str]] = Counter()
+    for batch in read(store, table=f"{database}.{table}", images="both"):
+        seqs, places, ops = (batch.column(name).to_pylist() for name in ("_seq", "_row", "_op"))
+        stored.update((seq, row, _OPS[op]) for seq, row, op in zip(seqs, places, ops, strict=True))
+    applied = Counter((row["_seq"], row["_row"], row["_op"]) for row in changelog(target, database, table))
+    return [f"{table}: only in the store {change}" for change in stored - applied] + [
+        f"{table}: not in the store {change}" for change in applied - stored
+    ]
+
+
+def ledger_faults(target: str | Path, database: str, table: str) -> list[str]:
+    """Where the commits of a table do not follow one another: each goes on beyond the one before, without a gap."""
+    commits = [json.loads(c["userMetadata"]) for c in _delta(target, database, table).history() if "userMetadata" in c]
+    faults, reached = [], 0
+    for commit in reversed(commits):
+        if commit["last_seq"] <= reached:
+            faults.append(f"{table}: batch {commit['batch']} ends at {commit['last_seq']}, which was reached before")
+        if commit["first_seq"] > reached:
+            faults.append(f"{table}: nothing was applied between {reached} and {commit['first_seq']}")
+        reached = commit["last_seq"]
+    return faults
+
+
+def _delta(target: str | Path, database: str, table: str) -> DeltaTable:
+    return DeltaTable(table_path(str(target), database, table))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    # An unsigned BIGINT is an int to MySQL's client and a decimal(20,0) in Delta.
+    return int(value) if isinstance(value, Decimal) and value.as_tuple().exponent == 0 else value

@@ -1,0 +1,105 @@
+"""A pipeline without store, meta and Spark: for tests of what drives ``cdc.pipeline``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cdc.batches.lease import Lease
+from cdc.batches.manifest import Manifest, Position, Positions
+from cdc.config import DestinationConfig
+from cdc.errors import TokenError
+
+
+def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Manifest:
+    """A manifest of ``rows`` transactions of one row each, in no segment that exists."""
+    first = (batch - 1) * rows + 1
+    return Manifest(
+        destination=destination,
+        subscriber="apply",
+        batch=batch,
+        epoch=0,
+        server_uuid="00000000-0000-0000-0000-000000000000",
+        after_seq=first - 1,
+        first_seq=first,
+        last_seq=first + rows - 1,
+        transactions=rows,
+        row_events=rows,
+        bytes=100 * rows,
+        ddl=False,
+        tables=("shop.orders",),
+        schema_path=None,
+        ranges=(),
+        positions=Positions(
+            first=Position(file="binlog.000001", pos=first), last=Position(file="binlog.000001", pos=first + rows - 1)
+        ),
+    )
+
+
+class FakePipeline:
+    """Hands out ``waiting`` batches, one at a time, by the rules of the batch protocol.
+
+    ``acked`` and ``rolled_back`` are the batches' ids in order; ``calls`` every step that was asked for. A function in
+    ``fail`` under a step's name (``fetch``, ``merge``, ``finalize``) is called in it, and may raise.
+    """
+
+    def __init__(self, folder: Path, batches: int = 1) -> None:
+        self.folder = folder
+        self.waiting = [sample_manifest(number) for number in range(1, batches + 1)]
+        self.acked: list[int] = []
+        self.rolled_back: list[int] = []
+        self.calls: list[str] = []
+        self.owners: list[str] = []
+        self.recorded: dict[int, Any] = {}
+        self.fail: dict[str, Callable[[], None]] = {}
+        self._token: str | None = None
+
+    def _step(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fail:
+            self.fail[name]()
+
+    def fetch(self, config: DestinationConfig, owner: str, until: Any = None) -> Lease | None:
+        """The first waiting batch, with a new token; None when there is none."""
+        self._step("fetch")
+        self.owners.append(owner)
+        if not self.waiting:
+            return None
+        manifest = self.waiting[0]
+        path = self.folder / f"{manifest.batch}.json"
+        path.write_text(manifest.model_dump_json(), encoding="utf-8")
+        self._token = f"token-{len(self.calls)}"
+        return Lease(manifest, path, self._token, datetime.now(UTC) + timedelta(hours=1))
+
+    def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]:
+        """Merges nothing. Raises TokenError for a token that is not the latest."""
+        self._check(lease)
+        self._step("merge")
+        return self.results
+
+    results: Sequence[Any] = ()
+
+    def finalize(self, config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
+        """Acks or rolls back; doing the same once more changes nothing."""
+        self._step("finalize")
+        batch = lease.manifest.batch
+        if (self.acked if ok else self.rolled_back)[-1:] == [batch] and self._token is None:
+            return
+        self._check(lease)
+        self._token = None
+        if ok:
+            self.waiting.pop(0)
+            self.acked.append(batch)
+            self.recorded[batch] = results
+        else:
+            self.rolled_back.append(batch)
+
+    def stop(self) -> None:
+        """Says only that it was asked."""
+        self.calls.append("stop")
+
+    def _check(self, lease: Lease) -> None:
+        if lease.token != self._token:
+            raise TokenError(f"the token of batch {lease.manifest.batch} is not the latest")

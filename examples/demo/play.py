@@ -1,0 +1,275 @@
+"""The demo's plot."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import psutil
+from rich.markup import escape
+
+from examples.demo import stage
+from examples.demo.compare import compare, verdict
+from examples.demo.database import start_database
+from examples.demo.screen import Screen, Step
+from examples.demo.shop import TABLES, Account, Shop
+from examples.demo.site import USER, AirflowSite, SiteError
+from examples.demo.stage import APPLY_EVERY_S, CAPTURE_FOR_S, REPOSITORY, Command, StageError
+
+NAME = "shop"
+CAPTURE, APPLY = f"capture_{NAME}", f"apply_{NAME}"
+STEP_LIMIT_S = 600.0
+_STATUS_EVERY_S = 4.0  # `cdc status` is a process of its own, and takes its share of two cores
+OVER = ("success", "failed")
+TASKS = ("fetch", "merge", "finalize")
+Run = dict[str, Any]
+
+
+class Play:
+    """One demo, from an empty folder to the verdict."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self.shop: Shop | None = None
+        self.site: AirflowSite | None = None
+        self._drop_database = False
+        self._stop_database: Callable[[], None] | None = None
+
+    def run(self) -> int:
+        """The exit code."""
+        work = stage.work_folder()
+        with self.screen.step("What is fetched only once: Delta's jars, MariaDB") as step:
+            stage.fetch_all(step.now)
+        self.screen.start_clock()
+        account, shop = self._open_shop(work)
+        command = self._configure(work, account, shop)
+        with self.screen.step("Airflow starts (`airflow standalone`)") as step:
+            site = self.site = AirflowSite(
+                work / "airflow", REPOSITORY / "dags", command.conf, {"CDC_SOURCE_PASSWORD": account.password}
+            )
+            site.start(step.now)
+            self._wait_for_dags(site, step)
+        self._say_where(site)
+        with self.screen.step("The capture DAG reads the shop's changes into the store") as step:
+            site.unpause(CAPTURE)
+            self._until(step, lambda: self._captured(command, step), every_s=_STATUS_EVERY_S)
+        with self.screen.step("The apply DAG merges a first batch: fetch >> merge >> finalize") as step:
+            site.unpause(APPLY)
+            good = self._good_run(site, step, after=set())
+        seq = self._acked(command)
+        self.screen.say(f"    run {good['dag_run_id']} succeeded; acked up to seq {seq}")
+        self._fail_once(site, command, shop)
+        self._catch_up(shop, account, command)
+        code = self._judge(shop, work / "lake")
+        self._epilogue(site, shop, work)
+        return code
+
+    def _open_shop(self, work: Path) -> tuple[Account, Shop]:
+        account = stage.given_account()
+        if account is None:
+            with self.screen.step("A MariaDB server starts"):
+                account, self._stop_database = start_database(work)
+            name = NAME
+        else:
+            name = f"towpath_demo_{token_hex(3)}"
+        with self.screen.step(f"The database {name} is filled: {', '.join(TABLES)}"):
+            shop = self.shop = Shop(account, name)
+            self._drop_database = True
+            shop.create()
+            # Capture begins here: behind CREATE TABLE, since each DDL is a batch of its own and would cost a run.
+            self._start = stage.position_of(account)
+            shop.fill()
+        shop.open()
+        self.screen.say("    and from now on there is live traffic: about 20 transactions a second")
+        return account, shop
+
+    def _configure(self, work: Path, account: Account, shop: Shop) -> Command:
+        command = Command(work / "conf", {"CDC_SOURCE_PASSWORD": account.password})
+        with self.screen.step("`cdc init` writes the configuration"):
+            pattern = rf"{shop.name}\..*"
+            command("init", account.url(), "--target", "./lake", "--tables", pattern, "--name", NAME)
+            changes = {
+                "source": {"start": f"{{file: {self._start[0]}, pos: {self._start[1]}}}"},
+                "batch": {"max_wait_s": "2"},
+                "airflow": {
+                    "apply_every": f"{APPLY_EVERY_S}s",
+                    "capture_for": f"{CAPTURE_FOR_S}s",
+                    # So that the failure below is a failed run, and not cured by a retry inside it.
+                    "retries": "0",
+                },
+                "spark": {"master": "'local[2]'"},
+            }
+            stage.adjust(command.conf / f"{NAME}.yaml", changes)
+        with self.screen.step("`cdc check` looks at source, store and target"):
+            command("check", NAME)
+        self.screen.say(f"    {command.conf / (NAME + '.yaml')}")
+        return command
+
+    def _wait_for_dags(self, site: AirflowSite, step: Step) -> None:
+        step.now("it reads the DAGs")
+
+        def known() -> bool:
+            errors = site.import_errors()
+            if errors:
+                raise SiteError(f"Airflow could not load the DAGs: {errors[0].strip().splitlines()[-1]}")
+            return {CAPTURE, APPLY} <= set(site.dag_ids())
+
+        self._until(step, known)
+
+    def _say_where(self, site: AirflowSite) -> None:
+        self.screen.say(f"    its page: [bold]{site.url}[/bold]  user {USER}, password {escape(site.password)}")
+
+    def _captured(self, command: Command, step: Step) -> bool:
+        status = command.status(NAME)
+        count = (status["store"] or {}).get("transactions") or 0
+        step.now(f"{count} transactions in the store")
+        return bool(status["capture"]["running"]) and count > 0
+
+    def _acked(self, command: Command) -> int:
+        return int(command.status(NAME)["subscriptions"][0]["acked_seq"])
+
+    def _next_run(self, site: AirflowSite, step: Step, after: set[str]) -> Run:
+        """The first run, not among ``after``, that has ended and in which there was something to merge."""
+        found: list[Run] = []
+
+        def over() -> bool:
+            for run in site.runs(APPLY):
+                if run["dag_run_id"] in after:
+                    continue
+                tasks = site.tasks(APPLY, run["dag_run_id"])
+                if run["state"] not in OVER:
+                    step.now(_going_on(tasks))
+                elif tasks.get("merge") not in ("skipped", None):
+                    found.append(run)
+                    return True
+            return False
+
+        self._until(step, over)
+        return found[0]
+
+    def _good_run(self, site: AirflowSite, step: Step, after: set[str]) -> Run:
+        """The next run, which must succeed."""
+        run = self._next_run(site, step, after)
+        if run["state"] != "success":
+            tasks = site.tasks(APPLY, run["dag_run_id"])
+            raise SiteError(f"Run {run['dag_run_id']} of {APPLY} ended as {run['state']}: {tasks}; see {site.url}")
+        return run
+
+    def _fail_once(self, site: AirflowSite, command: Command, shop: Shop) -> None:
+        """Kills the Spark driver in the middle of a merge, and shows what becomes of the batch. The shop closes then, so
+        that the next run has all that there will be."""
+        with self.screen.step("A merge fails: its Spark driver is killed with SIGKILL") as step:
+            while True:
+                before = {r["dag_run_id"] for r in site.runs(APPLY) if r["state"] in OVER}
+                seq = self._acked(command)
+                self._until(step, lambda: self._kill_driver(site, step))
+                failed = self._next_run(site, step, before)
+                if failed["state"] == "failed":
+                    break
+                step.now("that merge was quicker; once more")
+            tasks = site.tasks(APPLY, failed["dag_run_id"])
+        states = ", ".join(f"{task} {tasks[task]}" for task in TASKS)
+        self.screen.say(f"    run {failed['dag_run_id']} [red]failed[/red]: {states}")
+        if self._acked(command) != seq:
+            raise StageError("A run failed, and yet its batch was acked.")
+        self.screen.say(f"    finalize rolled the batch back: acked is still seq {seq}, nothing is lost")
+        before.add(failed["dag_run_id"])
+        shop.close()
+        self.screen.say("    the shop closes: no more traffic")
+        with self.screen.step("The next run takes the same changes again") as step:
+            good = self._good_run(site, step, before)
+        self.screen.say(
+            f"    run {good['dag_run_id']} [green]succeeded[/green]; acked up to seq {self._acked(command)}"
+        )
+
+    def _kill_driver(self, site: AirflowSite, step: Step) -> bool:
+        """True once a driver that was reading its batch has been killed."""
+        drivers = site.reading_drivers()
+        for driver in drivers:
+            step.now(f"kill -9 {driver.pid}, and now the end of its run")
+            try:
+                driver.kill()
+            except psutil.NoSuchProcess:
+                return False
+        if not drivers:
+            running = [r for r in site.runs(APPLY) if r["state"] not in OVER]
+            step.now(_going_on(site.tasks(APPLY, running[-1]["dag_run_id"])) if running else "waiting for a run")
+        return bool(drivers)
+
+    def _catch_up(self, shop: Shop, account: Account, command: Command) -> None:
+        with self.screen.step("The tables catch up with the last change") as step:
+            end = stage.position_of(account)
+
+            def level() -> bool:
+                status = command.status(NAME)
+                source, reader = status["source"], status["subscriptions"][0]
+                behind = reader["behind"]["transactions"]
+                step.now(f"{behind} transactions to go")
+                here = (source["file"], source["pos"])
+                return here >= end and behind == 0 and not reader["outstanding"]
+
+            self._until(step, level, every_s=_STATUS_EVERY_S)
+        self.screen.say(f"    {shop.transactions} transactions of live traffic since the beginning")
+
+    def _judge(self, shop: Shop, lake: Path) -> int:
+        with self.screen.step("Delta, read with the deltalake library, beside SELECT"):
+            compared = compare(shop, lake)
+        for item in compared:
+            if item.source and item.delta:
+                self.screen.console.print(item.sample())
+        self.screen.console.print(verdict(compared))
+        for item in compared:
+            if (pair := item.first_difference()) is not None:
+                self.screen.say(f"[red]{item.table}[/red]: SELECT {escape(str(pair[0]))}, Delta {escape(str(pair[1]))}")
+        equal = all(item.equal for item in compared)
+        word = "[bold green]Equal.[/bold green]" if equal else "[bold red]Not equal.[/bold red]"
+        self.screen.say(f"{word} It took {self.screen.elapsed_s():.0f} s.")
+        return 0 if equal else 1
+
+    def _epilogue(self, site: AirflowSite, shop: Shop, work: Path) -> None:
+        keep = os.environ.get("CDC_DEMO_KEEP") == "1"
+        if sys.stdin.isatty() or keep:
+            shop.open()
+            self.screen.say("Airflow keeps running, and the traffic goes on.")
+            self._say_where(site)
+        self.screen.say(f"    tables: {work / 'lake'}    configuration: {work / 'conf'}")
+        if sys.stdin.isatty():
+            self.screen.console.input("[bold]Press Enter (or Ctrl-C) to stop everything.[/bold] ")
+        elif keep:
+            self.screen.say(f"Stop it with Ctrl-C, or: kill {os.getpid()}")
+            threading.Event().wait()
+
+    def _until(self, step: Step, condition: Callable[[], bool], every_s: float = 1.0) -> None:
+        limit = time.monotonic() + STEP_LIMIT_S
+        while not condition():
+            if self.shop is not None and self.shop.error is not None:
+                raise StageError(f"The shop's traffic ended: {self.shop.error}")
+            if time.monotonic() > limit:
+                log = f" Airflow's log: {self.site.log}." if self.site else ""
+                raise SiteError(f"{step.title}: not done after {STEP_LIMIT_S:.0f} s.{log}")
+            time.sleep(every_s)
+
+    def clean_up(self) -> None:
+        """Ends what the demo started: traffic, Airflow, its database (or server). Its folder stays for a look."""
+        if self.shop is not None:
+            self.shop.halt()
+        if self.site is not None:
+            with self.screen.step("Airflow stops"):
+                self.site.stop()
+        if self._stop_database is not None:
+            with self.screen.step("The database server stops"):
+                self._stop_database()
+        elif self.shop is not None and self._drop_database:
+            with self.screen.step(f"The database {self.shop.name} is dropped"):
+                self.shop.drop()
+
+
+def _going_on(tasks: dict[str, str | None]) -> str:
+    known = [f"{task} {tasks[task]}" for task in TASKS if tasks.get(task)]
+    return ", ".join(known) or "a run begins"

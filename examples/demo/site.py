@@ -1,0 +1,218 @@
+"""A real Airflow (`airflow standalone`) in the demo's work folder, and the few questions that the demo asks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import httpx
+import psutil
+
+START_LIMIT_S = 300.0
+STOP_LIMIT_S = 4.0
+USER = "admin"
+
+
+class SiteError(Exception):
+    """Airflow did not do what the demo expects; the message says what, and where its log is."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class AirflowSite:
+    """Airflow with its home in ``home``, the DAGs of ``dags`` and the configurations of ``conf``."""
+
+    def __init__(self, home: Path, dags: Path, conf: Path, environment: dict[str, str]) -> None:
+        self.home, self.log = home, home.parent / "airflow.log"
+        self.port = free_port()
+        self._environment = self._settings(dags, conf) | environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self._login_s = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def password(self) -> str:
+        """The one that Airflow made up for ``admin``."""
+        passwords = json.loads((self.home / "simple_auth_manager_passwords.json.generated").read_text())
+        return str(passwords[USER])
+
+    def _settings(self, dags: Path, conf: Path) -> dict[str, str]:
+        options = {
+            "CORE__DAGS_FOLDER": str(dags),
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
+            "CORE__EXECUTOR": "LocalExecutor",
+            "CORE__PARALLELISM": "4",
+            "API__HOST": "127.0.0.1",
+            "API__PORT": str(self.port),
+            "API__BASE_URL": f"http://127.0.0.1:{self.port}",
+            "API__WORKERS": "1",
+            "API_AUTH__JWT_SECRET": token_hex(64),
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
+            "USAGE_DATA_COLLECTION__ENABLED": "False",
+        }
+        environment = dict(os.environ) | {f"AIRFLOW__{key}": value for key, value in options.items()}
+        repository = str(dags.parent)
+        environment["AIRFLOW_HOME"] = str(self.home)
+        environment["CDC_CONF"] = str(conf)
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in (repository, environment.get("PYTHONPATH")) if p)
+        environment["NO_PROXY"] = environment["no_proxy"] = "127.0.0.1,localhost"
+        environment["PYTHONUNBUFFERED"] = "1"
+        # Each run starts a JVM for seconds only: compiling less is what makes it quick on two cores.
+        quick = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
+        environment["JAVA_TOOL_OPTIONS"] = f"{environment.get('JAVA_TOOL_OPTIONS', '')} {quick}".strip()
+        return environment
+
+    def start(self, now: Callable[[str], None]) -> None:
+        """Returns when Airflow answers and knows the DAGs of the demo. Raises SiteError."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [str(Path(sys.executable).parent / "airflow"), "standalone"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+        limit = time.monotonic() + START_LIMIT_S
+        while not self._healthy(now):
+            if self._process.poll() is not None:
+                raise SiteError(f"Airflow ended at once; its log is {self.log}: {self._last_line()}")
+            if time.monotonic() > limit:
+                raise SiteError(f"Airflow was not ready after {START_LIMIT_S:.0f} s; its log is {self.log}")
+            time.sleep(1)
+
+    def _healthy(self, now: Callable[[str], None]) -> bool:
+        try:
+            health = self._client.get("/api/v2/monitor/health").json()
+        except (httpx.HTTPError, ValueError):
+            now("its web server is starting")
+            return False
+        parts = {name: (health.get(name) or {}).get("status") for name in ("scheduler", "dag_processor")}
+        waiting = [name for name, status in parts.items() if status != "healthy"]
+        now(f"waiting for its {' and '.join(waiting)}" if waiting else "it is up")
+        return not waiting
+
+    def _last_line(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it is empty"
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        # Tokens live for a day; a new one now and then costs nothing.
+        if time.monotonic() - self._login_s > 3600 or self._login_s == 0:
+            answer = self._client.post("/auth/token", json={"username": USER, "password": self.password})
+            answer.raise_for_status()
+            self._client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+            self._login_s = time.monotonic()
+        answer = self._client.request(method, f"/api/v2{path}", **options)
+        if answer.status_code >= 400:
+            raise SiteError(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:300]}")
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def import_errors(self) -> list[str]:
+        """What Airflow could not load, as it shows it."""
+        return [str(e["stack_trace"]) for e in self._ask("GET", "/importErrors")["import_errors"]]
+
+    def dag_ids(self) -> list[str]:
+        """The DAGs that Airflow knows."""
+        return sorted(str(d["dag_id"]) for d in self._ask("GET", "/dags")["dags"])
+
+    def unpause(self, dag_id: str) -> None:
+        """Lets the scheduler run it."""
+        self._ask("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Its latest runs, the oldest first: ``dag_run_id``, ``state`` and more."""
+        found = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
+        return list(reversed(found))
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """The states of a run's tasks."""
+        found = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {str(t["task_id"]): t["state"] for t in found}
+
+    def reading_drivers(self) -> list[psutil.Process]:
+        """The Spark drivers that tasks of this Airflow have started and whose Python workers read a batch now."""
+        return [p for p in self._family() if _name(p) == "java" and _is_reading(p)]
+
+    def _family(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        try:
+            children: list[psutil.Process] = psutil.Process(self._process.pid).children(recursive=True)
+            return children
+        except psutil.NoSuchProcess:
+            return []
+
+    def stop(self) -> None:
+        """Ends Airflow and all that it started."""
+        if self._process is None:
+            return
+        family = self._family()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                # Its scheduler waits for the tasks that run; capture ends on SIGTERM, a merge dies.
+                _end(family)
+                self._process.kill()
+                self._process.wait()
+        _end(family)
+        self._process = None
+        self._client.close()
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _is_reading(driver: psutil.Process) -> bool:
+    try:
+        return any("pyspark.worker" in child.cmdline() for child in driver.children())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """Ends what is left of them: politely, then for good."""
+    for process in processes:
+        try:
+            process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    for process in alive:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(alive, timeout=5)

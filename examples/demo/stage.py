@@ -1,0 +1,137 @@
+"""What the demo needs before it can begin: work folder, database server, configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+
+from cdc.config import load_destination
+from examples.demo.shop import Account
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MARKER = ".towpath-demo"
+APPLY_EVERY_S = 5
+CAPTURE_FOR_S = 60
+
+
+class StageError(Exception):
+    """Something that the demo needs is missing; the message says what to do."""
+
+
+def work_folder() -> Path:
+    """An empty folder for this demo. What an earlier demo left there is removed, anything else is refused."""
+    folder = Path(os.environ.get("CDC_DEMO_DIR") or REPOSITORY / "demo").absolute()
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise StageError(f"{folder} is not empty and not from an earlier demo. Name another with CDC_DEMO_DIR.")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).write_text("Made by `make demo`, which removes this folder when it runs again.\n")
+    return folder
+
+
+def fetch_all(now: Callable[[str], None]) -> None:
+    """Downloads what is not here yet. Raises StageError without Java, RetryableError when a download fails."""
+    java = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (java and (Path(java) / "bin" / "java").exists()):
+        raise StageError("Spark needs Java 17 or 21. Install it, on Debian: apt-get install openjdk-17-jre-headless")
+    from cdc.testing.kinds import kind
+    from spark_jobs.jars import delta_jars
+
+    now("Delta's jars for Spark, 87 MB")
+    delta_jars()
+    if not os.environ.get("CDC_DEMO_SOURCE"):
+        now("MariaDB")
+        kind("mariadb10").root()
+
+
+def given_account() -> Account | None:
+    """The server that ``CDC_DEMO_SOURCE`` names. Raises StageError when the URL is no good."""
+    url = os.environ.get("CDC_DEMO_SOURCE")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not parts.username:
+        raise StageError("CDC_DEMO_SOURCE must look like mysql://user:password@host:3306 or mariadb://…")
+    password = unquote(parts.password or "")
+    return Account(parts.scheme, parts.hostname, parts.port or 3306, unquote(parts.username), password)
+
+
+def position_of(account: Account) -> tuple[str, int]:
+    """Where the server's binlog ends now: file and offset."""
+    with account.connect() as connection, connection.cursor() as cursor:
+        try:
+            cursor.execute("SHOW BINARY LOG STATUS")
+        except pymysql.MySQLError:
+            cursor.execute("SHOW MASTER STATUS")
+        row = cursor.fetchone()
+    if row is None:
+        raise StageError(f"The server at {account.url()} writes no binlog. Start it with --log-bin.")
+    return str(row[0]), int(row[1])
+
+
+class Command:
+    """The command ``cdc`` with the demo's configuration folder."""
+
+    def __init__(self, conf: Path, environment: dict[str, str]) -> None:
+        self.conf = conf
+        self._environment = dict(os.environ) | environment
+        path = [str(REPOSITORY), self._environment.get("PYTHONPATH", "")]
+        self._environment["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
+
+    def __call__(self, *arguments: str) -> str:
+        """Runs it and returns its standard output. Raises StageError with what it said."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cdc", "--conf-dir", str(self.conf), *arguments],
+            env=self._environment,
+            cwd=self.conf.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise StageError(f"`cdc {' '.join(arguments)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def status(self, destination: str) -> dict[str, Any]:
+        """What ``cdc status --json`` prints, without a process for each look: there are many."""
+        from cdc.commands.status import collect
+
+        return collect(load_destination(self.conf, destination))
+
+
+def adjust(file: Path, changes: dict[str, dict[str, str]]) -> None:
+    """Sets keys of the written configuration, ``{section: {key: value as YAML}}``, and leaves its comments alone."""
+    text = file.read_text(encoding="utf-8")
+    for section, keys in changes.items():
+        for key, value in keys.items():
+            text = _set(text, section, key, value)
+    file.write_text(text, encoding="utf-8")
+
+
+def _set(text: str, section: str, key: str, value: str) -> str:
+    block = re.search(rf"^{section}:[^\n]*\n(?:(?:[ \t#][^\n]*)?\n)*", text, re.MULTILINE)
+    if block is None:
+        return f"{text.rstrip()}\n{section}:\n  {key}: {value}\n"
+    body = block[0]
+    inline = re.match(rf"{section}:\s*\{{", body)
+    if inline is not None:
+        pattern, new = rf"(\b{key}:\s*)[^,}}]+", rf"\g<1>{value}"
+        changed = re.sub(pattern, new, body, count=1)
+        if changed == body:
+            changed = re.sub(r"\{", f"{{{key}: {value}, ", body, count=1)
+    else:
+        pattern = rf"^(\s+){key}:[^\n]*$"
+        changed = re.sub(pattern, lambda m: f"{m[1]}{key}: {value}", body, count=1, flags=re.MULTILINE)
+        if not re.search(pattern, body, re.MULTILINE):
+            changed = re.sub(r"\n", f"\n  {key}: {value}\n", body, count=1)
+    return text[: block.start()] + changed + text[block.end() :]

@@ -1,0 +1,17 @@
+# Sourced by the other scripts: messages, and Debian packages when one is root.
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+fail() { printf 'make: %s\n' "$*" >&2; exit 2; }
+
+# apt_install WHAT PACKAGE…: install Debian packages as root; otherwise end with a sentence that says how.
+apt_install() {
+  local what=$1; shift
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    fail "$what is missing. As root: apt-get install $*"
+  fi
+  say "Installing $* ($what is missing)"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get install -y -q --no-install-recommends "$@" >/dev/null 2>&1 </dev/null && return
+  apt-get update -q >/dev/null </dev/null # lists that are missing or too old are the usual reason
+  apt-get install -y -q --no-install-recommends "$@" >/dev/null </dev/null || fail "$what cannot be installed: see above."
+}

@@ -1,0 +1,271 @@
+"""Apply one batch to its Delta tables: all tables side by side, each in a session of its own.
+
+Run by :mod:`cdc.pipeline` in its own process, or as a program by spark-submit::
+
+    spark-submit … spark_jobs/apply_batch.py CONF_FILE --manifest PATH --results PATH      (token in $TOWPATH_TOKEN)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdc.batches.manifest import Manifest, TableResult
+from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlError
+from cdc.log import get_logger
+from spark_jobs import ddl
+from spark_jobs.failures import explain, is_concurrent, is_driver_gone
+from spark_jobs.merge import Job, merge_table
+from spark_jobs.session import TableSessions
+from spark_jobs.tables import (
+    Target,
+    create,
+    evolve,
+    own_columns_of_layout,
+    own_columns_of_schema,
+    require_ownership,
+    target,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cdc.binlog.statements import Effect
+    from cdc.config import DestinationConfig
+    from cdc.decode import TableLayout
+    from cdc.source.schemas import Schemas
+    from spark_jobs.delta_log import DeltaState
+
+MAX_PARALLEL = 8
+_ATTEMPTS = 4
+TOKEN_VARIABLE = "TOWPATH_TOKEN"
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a batch asks for."""
+
+    config: DestinationConfig
+    manifest: Manifest
+    check: Callable[[], None]
+    layouts: dict[str, TableLayout]
+    """Of the tables with rows in the batch."""
+    schemas: Schemas | None
+    effects: list[Effect] = field(default_factory=list)
+    tables: tuple[str, ...] = ()
+    """Those to look after: with rows, named by the DDL, or not in the lake yet."""
+
+
+def run(
+    spark: SparkSession,
+    manifest: Manifest,
+    config: DestinationConfig,
+    *,
+    check: Callable[[], None],
+) -> list[TableResult]:
+    """Apply a batch; one result per table, in the tables' order.
+
+    ``check`` raises when the batch is not this process's to merge (any more); it is called before each statement. When
+    a table fails, the others are finished first. Raises the table's own PermanentError, else MergeFailedError.
+    """
+    plan = make_plan(manifest, config, check)
+    with closing(TableSessions(spark, config.spark.remote)) as sessions:
+        return run_plan(plan, sessions)
+
+
+def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[], None]) -> Plan:
+    """Read what the batch holds; needs no Spark. Raises UnsupportedDdlError for a statement that cannot be applied."""
+    from cdc.decode import layouts
+    from cdc.source.schemas import Schemas
+
+    check()
+    schemas = Schemas.load(Path(manifest.schema_path)) if manifest.schema_path else None
+    effects = ddl.effects(config, manifest) if manifest.ddl else []
+    found = layouts(manifest.ranges, manifest.tables)
+    tables = [t for t in manifest.tables if t in found or manifest.ddl]
+    if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
+        # A table that is included exists in the lake, even when it is empty.
+        tables += [t for t in sorted(schemas.tables) if t not in tables]
+    return Plan(config, manifest, check, found, schemas, effects, tuple(tables))
+
+
+def run_plan(plan: Plan, sessions: TableSessions) -> list[TableResult]:
+    """Do what :func:`make_plan` found; see :func:`run`."""
+    if not plan.tables:
+        return []
+    failures: dict[str, CdcError] = {}
+    causes: dict[str, BaseException] = {}
+    results: dict[str, TableResult] = {}
+    pool = ThreadPoolExecutor(min(len(plan.tables), MAX_PARALLEL), thread_name_prefix="merge")
+    try:
+        futures: dict[Future[TableResult | None], str] = {
+            pool.submit(_one_table, plan, sessions, table): table for table in plan.tables
+        }
+        wait(futures)
+        for future, table in futures.items():
+            error = future.exception()
+            if error is not None:
+                failures[table], causes[table] = explain(error, table), error
+            elif (result := future.result()) is not None:
+                results[table] = result
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if failures:
+        _raise(failures, causes)
+    return [results[table] for table in plan.tables if table in results]
+
+
+def _raise(failures: dict[str, CdcError], causes: dict[str, BaseException]) -> None:
+    """One error for the batch: that of a table where trying again will not help, else the first one."""
+    for table, error in failures.items():
+        if len(failures) > 1:
+            _log.error("table failed", table=table, reason=str(error))
+    for table, error in failures.items():
+        if not error.retryable:
+            raise _named(error, table) from causes[table]
+    table, error = next(iter(failures.items()))
+    if isinstance(error, MergeFailedError):
+        raise error from causes[table]
+    raise MergeFailedError(str(error), place=f"table {table}") from causes[table]
+
+
+def _named(error: CdcError, table: str) -> CdcError:
+    """The error with the table's name in it."""
+    if table in str(error) or isinstance(error, TokenError | UnsupportedDdlError):
+        return error
+    place = f"table {table}" if error.place is None else f"table {table}, {error.place}"
+    return type(error)(error.message, place=place, remedy=error.remedy)
+
+
+def _one_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult | None:
+    """Make, change and fill one table; once more when another driver committed to it at the same moment."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return _try_table(plan, sessions, table)
+        except Exception as error:
+            if attempt == _ATTEMPTS or not is_concurrent(error) or is_driver_gone(error):
+                raise
+            _log.info("another commit came first; trying again", table=table, attempt=attempt)
+            time.sleep(0.2 * attempt)
+    raise AssertionError("the loop returns or raises")
+
+
+def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult | None:
+    place = target(plan.config, table)
+    layout = plan.layouts.get(table)
+    named = table in plan.manifest.tables and (layout is not None or plan.manifest.ddl)
+    state = place.state()
+    if state is not None:
+        require_ownership(state, place, plan.manifest)
+        if not named:
+            return None
+    began = time.monotonic()
+    with sessions.one() as session:
+        made = state is None
+        state = _prepared(plan, session.spark, place, state, layout)
+        if state is None:
+            return None
+        if not named:
+            seconds = round(time.monotonic() - began, 3)
+            return TableResult(table=table, delta_version=state.version, seconds=seconds) if made else None
+        result = merge_table(Job(session, place, plan.manifest, layout, plan.check), state)
+    return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+
+
+def _prepared(
+    plan: Plan, spark: SparkSession, place: Target, state: DeltaState | None, layout: TableLayout | None
+) -> DeltaState | None:
+    """The table, existing and with all columns that the batch needs; None where nothing is known of it yet."""
+    known = plan.schemas.tables.get(place.table) if plan.schemas is not None else None
+    if layout is not None and known is not None:
+        # A table map alone does not tell MariaDB's UUID and INET from BINARY.
+        layout.check_declared({column.name: column.data_type for column in known.columns})
+    own = own_columns_of_layout(layout) if layout is not None else None
+    if state is None:
+        if own is None and known is not None:
+            own = own_columns_of_schema(place.table, known)
+        if own is None:
+            return None
+        primary = layout.primary_key if layout is not None else known.primary_key if known is not None else ()
+        plan.check()
+        state = create(spark, place, own, place.apply.keys or primary, plan.manifest)
+        require_ownership(state, place, plan.manifest)
+    added = [e for e in plan.effects if e.kind == "add_column" and e.table == _split(place, e)]
+    if added and ddl.add_new_columns(spark, place, state, added, known):
+        state = place.state() or state
+    if layout is not None and own is not None and state.applied_seq < plan.manifest.last_seq:
+        state = evolve(spark, place, state, own, known)
+    return state
+
+
+def _split(place: Target, effect: Effect) -> tuple[str, str] | None:
+    """The effect's own (database, table) when it is of this table."""
+    if effect.table is not None and ".".join(effect.table) == place.table:
+        return effect.table
+    return None
+
+
+# --- as a program ------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Apply the batch of a manifest; writes ``{"results": […]}`` or ``{"error": {…}}`` to the results file."""
+    parser = argparse.ArgumentParser(prog="apply_batch.py", description="Apply one batch to its Delta tables.")
+    parser.add_argument("conf_file", type=Path)
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    try:
+        results = _main(arguments.conf_file, arguments.manifest)
+    except CdcError as error:
+        content: dict[str, object] = {"class": type(error).__name__, "message": error.message}
+        content |= {"place": error.place, "remedy": error.remedy}
+        arguments.results.write_text(json.dumps({"error": content}), encoding="utf-8")
+        return error.exit_code
+    arguments.results.write_text(
+        json.dumps({"results": [result.model_dump(mode="json") for result in results]}), encoding="utf-8"
+    )
+    return 0
+
+
+def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
+    from cdc.batches.manifests import load_manifest
+    from cdc.batches.service import BatchService
+    from cdc.config import load
+    from spark_jobs.session import from_submit
+
+    config = load(conf_file)
+    manifest = load_manifest(manifest_path)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    service = BatchService(config)
+    spark = from_submit()
+    try:
+        return run(
+            spark,
+            manifest,
+            config,
+            check=lambda: _check(service, manifest, token),
+        )
+    finally:
+        spark.stop()
+
+
+def _check(service: object, manifest: Manifest, token: str) -> None:
+    from cdc.batches.service import BatchService
+
+    assert isinstance(service, BatchService)
+    service.check(manifest.batch, token, subscriber=manifest.subscriber)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Column types: from ``information_schema`` to Delta, as ``interface`` promises, and from the decoder's Arrow types."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as t
+
+from cdc.binlog.sql_tokens import word_set
+from cdc.errors import UnsupportedTypeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cdc.source.schemas import ColumnSchema
+
+_SIGNED: dict[str, t.DataType] = {
+    "tinyint": t.ByteType(),
+    "smallint": t.ShortType(),
+    "mediumint": t.IntegerType(),
+    "int": t.IntegerType(),
+    "integer": t.IntegerType(),
+    "bigint": t.LongType(),
+}
+_UNSIGNED: dict[str, t.DataType] = {
+    "tinyint": t.ShortType(),
+    "smallint": t.IntegerType(),
+    "mediumint": t.IntegerType(),
+    "int": t.LongType(),
+    "integer": t.LongType(),
+    "bigint": t.DecimalType(20, 0),
+}
+_PLAIN: dict[str, t.DataType] = {
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "real": t.DoubleType(),
+    "year": t.ShortType(),
+    "date": t.DateType(),
+    "datetime": t.TimestampNTZType(),
+    "timestamp": t.TimestampType(),
+    "vector": t.ArrayType(t.FloatType()),
+}
+_STRINGS = word_set("time char varchar tinytext text mediumtext longtext enum set json uuid inet4 inet6 xmltype")
+_BINARIES = word_set(
+    "binary varbinary tinyblob blob mediumblob longblob geometry point linestring polygon multipoint multilinestring "
+    "multipolygon geometrycollection geomcollection"
+)
+_DECIMAL = re.compile(r"\((\d+)(?:,(\d+))?\)")
+MAX_PRECISION = 38
+
+
+def spark_type(column: ColumnSchema, table: str) -> t.DataType:
+    """The type that a column has in Delta. Raises UnsupportedTypeError."""
+    kind, full = column.data_type.lower(), column.column_type.lower()
+    if kind in _SIGNED:
+        return (_UNSIGNED if "unsigned" in full or "zerofill" in full else _SIGNED)[kind]
+    if kind in ("decimal", "numeric", "fixed"):
+        match = _DECIMAL.search(full)
+        precision, scale = (int(match[1]), int(match[2] or 0)) if match else (10, 0)
+        return t.DecimalType(precision, scale) if precision <= MAX_PRECISION else t.StringType()
+    if kind == "bit":
+        match = _DECIMAL.search(full)
+        return t.DecimalType(20, 0) if match and int(match[1]) == 64 else t.LongType()
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind in _STRINGS:
+        return t.StringType()
+    if kind in _BINARIES:
+        return t.BinaryType()
+    raise UnsupportedTypeError(
+        f"column {column.name} has the type {column.column_type}, which has no place in Delta yet",
+        place=table,
+        remedy="Exclude the table.",
+    )
+
+
+def from_arrow(kind: pa.DataType) -> t.DataType:
+    """The Spark type of the decoder's Arrow type."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(kind)
+
+
+def from_arrow_schema(schema: pa.Schema) -> t.StructType:
+    """A schema for Spark with every column nullable."""
+    return t.StructType([t.StructField(field.name, from_arrow(field.type), True) for field in schema])
+
+
+def shown(kind: t.DataType) -> str:
+    """A type as SQL writes it: ``decimal(20,0)``."""
+    return kind.simpleString()
+
+
+def quote(name: str) -> str:
+    """An identifier in backticks, for Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A string literal of Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,108 @@
+"""The batch that is one DDL statement: what of it concerns our tables, and doing that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as t
+
+from cdc.binlog.constants import EventType
+from cdc.binlog.events import parse_header, parse_query
+from cdc.binlog.statements import Effect, Statement, classify
+from cdc.decode.reader import open_range
+from cdc.errors import DamagedError, UnsupportedDdlError
+from spark_jobs.column_types import spark_type
+from spark_jobs.tables import WAY_OUT, Target, add_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from cdc.batches.manifest import ByteRange, Manifest
+    from cdc.config import DestinationConfig
+    from cdc.source.schemas import TableSchema
+    from spark_jobs.delta_log import DeltaState
+
+_HEADER_SIZE = 19
+_CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
+
+
+def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]:
+    """The DDL statements in the ranges, as their text and what it means."""
+    for part in ranges:
+        found = open_range(Path(part.path), part.offset, part.length)
+        at, end = part.offset, part.offset + part.length
+        while at < end:
+            header = parse_header(found.buf[at : at + _HEADER_SIZE].tobytes())
+            if header.length < _HEADER_SIZE or at + header.length > end:
+                raise DamagedError("an event's length is impossible", place=f"{part.path}, byte {at}")
+            if header.type in _CODES:
+                query = parse_query(found.buf[at : at + header.length].tobytes(), found.has_checksum)
+                statement = classify(query.sql, query.db)
+                if statement.kind == "ddl":
+                    yield query.sql, statement
+            at += header.length
+
+
+def effects(config: DestinationConfig, manifest: Manifest) -> list[Effect]:
+    """What the batch's DDL does to included tables. Raises UnsupportedDdlError where it is not known to be harmless."""
+    result: list[Effect] = []
+    for sql, statement in statements(manifest.ranges):
+        for effect in statement.effects:
+            if effect.table is not None and not config.tables.includes(*effect.table):
+                continue
+            if effect.kind in ("unsupported", "replace"):
+                raise _refusal(sql, effect, manifest)
+            result.append(effect)
+    return result
+
+
+def _refusal(sql: str, effect: Effect, manifest: Manifest) -> UnsupportedDdlError:
+    text = " ".join(sql.split())
+    shown = text if len(text) <= 300 else text[:299] + "…"
+    what = f" ({effect.clause})" if effect.clause and effect.clause not in text else ""
+    table = f"table {effect.table[0]}.{effect.table[1]}" if effect.table is not None else "a database"
+    last = manifest.positions.last
+    return UnsupportedDdlError(
+        f"batch {manifest.batch} is a DDL statement that cannot be applied to {table} yet{what}: {shown}",
+        place=f"{last.file}:{last.pos}",
+        remedy=WAY_OUT,
+    )
+
+
+def add_new_columns(
+    spark: SparkSession, place: Target, state: DeltaState, wanted: list[Effect], known: TableSchema | None
+) -> bool:
+    """Give the Delta table the columns of ADD COLUMN, in their order in the stored schema; True when there were any.
+
+    A column that the stored schema does not have any more is added when its first rows come. Raises UnsupportedDdlError
+    where a column turns out not to be null in the old rows.
+    """
+    if known is None:
+        return False
+    names = [c.name for c in known.columns]
+    columns = {c.name.lower(): c for c in known.columns}
+    there = {f.name.lower() for f in state.schema.fields}
+    added: list[tuple[t.StructField, str]] = []
+    for effect in wanted:
+        name = (effect.column or "").lower()
+        column = columns.get(name)
+        if column is None or name in there:
+            continue
+        if effect.unsure_null and not (column.nullable and (column.default or "NULL").upper() == "NULL"):
+            raise UnsupportedDdlError(
+                f"the new column {column.name} is not null in the rows that were there ({column.column_type}, "
+                f"default {column.default})",
+                place=f"table {place.table}",
+                remedy=WAY_OUT,
+            )
+        index = names.index(column.name)
+        before = next((n for n in reversed(names[:index]) if n.lower() in there), None)
+        where = f" AFTER `{before.replace('`', '``')}`" if before is not None else " FIRST"
+        added.append((t.StructField(column.name, spark_type(column, place.table), True), where))
+        there.add(name)
+    if added:
+        add_columns(spark, place, state, added)
+    return bool(added)

@@ -1,0 +1,273 @@
+"""The one statement per table and batch: a MERGE that carries the table's applied position.
+
+It is idempotent under a repeated batch, under other batch boundaries, and when an orphaned driver commits between our
+reading of the cut and the statement's own snapshot: ``upsert`` writes the last state of each key that changed after the
+cut, whatever part of it is there already; ``append`` inserts what does not find itself by (``_seq``, ``_row``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from cdc import __version__
+from cdc.batches.manifest import Manifest, TableResult
+from cdc.testing.pause import from_environment
+from spark_jobs.column_types import from_arrow_schema, literal, quote
+from spark_jobs.reduce import DELETE, latest, require_keys, with_moved_rows
+from spark_jobs.session import APP_ID, METADATA, VERSION, forget_transaction
+from spark_jobs.tables import BEFORE, OWN_NAMES, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cdc.decode import TableLayout
+    from spark_jobs.delta_log import DeltaState
+    from spark_jobs.session import TableSession
+
+before_statement: Callable[[str], None] = from_environment()
+"""Called with ``db.table`` after the cut was read and the lease checked, right before the statement: for tests that
+stop a driver there."""
+
+_SUFFIX: dict[type[t.DataType], str] = {t.ByteType: "Y", t.ShortType: "S", t.IntegerType: "", t.LongType: "L"}
+_LONGEST_BOUND = 256
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What Delta says of a MERGE."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ran: bool = True
+    """False: the table's version was there already, and the statement did nothing."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One table of one batch."""
+
+    session: TableSession
+    place: Target
+    manifest: Manifest
+    layout: TableLayout | None
+    """None: the batch has no rows of the table (a DDL), and only its position is committed."""
+    check: Callable[[], None]
+    """Raises when the batch may not be merged any more."""
+
+
+def merge_table(job: Job, state: DeltaState) -> TableResult:
+    """Apply the batch to one table, which exists and has all columns."""
+    began = time.monotonic()
+    manifest, table = job.manifest, job.place.table
+    if state.applied_seq >= manifest.last_seq:
+        return _result(job, state, Counts(ran=False), began)
+    spark = job.session.spark
+    if job.layout is None:
+        counts = _execute(job, state, empty_statement(job.place))
+    elif job.place.apply.mode == "append":
+        changes = _read(job, state.applied_seq, "both")
+        view = _view(append_rows(changes, state.schema, state.schema[BEFORE].dataType))
+        counts = _execute(job, state, append_statement(job.place, view, state))
+        spark.catalog.dropTempView(view)
+    else:
+        names = [c.name for c in job.layout.columns]
+        keys = require_keys(table, job.place.apply.keys, job.layout.primary_key, names)
+        if set(keys) == set(job.layout.primary_key):
+            changes = _read(job, state.applied_seq, "after")
+        else:
+            changes = with_moved_rows(_read(job, state.applied_seq, "both"), keys)
+        counts = _upsert(job, state, latest(changes, keys), keys, names)
+    return _result(job, job.place.state() or state, counts, began)
+
+
+def _upsert(job: Job, state: DeltaState, rows: DataFrame, keys: Sequence[str], names: Sequence[str]) -> Counts:
+    spark = job.session.spark
+    rows = rows.persist()
+    try:
+        ranges = key_ranges(rows, keys)
+        if ranges is None:
+            return _execute(job, state, empty_statement(job.place))
+        view = _view(rows)
+        nulls = set(keys) != set(job.layout.primary_key if job.layout else ())
+        counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, nulls))
+        spark.catalog.dropTempView(view)
+        return counts
+    finally:
+        rows.unpersist()
+
+
+def _read(job: Job, after_seq: int, images: str) -> DataFrame:
+    """The changes of the table after the cut."""
+    assert job.layout is not None
+    ranges = [r.model_dump() for r in job.manifest.ranges]
+    return (
+        job.session.spark.read.format(job.session.source_name)
+        .schema(from_arrow_schema(job.layout.arrow_schema("both" if images == "both" else "after")))
+        .option("ranges", json.dumps(ranges))
+        .option("table", job.place.table)
+        .option("images", images)
+        .option("after_seq", str(after_seq))
+        .option("upto_seq", str(job.manifest.last_seq))
+        .option("towpath_version", __version__)
+        .load()
+    )
+
+
+def _view(rows: DataFrame) -> str:
+    name = f"towpath_rows_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    return name
+
+
+def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
+    """SQL conditions on ``t`` that hold for every target row which can match, for the keys that have an order and short
+    literals; None when there are no rows at all."""
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    columns = [f.count(f.lit(1)).alias("n")]
+    for i, key in enumerate(keys):
+        column = f.col(quote(key))
+        columns.append(f.count(column).alias(f"n{i}"))
+        columns += [f.min(column).cast("string").alias(f"a{i}"), f.max(column).cast("string").alias(f"b{i}")]
+    comparable = [k for k in keys if not isinstance(kinds[k], t.BinaryType | t.FloatType | t.DoubleType)]
+    found = rows.agg(*columns).collect()[0]
+    if not found["n"]:
+        return None
+    conditions = []
+    for i, key in enumerate(keys):
+        if key not in comparable or found[f"n{i}"] != found["n"]:
+            continue
+        low, high = _literal(found[f"a{i}"], kinds[key]), _literal(found[f"b{i}"], kinds[key])
+        if low is not None and high is not None:
+            conditions.append(f"t.{quote(key)} >= {low} AND t.{quote(key)} <= {high}")
+    return conditions
+
+
+def _literal(text: str, kind: t.DataType) -> str | None:
+    """A literal of exactly the column's type, so that Delta can compare it with a file's statistics."""
+    for number, suffix in _SUFFIX.items():
+        if isinstance(kind, number):
+            return f"{text}{suffix}"
+    if isinstance(kind, t.StringType):
+        return literal(text) if len(text) <= _LONGEST_BOUND else None
+    if isinstance(kind, t.DateType):
+        return f"DATE{literal(text)}"
+    if isinstance(kind, t.TimestampNTZType):
+        return f"TIMESTAMP_NTZ{literal(text)}"
+    if isinstance(kind, t.TimestampType):
+        return f"TIMESTAMP{literal(text + 'Z')}"
+    return f"CAST({literal(text)} AS {kind.simpleString()})" if isinstance(kind, t.DecimalType) else None
+
+
+def upsert_statement(
+    place: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], null_keys: bool
+) -> str:
+    """The MERGE of reduced rows. ``null_keys``: keys may be null, and a null is then equal to a null."""
+    equal = "<=>" if null_keys else "="
+    on = " AND ".join([f"t.{quote(k)} {equal} s.{quote(k)}" for k in keys] + list(ranges))
+    columns = ", ".join(quote(n) for n in names)
+    values = ", ".join(f"s.{quote(n)}" for n in names)
+    changed = ", ".join(f"t.{quote(n)} = s.{quote(n)}" for n in names)
+    return (
+        f"MERGE INTO {place.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
+        f"WHEN MATCHED AND s._op = {DELETE} THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {changed} "
+        f"WHEN NOT MATCHED AND s._op <> {DELETE} THEN INSERT ({columns}) VALUES ({values})"
+    )
+
+
+def append_rows(changes: DataFrame, schema: t.StructType, before: t.DataType) -> DataFrame:
+    """Changes with both images in the shape of an ``append`` table: all its columns, in its order."""
+    own = {c.lower() for c in changes.columns} - OWN_NAMES
+    assert isinstance(before, t.StructType)
+    columns = []
+    for field in schema.fields:
+        if field.name == "_op":
+            word = f.when(f.col("_op") == DELETE, "delete").when(f.col("_op") == 1, "insert").otherwise("update")
+            columns.append(word.alias("_op"))
+        elif field.name == BEFORE:
+            fields = [
+                (f.col(f"{BEFORE}.{quote(b.name)}") if b.name.lower() in own else f.lit(None))
+                .cast(b.dataType)
+                .alias(b.name)
+                for b in before.fields
+            ]
+            columns.append(f.when(f.col(BEFORE).isNotNull(), f.struct(*fields)).alias(BEFORE))
+        elif field.name in OWN_NAMES or field.name.lower() in own:
+            columns.append(f.col(quote(field.name)))
+        else:
+            columns.append(f.lit(None).cast(field.dataType).alias(field.name))
+    return changes.select(*columns)
+
+
+def append_statement(place: Target, view: str, state: DeltaState) -> str:
+    """The insert-only MERGE: a change that is there already finds itself. Only files beyond the cut are looked at."""
+    names = [quote(field.name) for field in state.schema.fields]
+    return (
+        f"MERGE INTO {place.sql} t USING {view} s "  # noqa: S608 - names are quoted
+        f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {state.applied_seq}L "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join('s.' + n for n in names)})"
+    )
+
+
+def empty_statement(place: Target) -> str:
+    """A MERGE of no rows, which still commits the position."""
+    nothing = f"(SELECT * FROM {place.sql} WHERE false)"  # noqa: S608
+    return f"MERGE INTO {place.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
+
+
+def user_metadata(manifest: Manifest, place: Target, previous_seq: int) -> str:
+    """The commit's entry in the ledger; see docs/formats/user_metadata.md."""
+    entry = {
+        "destination": manifest.destination,
+        "batch": manifest.batch,
+        "epoch": manifest.epoch,
+        "server_uuid": manifest.server_uuid,
+        "first_seq": previous_seq,
+        "last_seq": manifest.last_seq,
+        "gtid": manifest.positions.last.gtid,
+        "table": place.table,
+        "mode": place.apply.mode,
+    }
+    return json.dumps(entry, ensure_ascii=False)
+
+
+def _execute(job: Job, state: DeltaState, statement: str) -> Counts:
+    spark = job.session.spark
+    spark.conf.set(APP_ID, job.place.application_id(state))
+    spark.conf.set(VERSION, str(job.manifest.last_seq))
+    spark.conf.set(METADATA, user_metadata(job.manifest, job.place, state.applied_seq))
+    try:
+        job.check()
+        before_statement(job.place.table)
+        rows: list[Any] = spark.sql(statement).collect()
+    finally:
+        forget_transaction(spark)
+    if not rows:
+        return Counts(ran=False)
+    row = rows[0]
+    return Counts(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
+
+
+def _result(job: Job, state: DeltaState, counts: Counts, began: float) -> TableResult:
+    skipped = 0
+    if not counts.ran and job.layout is not None:
+        skipped = _read(job, 0, "both").select("_seq").count()
+    version = state.version_of(job.manifest.last_seq)
+    return TableResult(
+        table=job.place.table,
+        inserted=counts.inserted,
+        updated=counts.updated,
+        deleted=counts.deleted,
+        skipped=skipped,
+        delta_version=state.version if version is None else version,
+        seconds=round(time.monotonic() - began, 3),
+    )

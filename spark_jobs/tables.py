@@ -1,0 +1,261 @@
+"""Delta tables: creating them empty, adding columns, and refusing those that are not this destination's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as t
+
+from cdc.errors import IdentityError, TargetError, UnsupportedDdlError, UnsupportedError
+from cdc.positions import split_seq
+from cdc.targets import GENERATION_PROPERTY, application_id, split_table, table_path
+from spark_jobs.column_types import from_arrow, literal, quote, shown, spark_type
+from spark_jobs.delta_log import DeltaState, read_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cdc.batches.manifest import Manifest
+    from cdc.config import ApplyConfig, DestinationConfig
+    from cdc.decode import TableLayout
+    from cdc.source.schemas import TableSchema
+
+DESTINATION_PROPERTY = "towpath.destination"
+MODE_PROPERTY = "towpath.mode"
+UUID_PROPERTY = "towpath.server_uuid"
+EPOCH_PROPERTY = "towpath.epoch"
+
+BEFORE = "_before"
+_APPEND = (
+    t.StructField("_op", t.StringType()),
+    t.StructField("_seq", t.LongType()),
+    t.StructField("_row", t.LongType()),
+    t.StructField("_commit_time", t.TimestampType()),
+    t.StructField("_gtid", t.StringType()),
+)
+OWN_NAMES = frozenset({*(f.name for f in _APPEND), BEFORE})
+_NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
+_STATS_COLUMNS = 32
+"""Columns for which Delta keeps statistics unless told otherwise; what prunes must be among them."""
+
+WAY_OUT = (
+    "Change the Delta table by hand accordingly, then skip this batch with `cdc batch get` and `cdc batch ack`; "
+    "or exclude the table."
+)
+
+
+_BY_HAND = "Change the Delta table by hand accordingly; the batch is then taken again. Or exclude the table."
+
+_WIDER: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
+    t.ByteType: (t.ShortType, t.IntegerType, t.LongType),
+    t.ShortType: (t.IntegerType, t.LongType),
+    t.IntegerType: (t.LongType,),
+    t.FloatType: (t.DoubleType,),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table of the source and its place in the lake."""
+
+    table: str
+    path: str
+    apply: ApplyConfig
+    destination: str
+
+    @property
+    def sql(self) -> str:
+        """The table for Spark's SQL."""
+        return f"delta.{quote(self.path)}"
+
+    def state(self) -> DeltaState | None:
+        return read_state(self.path, self.destination, self.table)
+
+    def application_id(self, state: DeltaState) -> str:
+        return application_id(self.destination, self.table, state.generation)
+
+
+def target(config: DestinationConfig, table: str) -> Target:
+    """Where ``db.table`` lies, and what becomes of its changes."""
+    db, name = split_table(table)
+    return Target(table, table_path(config.apply.target, db, name), config.table_apply(table), config.name)
+
+
+def own_columns_of_layout(layout: TableLayout) -> list[t.StructField]:
+    """The table's own columns as the decoder delivers them. Raises UnsupportedTypeError."""
+    own = [f for f in layout.arrow_schema("after") if f.name not in OWN_NAMES]
+    return [t.StructField(f.name, from_arrow(f.type), True) for f in own]
+
+
+def own_columns_of_schema(table: str, schema: TableSchema) -> list[t.StructField]:
+    """The table's own columns by ``information_schema``. Raises UnsupportedTypeError, UnsupportedError."""
+    for column in schema.columns:
+        if column.name.lower() in OWN_NAMES:
+            raise UnsupportedError(
+                f"the column {column.name} has a name that Towpath uses itself",
+                place=f"table {table}",
+                remedy="Rename it on the source, or exclude the table.",
+            )
+    return [t.StructField(c.name, spark_type(c, table), True) for c in schema.columns]
+
+
+def delta_schema(own: list[t.StructField], mode: str) -> t.StructType:
+    """All columns of the Delta table in this mode."""
+    if mode != "append":
+        return t.StructType(list(own))
+    return t.StructType([*own, *_APPEND, t.StructField(BEFORE, t.StructType(list(own)))])
+
+
+def create(
+    spark: SparkSession, place: Target, own: list[t.StructField], keys: tuple[str, ...], manifest: Manifest
+) -> DeltaState:
+    """Make the empty Delta table, and return its state; one that another process makes meanwhile will do as well.
+
+    Raises TargetError where that is not possible.
+    """
+    mode = place.apply.mode
+    schema = delta_schema(own, mode)
+    properties = {
+        DESTINATION_PROPERTY: place.destination,
+        GENERATION_PROPERTY: "0",
+        MODE_PROPERTY: mode,
+        UUID_PROPERTY: manifest.server_uuid,
+        EPOCH_PROPERTY: str(manifest.epoch),
+    }
+    if any(_NEEDS_MAPPING.search(f.name) for f in own):
+        properties["delta.columnMapping.mode"] = "name"
+    needed = len(own) + 2 if mode == "append" else max((_index(own, k) + 1 for k in keys), default=0)
+    if needed > _STATS_COLUMNS:
+        properties["delta.dataSkippingNumIndexedCols"] = str(needed)
+    columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
+    listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    try:
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {place.sql} ({columns}) USING delta TBLPROPERTIES ({listed})")
+    except Exception as error:
+        state = place.state()
+        if state is not None:
+            return state
+        from spark_jobs.failures import explain
+
+        raise explain(error, place.table) from error
+    state = place.state()
+    if state is None:
+        raise TargetError(
+            "the Delta table is not there after it was made",
+            place=f"table {place.table} at {place.path}",
+            remedy="Check that this process and Spark see the same files under apply.target.",
+        )
+    return state
+
+
+def _index(own: list[t.StructField], name: str) -> int:
+    return next((i for i, f in enumerate(own) if f.name.lower() == name.lower()), 0)
+
+
+def _ddl(kind: t.DataType) -> str:
+    """A type for CREATE TABLE, names of struct fields quoted."""
+    if isinstance(kind, t.StructType):
+        return "STRUCT<" + ", ".join(f"{quote(f.name)}: {_ddl(f.dataType)}" for f in kind.fields) + ">"
+    return kind.simpleString()
+
+
+def require_ownership(state: DeltaState, place: Target, manifest: Manifest) -> None:
+    """Raises TargetError for a table of somebody else or of another mode, IdentityError for another source's batch."""
+    where = f"table {place.table} at {place.path}"
+    owner = state.properties.get(DESTINATION_PROPERTY)
+    if owner != place.destination:
+        whose = "was not made by Towpath" if owner is None else f"belongs to the destination {owner!r}"
+        raise TargetError(
+            f"the Delta table {whose}",
+            place=where,
+            remedy="Move it away, or give this destination another apply.target.",
+        )
+    mode = state.properties.get(MODE_PROPERTY, place.apply.mode)
+    if mode != place.apply.mode:
+        raise TargetError(
+            f"the Delta table was made in mode {mode}, the configuration says {place.apply.mode}",
+            place=where,
+            remedy=f"Set the mode back to {mode}, or move the table away to have it made anew.",
+        )
+    epoch, uuid = split_seq(state.applied_seq).epoch, None
+    if state.ledger:
+        epoch = max(epoch, int(state.ledger[0][1].get("epoch", 0)))
+        uuid = state.ledger[0][1].get("server_uuid")
+    else:
+        epoch = max(epoch, int(state.properties.get(EPOCH_PROPERTY, "0")))
+        uuid = state.properties.get(UUID_PROPERTY)
+    if manifest.epoch < epoch:
+        raise IdentityError(
+            f"the batch is of epoch {manifest.epoch}, but the table has changes of epoch {epoch} already",
+            place=where,
+            remedy="Apply the store that holds the later history, or rebuild the table.",
+        )
+    if manifest.epoch == epoch and uuid and manifest.server_uuid and uuid != manifest.server_uuid:
+        raise IdentityError(
+            f"the batch comes from server {manifest.server_uuid}, but the table from server {uuid}",
+            place=where,
+            remedy="Give the other server a destination and a target of its own.",
+        )
+
+
+def evolve(
+    spark: SparkSession, place: Target, state: DeltaState, own: list[t.StructField], known: TableSchema | None
+) -> DeltaState:
+    """Add columns that the source's rows have and the Delta table lacks; they are null in the rows there.
+
+    The stored schema (``known``) may be newer than the batch, and the table may have been made from it: a column that
+    the rows lack and the schema has is still to be added, and a type that is wider than theirs still to be changed, by
+    a DDL statement that will be judged when it comes. Raises UnsupportedDdlError for any other difference.
+    """
+    there = {f.name.lower(): f for f in state.schema.fields}
+    where = f"table {place.table} at {place.path}"
+    missing: list[tuple[t.StructField, str]] = []
+    previous = ""
+    for column in own:
+        found = there.get(column.name.lower())
+        if found is None:
+            missing.append((column, f" AFTER {quote(previous)}" if previous else " FIRST"))
+        elif not _holds(found.dataType, column.dataType):
+            raise UnsupportedDdlError(
+                f"the column {column.name} is {shown(found.dataType)} in the Delta table and "
+                f"{shown(column.dataType)} in the source's rows",
+                place=where,
+                remedy=_BY_HAND,
+            )
+        previous = column.name
+    names = {c.name.lower() for c in own}
+    later = {c.name.lower() for c in known.columns} if known is not None else set[str]()
+    for name, old in there.items():
+        if name not in names and old.name not in OWN_NAMES and name not in later:
+            raise UnsupportedDdlError(
+                f"the Delta table has a column {old.name} that the source's rows lack", place=where, remedy=_BY_HAND
+            )
+    if not missing:
+        return state
+    add_columns(spark, place, state, missing)
+    return place.state() or state
+
+
+def _holds(wide: t.DataType, narrow: t.DataType) -> bool:
+    """Can a column of the one type hold every value of the other, as it is?"""
+    if isinstance(wide, t.DecimalType) and isinstance(narrow, t.DecimalType):
+        return wide.scale == narrow.scale and wide.precision >= narrow.precision
+    return wide == narrow or isinstance(wide, _WIDER.get(type(narrow), ()))
+
+
+def add_columns(
+    spark: SparkSession, place: Target, state: DeltaState, columns: list[tuple[t.StructField, str]]
+) -> None:
+    """ALTER TABLE ADD COLUMNS; each with its place (``FIRST``, ``AFTER x``, or empty)."""
+    mapped = state.properties.get("delta.columnMapping.mode", "none") != "none"
+    if not mapped and any(_NEEDS_MAPPING.search(f.name) for f, _ in columns):
+        spark.sql(
+            f"ALTER TABLE {place.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
+            "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
+        )
+    parts = [f"{quote(f.name)} {_ddl(f.dataType)}{where}" for f, where in columns]
+    if place.apply.mode == "append":
+        parts += [f"{BEFORE}.{quote(f.name)} {_ddl(f.dataType)}" for f, _ in columns]
+    spark.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({', '.join(parts)})")

@@ -1,0 +1,90 @@
+"""What all tests share: real servers, names for databases, and the seed of random tests.
+
+The servers are started when the first test asks for one, and shared by all tests of the run, which keep to databases of
+their own. A test that kills or reconfigures a server starts its own :class:`cdc.testing.servers.Server`. A server that
+cannot be had is an error: no test is skipped for want of one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+
+import hypothesis
+import pytest
+
+from cdc.testing.servers import Server
+
+Database = Callable[[Server], str]
+
+IN_CI = bool(os.environ.get("CI"))
+SEED = int(os.environ.get("TOWPATH_SEED") or (1 if IN_CI else random.SystemRandom().randrange(2**32)))
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if IN_CI else "local")
+
+
+def pytest_report_header() -> str:
+    return f"seed of random tests: {SEED} (TOWPATH_SEED={SEED} repeats them)"
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """The seed of this run: fixed in CI, printed in the header."""
+    return SEED
+
+
+@pytest.fixture(scope="session")
+def mysql9() -> Iterator[Server]:
+    """MySQL 9, shared."""
+    with Server("mysql9") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb11() -> Iterator[Server]:
+    """MariaDB 11.8, shared."""
+    with Server("mariadb11") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb10() -> Iterator[Server]:
+    """MariaDB 10.11, shared."""
+    with Server("mariadb10") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql56() -> Iterator[Server]:
+    """MySQL 5.6, shared."""
+    with Server("mysql56") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[Server]:
+    """ZooKeeper 3.8, shared; tests keep to a node of their own."""
+    with Server("zookeeper") as server:
+        yield server
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """Makes a fresh, empty database on a server and returns its name; dropped after the test."""
+    made: list[tuple[Server, str]] = []
+    stem = re.sub(r"\W+", "_", request.node.name).lower()[:40]
+
+    def make(server: Server) -> str:
+        name = f"{stem}_{len(made)}_{random.SystemRandom().randrange(2**32):08x}"
+        server.execute(f"CREATE DATABASE `{name}`")
+        made.append((server, name))
+        return name
+
+    yield make
+    for server, name in made:
+        if server.alive:
+            server.execute(f"DROP DATABASE IF EXISTS `{name}`")

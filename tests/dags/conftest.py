@@ -1,0 +1,92 @@
+"""A real Airflow metadata database (SQLite) in a temporary home, made once for all DAG tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# Airflow reads its home when it is first imported, so this cannot wait for a fixture.
+_HOME = tempfile.TemporaryDirectory(prefix="towpath-airflow-")
+os.environ["AIRFLOW_HOME"] = _HOME.name
+os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = f"{_HOME.name}/dags"
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
+os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from cdc.testing.pipeline import FakePipeline
+
+CONFIGURATION = """\
+source: {{url: 'mysql://cdc@127.0.0.1:1', server_id: 52017, start: earliest}}
+tables: {{include: ['shop\\..*']}}
+store: {{path: ./data/{name}/store}}
+meta: {{path: ./data/{name}/meta}}
+apply: {{target: ./lake}}
+airflow: {{apply_every: 5s, capture_for: 30s, retries: {retries}}}
+"""
+
+Write = Callable[..., Path]
+Run = Callable[["DAG"], dict[str, str | None]]
+
+
+@pytest.fixture
+def write_conf(tmp_path: Path) -> Write:
+    """Writes ``conf/<name>.yaml`` and returns the folder."""
+
+    def write(name: str = "shop", retries: int = 0, text: str | None = None) -> Path:
+        folder = tmp_path / "conf"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.yaml").write_text(text or CONFIGURATION.format(name=name, retries=retries))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
+    """The operators' pipeline is this fake, with one batch waiting."""
+    from cdc.airflow import factory, handoff
+    from cdc.testing.pipeline import FakePipeline
+
+    fake = FakePipeline(tmp_path)
+    monkeypatch.setattr(handoff, "pipeline", lambda: fake)
+    monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
+    monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
+    return fake
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> Iterator[None]:
+    """Tables and the DAG bundle ``dags-folder``."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.utils.db import initdb
+
+    Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).mkdir()
+    initdb()
+    DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
+    yield
+    _HOME.cleanup()
+
+
+@pytest.fixture
+def run_dag(airflow_database: None) -> Run:
+    """Runs a DAG once; the run's state under ``run``, and the tasks' under their ids."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    def run(dag: DAG) -> dict[str, str | None]:
+        folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+        bag = DagBag(dag_folder=folder, collect_dags=False, bundle_path=folder, bundle_name="dags-folder")
+        bag.bag_dag(dag)
+        sync_bag_to_db(bag, "dags-folder", None)
+        done = dag.test()
+        states = {ti.task_id: None if ti.state is None else str(ti.state) for ti in done.get_task_instances()}
+        return {"run": str(done.state), **states}
+
+    return run

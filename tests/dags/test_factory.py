@@ -1,0 +1,105 @@
+"""DAGs out of configuration files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.airflow import build_dags, check_configurations, conf_folder
+from cdc.airflow.factory import ERROR_TAG
+from cdc.errors import ConfigError
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def parse(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
+    """The repository's DAG files, parsed by Airflow for a configuration folder."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    def run(conf: Path) -> Any:
+        monkeypatch.setenv("CDC_CONF", str(conf))
+        return DagBag(dag_folder=DAGS, bundle_path=DAGS, bundle_name="dags-folder")
+
+    return run
+
+
+def test_two_dags_per_configuration_file(parse: Callable[[Path], Any], write_conf: Write) -> None:
+    write_conf("shop")
+    bag = parse(write_conf("books"))
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == ["apply_books", "apply_shop", "capture_books", "capture_shop"]
+
+
+def test_the_shape_of_the_apply_dag(write_conf: Write) -> None:
+    dag = build_dags(write_conf())["apply_shop"]
+    assert dag.get_task("fetch").downstream_task_ids == {"merge"}
+    assert dag.get_task("merge").downstream_task_ids == {"finalize"}
+    assert dag.schedule == timedelta(seconds=5)
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    assert dag.get_task("finalize").trigger_rule == "all_done"
+
+
+def test_the_shape_of_the_capture_dag(write_conf: Write) -> None:
+    dag = build_dags(write_conf())["capture_shop"]
+    assert str(dag.schedule) == "@continuous"
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    assert dag.get_task("capture").execution_timeout is None
+    assert getattr(dag.get_task("capture"), "capture_for_s") == 30  # noqa: B009 - an attribute of our operator
+
+
+def test_a_broken_file_hides_nobody_else(parse: Callable[[Path], Any], write_conf: Write) -> None:
+    write_conf("shop")
+    bag = parse(write_conf("wrong", text="sauce: {}\n"))
+    assert sorted(bag.dags) == ["apply_shop", "apply_wrong", "capture_shop", "capture_wrong"]
+    assert ERROR_TAG not in bag.dags["apply_shop"].tags
+    assert ERROR_TAG in bag.dags["apply_wrong"].tags
+    assert "sauce: unknown key" in bag.dags["apply_wrong"].doc_md
+    ((place, error),) = bag.import_errors.items()
+    assert place == "configuration.py", "an import error in another file would take that file's DAGs away"
+    assert "wrong.yaml" in error
+    assert "sauce: unknown key" in error
+
+
+def test_a_broken_file_fails_its_runs_with_the_sentence(
+    write_conf: Write, run_dag: Callable[[Any], dict[str, str | None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    states = run_dag(build_dags(write_conf("wrong", text="sauce: {}\n"))["apply_wrong"])
+    assert states == {"run": "failed", "fetch": "failed", "merge": "upstream_failed", "finalize": "failed"}
+
+
+def test_a_running_task_parses_its_own_dag_only(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_conf("books")
+    folder = write_conf("shop")
+    monkeypatch.setitem(os.environ, "_AIRFLOW_PARSING_CONTEXT_DAG_ID", "apply_shop")
+    assert list(build_dags(folder)) == ["apply_shop"]
+
+
+def test_the_example_configuration(parse: Callable[[Path], Any]) -> None:
+    bag = parse(DAGS.parent / "examples")
+    assert (sorted(bag.dags), bag.import_errors) == (["apply_shop", "capture_shop"], {})
+
+
+def test_no_folder_no_dags(parse: Callable[[Path], Any], tmp_path: Path) -> None:
+    bag = parse(tmp_path / "nowhere")
+    assert (bag.dags, bag.import_errors) == ({}, {})
+
+
+def test_a_name_that_no_dag_can_have_is_reported(write_conf: Write) -> None:
+    folder = write_conf("my shop")
+    assert build_dags(folder) == {}
+    with pytest.raises(ConfigError, match=r"my shop\.yaml: the name cannot be part of a DAG's id"):
+        check_configurations(folder)
+
+
+def test_the_configuration_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CDC_CONF", raising=False)
+    assert conf_folder(str(tmp_path / "dags" / "apply.py")) == tmp_path / "conf"
+    monkeypatch.setenv("CDC_CONF", str(tmp_path / "other"))
+    assert conf_folder(str(tmp_path / "dags" / "apply.py")) == tmp_path / "other"

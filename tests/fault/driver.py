@@ -1,0 +1,88 @@
+"""A driver of merges that a test tells what to do: one JSON list a line on standard input, one answer a line.
+
+``["get", owner, transactions, lease_s]`` → the number of tables in the batch, null, or an error's class; ``["merge",
+pause]`` → "merged" or an error's class (``pause``: each table's statement is held by :func:`cdc.testing.pause.pause` at
+``pause.DB.TABLE``; null: none is); ``["ack"]`` and ``["rollback"]`` → "done" or an error's class; ``["rows", path,
+columns]`` → how Spark itself shows the rows of a Delta table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from cdc import pipeline
+from cdc.batches.lease import Lease
+from cdc.batches.manifest import TableResult
+from cdc.batches.service import BatchService
+from cdc.config import load
+from cdc.errors import CdcError
+from cdc.store.base import Limits
+from cdc.testing.compare import ordered
+from cdc.testing.pause import pause
+from spark_jobs import merge, session
+
+
+class Driver:
+    """One process with a Spark session of its own, and the batch that it got last."""
+
+    def __init__(self, file: Path) -> None:
+        self.config = load(file)
+        self.lease: Lease | None = None
+        self.results: list[TableResult] = []
+
+    def get(self, owner: str, transactions: int | None, lease_s: float | None) -> int | None:
+        limits = Limits(max_transactions=transactions)
+        self.lease = BatchService(self.config).get(owner, limits=limits, wait_s=0, lease_s=lease_s)
+        return None if self.lease is None else len(self.lease.manifest.tables)
+
+    def merge(self, held: str | None) -> str:
+        assert self.lease is not None
+        merge.before_statement = (
+            (lambda table: None) if held is None else (lambda table: pause(Path(f"{held}.{table}"), table))
+        )
+        self.results = pipeline.merge(self.config, self.lease)
+        return "merged"
+
+    def ack(self) -> str:
+        assert self.lease is not None
+        pipeline.finalize(self.config, self.lease, True, self.results)
+        return "done"
+
+    def rollback(self) -> str:
+        assert self.lease is not None
+        pipeline.finalize(self.config, self.lease, False)
+        return "done"
+
+    def rows(self, path: str, columns: list[str]) -> list[str]:
+        spark = session.acquire(self.config.spark).spark
+        rows = spark.read.format("delta").load(path).select(*columns).collect()
+        return [repr(row) for row in ordered(tuple(row) for row in rows)]
+
+
+def main() -> None:
+    # Whatever Spark prints must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    driver = Driver(Path(sys.argv[1]))
+    session.acquire(driver.config.spark)
+    answers.write('"ready"\n')
+    answers.flush()
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        answer: Any
+        try:
+            answer = getattr(driver, name)(*arguments)
+        except CdcError as error:
+            print(error, file=sys.stderr)
+            answer = type(error).__name__
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    session.discard()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""kill -9 of capture, of apply, of the Spark driver alone, at random moments under load: nothing lost, nothing twice.
+
+``TOWPATH_KILLS`` says how many of each there are in all (2, unless it is set; ``make test-kill`` sets 10), half of them
+with either server.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cdc.batches.service import BatchService
+from cdc.config import DestinationConfig
+from cdc.store.reader import StoreReader
+from cdc.testing.load import Load
+from cdc.testing.servers import Server
+from tests.fault.support import Kept, configure, require_exactly_once, set_batch_size, succeed, wait_for
+
+KILLS = max(2, int(os.environ.get("TOWPATH_KILLS", "2")))
+
+
+def kill_driver(apply: Kept) -> None:
+    """SIGKILL of the JVM of the apply that runs, waited for if need be. The apply must notice by itself and end."""
+    killed: list[subprocess.Popen[bytes]] = []
+
+    def kill() -> bool:
+        process = apply.running()
+        try:
+            children = psutil.Process(process.pid).children(recursive=True)
+            drivers = [child for child in children if child.name() == "java"]
+            for driver in drivers:
+                driver.kill()
+                killed.append(process)
+        except psutil.NoSuchProcess:  # ended at this very moment: the next one, then
+            return False
+        return bool(killed)
+
+    wait_for(kill, "a Spark driver")
+    wait_for(lambda: killed[0].poll() is not None, "the end of the apply whose driver was killed")
+    # 0: its last batch was acked already.
+    assert killed[0].returncode in (0, 1), apply.said()
+
+
+class Moments:
+    """Random moments: half of those for apply and its driver at any time from the start on, half inside a batch."""
+
+    def __init__(self, config: DestinationConfig, dice: random.Random) -> None:
+        self._service, self._dice = BatchService(config), dice
+        self._killed_batch = 0
+
+    def wait(self, what: str) -> str:
+        """Let the next one come; returns where that is."""
+        if what == "capture":
+            pause_s = self._dice.uniform(0.1, 3.0)
+            time.sleep(pause_s)
+            return f"{pause_s:.1f} s after the kill before"
+        if self._dice.random() < 0.3:
+            pause_s = self._dice.uniform(0.5, 14.0)  # a cold start, the first batch included
+            time.sleep(pause_s)
+            return f"{pause_s:.1f} s after the kill before"
+        wait_for(self._merging, "a batch under way", 180)
+        pause_s = self._dice.uniform(0.0, 4.0)
+        time.sleep(pause_s)
+        outstanding = self._service.outstanding()
+        self._killed_batch = outstanding[0].batch if outstanding else self._killed_batch
+        return f"{pause_s:.1f} s into a batch, {outstanding[0].batch if outstanding else 'none'} under way"
+
+    def _merging(self) -> bool:
+        """A batch is out that no killed process has got."""
+        return any(entry.batch > self._killed_batch for entry in self._service.outstanding())
+
+
+def behind(config: DestinationConfig) -> int:
+    """Transactions that are not acked yet."""
+    reached = BatchService(config).meta.read().subscription("apply").acked_seq
+    return StoreReader(config.store.path).behind(reached).transactions
+
+
+@pytest.mark.timeout(300 + 60 * KILLS)
+@pytest.mark.parametrize("kind", ["mariadb10", "mysql9"])
+def test_kills_at_random_moments_under_load(
+    request: pytest.FixtureRequest, kind: str, database: Callable[[Server], str], tmp_path: Path, seed: int
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    name = database(server)
+    dice = random.Random(f"{seed} {kind}")
+    config = configure(tmp_path, server, name)
+    traffic = Load(server, name, dice.getrandbits(32), pause_s=0.2)
+    kills = KILLS // 2 if kind == "mysql9" else KILLS - KILLS // 2
+    plan = ["capture", "apply", "driver"] * kills
+    dice.shuffle(plan)
+    moments = Moments(config, dice)
+
+    capture = Kept(config, "capture")
+    apply = Kept(config, "apply", "--until-empty", before=lambda: set_batch_size(config, dice.choice((25, 60, 250))))
+    try:
+        traffic.start()
+        for what in plan:
+            where = moments.wait(what)
+            print(f"kill -9 of {what}: {where}; {traffic.transactions} transactions so far")
+            if what == "capture":
+                capture.kill()
+            elif what == "apply":
+                apply.kill()
+            else:
+                kill_driver(apply)
+        # Load goes on until capture has shown that it does, too.
+        reader = StoreReader(config.store.path)
+        before = reader.last_seq() or 0
+        wait_for(lambda: (reader.last_seq() or 0) > before, "capture to go on")
+    finally:
+        traffic.stop()
+        capture.let_go(terminate=True)
+    set_batch_size(config, 1000)
+    succeed(config, "capture", "--until-current")
+    # The apply that runs may end the work, unless its batches are so small that another is faster.
+    apply.let_go(terminate=behind(config) > 300)
+    if behind(config):
+        succeed(config, "apply", "--until-empty")
+    assert not behind(config)
+    print(f"{traffic.transactions} transactions; capture ended with {capture.codes}, apply with {apply.codes}")
+    # Killed, ended cleanly, or failed in a way in which trying again may help.
+    assert set(capture.codes) <= {-9, 0, 1} and set(apply.codes) <= {-9, 0, 1}, apply.said()
+    assert apply.codes.count(-9) == kills
+    require_exactly_once(server, name, config, traffic.changes)

@@ -1,0 +1,91 @@
+"""``cdc apply`` as users and scripts run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cdc.batches.service import BatchService
+from cdc.testing.pause import VARIABLE
+from cdc.testing.servers import Server
+from tests.integration.apply_support import PASSWORD, Loop
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+
+
+@pytest.fixture
+def loop(tmp_path: Path, mysql9: Server, database: Callable[[Server], str]) -> Loop:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    loop.capture()
+    return loop
+
+
+def command(loop: Loop, *words: str) -> list[str]:
+    return [sys.executable, "-m", "cdc", "--conf-dir", str(loop.config.file.parent), "apply", "shop", *words]
+
+
+def test_json_and_exit_codes(loop: Loop) -> None:
+    done = subprocess.run(
+        command(loop, "--until-empty", "--json"), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    batches = json.loads(done.stdout)["batches"]
+    assert [b["batch"] for b in batches] == [1, 2]
+    assert set(batches[1]) >= {"batch", "first_seq", "last_seq", "tables"}
+    (table,) = batches[1]["tables"]
+    assert set(table) == {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
+    assert (table["table"], table["inserted"]) == (f"{loop.db}.t", 2)
+    loop.require_equal("t")
+
+    done = subprocess.run(command(loop, "--json"), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"batches": []})
+    done = subprocess.run(command(loop, "--until", "noon"), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("cdc: --until 'noon' is not a time.")
+
+    loop.sql("DROP TABLE t")
+    loop.capture()
+    done = subprocess.run(command(loop), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "DROP TABLE" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert BatchService(loop.config).outstanding() == []
+
+
+def test_sigterm_leaves_no_driver_and_no_batch_behind(loop: Loop, tmp_path: Path) -> None:
+    environment = os.environ | {VARIABLE: str(tmp_path / "pause")}
+    process = subprocess.Popen(
+        command(loop, "--until-empty"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "pause.here").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert any(child.name() == "java" for child in children)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    (tmp_path / "pause.go").touch()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.rstrip().endswith("cdc: Stopped.")
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+    assert BatchService(loop.config).outstanding() == []
+    loop.apply_all()
+    loop.require_equal("t")

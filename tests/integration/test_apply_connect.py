@@ -1,0 +1,87 @@
+"""The same merges on a Spark Connect server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.testing.servers import Server, free_port
+from spark_jobs import session
+from spark_jobs.jars import delta_jars, spark_home
+from tests.integration.apply_support import PASSWORD, Loop
+
+
+@pytest.fixture
+def connect_server(tmp_path: Path) -> Iterator[str]:
+    """The URL of a Connect server with Delta, on this machine."""
+    port = free_port()
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += ["--jars", ",".join(str(jar) for jar in delta_jars())]
+    settings = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    for key, value in settings.items():
+        command += ["--conf", f"{key}={value}"]
+    environment = os.environ | {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    environment["PYTHONPATH"] = session.worker_path()
+    with (tmp_path / "connect.log").open("wb") as log:
+        process = subprocess.Popen([*command, "spark-internal"], env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 120
+        while not _listens(port):
+            assert process.poll() is None, (tmp_path / "connect.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, "the Connect server does not listen"
+            time.sleep(0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        session.discard()
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_connect(
+    connect_server: str,
+    tmp_path: Path,
+    mysql9: Server,
+    database: Callable[[Server], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    spark = f"{{remote: '{connect_server}'}}"
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.log: {mode: append}", spark=spark)
+    loop.sql(
+        "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20))",
+        "CREATE TABLE log (id INT PRIMARY KEY, v VARCHAR(20))",
+        "INSERT INTO mirror VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "INSERT INTO log VALUES (1, 'a')",
+        "UPDATE mirror SET id = 4 WHERE id = 2",
+        "DELETE FROM mirror WHERE id = 3",
+        "UPDATE log SET v = 'z'",
+        "ALTER TABLE mirror ADD COLUMN n INT",
+        "UPDATE mirror SET n = 7",
+    )
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("mirror")
+    assert loop.changelog("log") == [("insert", 1), ("update", 1)]

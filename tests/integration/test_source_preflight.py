@@ -1,0 +1,281 @@
+"""The preflight against real servers: each wrong setting, privilege and table is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from cdc.config import DestinationConfig, parse
+from cdc.errors import CdcError, SourceRefusedError, SourceUnavailableError
+from cdc.source.connection import connect
+from cdc.source.findings import Finding
+from cdc.source.preflight import check_source, require_source
+from cdc.testing.servers import PASSWORD, Server, free_port
+
+TABLES = (
+    "CREATE DATABASE pre",
+    "CREATE TABLE pre.good (id INT PRIMARY KEY, a TEXT CHARACTER SET utf8mb4)",
+    "CREATE TABLE pre.nokey (a INT NOT NULL, b INT)",
+    "CREATE TABLE pre.ours (id INT PRIMARY KEY, _SEQ INT)",
+    """CREATE TABLE pre.types (id INT PRIMARY KEY, t TIME, b BIT(3), d DECIMAL(40,2), d2 DECIMAL(38,2), s SET('a'),
+        y YEAR, g GEOMETRY, c VARCHAR(9) CHARACTER SET gbk, e ENUM('a') CHARACTER SET latin1, v VARBINARY(3),
+        ts TIMESTAMP(6) NULL)""",
+    "CREATE VIEW pre.view1 AS SELECT 1 AS one",
+)
+
+
+@pytest.fixture(scope="module", params=["mysql9", "mariadb10"])
+def source(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(request.param) as server:
+        server.execute(*TABLES)
+        yield server
+
+
+def config(
+    server: Server,
+    folder: Path,
+    *,
+    include: str = r"pre\.good",
+    user: str = "t",
+    password: str = PASSWORD,
+    mode: str = "upsert",
+    overrides: str = "{}",
+    server_id: int = 77,
+    url: str | None = None,
+) -> DestinationConfig:
+    (folder / "password").write_text(password + "\n")
+    url = url or server.url.replace("//t@", f"//{user}@")
+    text = f"""
+source: {{url: '{url}', password_file: {folder}/password, server_id: {server_id}, start: earliest}}
+tables: {{include: ['{include}'], overrides: {overrides}}}
+store: {{path: ./store}}
+meta: {{path: ./meta}}
+apply: {{target: ./lake, mode: {mode}}}
+"""
+    return parse(text, folder / "conf" / "dest.yaml")
+
+
+def troubles(found: list[Finding]) -> list[str]:
+    return [f"{f.level} {f.subject}: {f.message}" for f in found if f.level != "ok"]
+
+
+def value(server: Server, expression: str) -> str:
+    with server.connect() as conn, conn.cursor() as cursor:
+        cursor.execute(f"SELECT {expression}")
+        row = cursor.fetchone()
+        assert row is not None
+        return str(row[0])
+
+
+def test_a_good_server_passes(source: Server, tmp_path: Path) -> None:
+    found = check_source(config(source, tmp_path))
+    assert troubles(found) == []
+    assert {f.subject for f in found} >= {"source", "source: binlog", "source: privileges", "source: server_id"}
+    good = config(source, tmp_path)
+    require_source(good, connect(good.source))
+
+
+@pytest.mark.parametrize(
+    ("variable", "wrong"),
+    [
+        ("binlog_format", "STATEMENT"),
+        ("binlog_format", "MIXED"),
+        ("binlog_row_image", "MINIMAL"),
+        ("binlog_row_image", "NOBLOB"),
+        ("binlog_row_metadata", "MINIMAL"),
+    ],
+)
+def test_a_wrong_setting_is_refused(source: Server, tmp_path: Path, variable: str, wrong: str) -> None:
+    before = value(source, f"@@GLOBAL.{variable}")
+    source.execute(f"SET GLOBAL {variable} = '{wrong}'")
+    try:
+        destination = config(source, tmp_path)
+        with pytest.raises(SourceRefusedError) as caught:
+            require_source(destination, connect(destination.source))
+        assert str(caught.value).startswith(f"source: {variable}: {variable} is {wrong}; ")
+        assert f"SET GLOBAL {variable}={before};" in str(caught.value)
+        assert caught.value.exit_code == 2
+    finally:
+        source.execute(f"SET GLOBAL {variable} = '{before}'")
+
+
+def test_compressed_events_are_refused(source: Server, tmp_path: Path) -> None:
+    mysql = source.kind.name == "mysql9"
+    variable = "binlog_transaction_compression" if mysql else "log_bin_compress"
+    source.execute(f"SET GLOBAL {variable} = ON")
+    try:
+        found = troubles(check_source(config(source, tmp_path)))
+        assert found == [f"error source: {variable}: compressed events are not there yet"]
+    finally:
+        source.execute(f"SET GLOBAL {variable} = OFF")
+
+
+def test_short_retention_is_a_warning(source: Server, tmp_path: Path) -> None:
+    before = value(source, "@@GLOBAL.binlog_expire_logs_seconds")
+    source.execute("SET GLOBAL binlog_expire_logs_seconds = 3600")
+    try:
+        [found] = troubles(check_source(config(source, tmp_path)))
+        assert found.startswith("warning source: retention: the server purges binlog files after 1.0 h")
+    finally:
+        source.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before}")
+
+
+def test_types_that_are_not_there_yet(source: Server, tmp_path: Path) -> None:
+    found = troubles(check_source(config(source, tmp_path, include=r"pre\.types")))
+    columns = {line.split("'")[1]: line for line in found}
+    assert set(columns) == {"t", "b", "d", "s", "y", "g", "c"}
+    assert columns["t"] == "error table pre.types: column 't' has type time, which is not there yet"
+    assert "type decimal(40,2) (more than 38 digits)" in columns["d"]
+    assert "type varchar in character set gbk" in columns["c"]
+
+
+def test_keys(source: Server, tmp_path: Path) -> None:
+    include = r"pre\.nokey"
+    [found] = troubles(check_source(config(source, tmp_path, include=include)))
+    assert found == "error table pre.nokey: has no primary key, which mode upsert needs"
+    assert troubles(check_source(config(source, tmp_path, include=include, mode="append"))) == []
+    assert troubles(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [a]}}"))) == []
+    found2 = troubles(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [b, z]}}")))
+    assert found2 == [
+        "error table pre.nokey: key column 'b' may be NULL, and NULL identifies no row",
+        "error table pre.nokey: has no column 'z', which its keys name",
+    ]
+
+
+def test_a_column_named_like_ours(source: Server, tmp_path: Path) -> None:
+    [found] = troubles(check_source(config(source, tmp_path, include=r"pre\.ours")))
+    assert found == "error table pre.ours: column '_SEQ' is named like one of Towpath's own"
+
+
+def test_server_id_of_the_source_itself(source: Server, tmp_path: Path) -> None:
+    [found] = troubles(check_source(config(source, tmp_path, server_id=source.port)))
+    assert found == f"error source: server_id: {source.port} is the source's own server_id"
+
+
+def test_server_id_of_another_replica(source: Server, tmp_path: Path) -> None:
+    with registered(source, server_id=4711, host="elsewhere"):
+        [found] = troubles(check_source(config(source, tmp_path, server_id=4711)))
+        assert found.startswith("error source: server_id: another replica at elsewhere uses 4711")
+        running = check_source(config(source, tmp_path, server_id=4711), own_capture_running=True)
+        assert troubles(running) == []
+
+
+def registered(server: Server, *, server_id: int, host: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
+    """A connection that has registered as a replica, as replication clients do."""
+    conn = server.connect()
+    name = host.encode()
+    payload = (
+        server_id.to_bytes(4, "little")
+        + bytes([len(name)])
+        + name
+        + bytes([0, 0])
+        + (3306).to_bytes(2, "little")
+        + bytes(8)
+    )
+    conn._execute_command(0x15, payload)  # type: ignore[attr-defined]
+    conn._read_ok_packet()  # type: ignore[attr-defined]
+    return conn
+
+
+def test_url_of_the_other_kind(source: Server, tmp_path: Path) -> None:
+    other = "mariadb" if source.kind.name == "mysql9" else "mysql"
+    url = f"{other}://{source.url.split('://')[1]}"
+    [found] = troubles(check_source(config(source, tmp_path, url=url)))
+    assert found.startswith(f"error source: url: source.url says {other}://, but the server is M")
+
+
+@pytest.mark.parametrize(
+    ("grants", "include", "expected"),
+    [
+        (
+            [],
+            r"pre\..*",
+            [
+                "error source: privileges: 'w'@'127.0.0.1' may not read the binlog (REPLICATION SLAVE is missing)",
+                "error source: privileges: 'w'@'127.0.0.1' may not ask for the current position",
+                "error source: tables: 'w'@'127.0.0.1' sees no table that tables.include matches",
+            ],
+        ),
+        (
+            ["REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT ON pre.good", "INSERT ON pre.nokey"],
+            r"pre\.(good|nokey)",
+            [
+                "warning source: tables: 'w'@'127.0.0.1' may SELECT only some tables",
+                "error table pre.nokey: 'w'@'127.0.0.1' may not SELECT all of its columns",
+            ],
+        ),
+        (["REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT ON pre.*"], r"pre\.good", []),
+        (
+            ["SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"],
+            r"nothing\..*",
+            [r"warning source: tables: no table matches tables.include (nothing\..*) yet"],
+        ),
+    ],
+)
+def test_privileges(source: Server, tmp_path: Path, grants: list[str], include: str, expected: list[str]) -> None:
+    source.execute("CREATE USER w@'127.0.0.1' IDENTIFIED BY 'grün€'")
+    try:
+        source.execute(*(f"GRANT {grant} TO w@'127.0.0.1'" for grant in grants))
+        found = troubles(check_source(config(source, tmp_path, include=include, user="w", password="grün€")))
+        assert len(found) == len(expected)
+        assert all(line.startswith(start) for line, start in zip(found, expected, strict=True))
+    finally:
+        source.execute("DROP USER w@'127.0.0.1'")
+
+
+def test_privileges_by_a_role(source: Server, tmp_path: Path) -> None:
+    link = "TO" if source.kind.name == "mysql9" else "FOR"
+    source.execute(
+        "CREATE USER r@'127.0.0.1' IDENTIFIED BY 'x'",
+        "CREATE ROLE reader",
+        "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader",
+        "GRANT reader TO r@'127.0.0.1'",
+        f"SET DEFAULT ROLE reader {link} r@'127.0.0.1'",
+    )
+    try:
+        assert troubles(check_source(config(source, tmp_path, user="r", password="x"))) == []
+    finally:
+        source.execute("DROP USER r@'127.0.0.1'", "DROP ROLE reader")
+
+
+@pytest.mark.parametrize(
+    ("url", "password", "error", "expected"),
+    [
+        (None, "wrong", SourceRefusedError, "the server refuses user 't' with this password"),
+        ("mysql://nobody@127.0.0.1:{port}", "x", SourceRefusedError, "the server refuses user 'nobody'"),
+        ("mysql://t@no-such-host.invalid:{port}", "pw", SourceUnavailableError, "the host's name is not known"),
+        ("mysql://t@127.0.0.1:{free}", "pw", SourceUnavailableError, "nothing listens there (connection refused)"),
+    ],
+)
+def test_no_connection(
+    source: Server, tmp_path: Path, url: str | None, password: str, error: type[CdcError], expected: str
+) -> None:
+    given = None if url is None else url.format(port=source.port, free=free_port())
+    with pytest.raises(error) as caught:
+        check_source(config(source, tmp_path, url=given, password=password))
+    assert expected in str(caught.value)
+    assert password not in str(caught.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("mysql9", ["--skip-log-bin"], "source: log_bin: the server writes no binlog (log_bin is OFF)"),
+        ("mysql56", [], "source: version: MySQL 5.6.24 is too old"),
+        (
+            "mariadb11",
+            ["--binlog-ignore-db=pre"],
+            "source: binlog_ignore_db: the server's binlog_ignore_db keeps changes",
+        ),
+    ],
+)
+def test_servers_that_cannot_be_captured(tmp_path: Path, kind: str, options: list[str], expected: str) -> None:
+    with Server(kind, options=options) as server:
+        server.execute("CREATE DATABASE pre", "CREATE TABLE pre.good (id INT PRIMARY KEY)")
+        destination = config(server, tmp_path)
+        with pytest.raises(SourceRefusedError) as caught:
+            require_source(destination, connect(destination.source))
+        assert str(caught.value).startswith(expected)

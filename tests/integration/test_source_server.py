@@ -1,0 +1,155 @@
+"""What a server says of itself and of its tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.config import SourceConfig, TablesConfig
+from cdc.errors import ConfigError, DamagedError, SourceRefusedError, VersionError
+from cdc.source.connection import connect
+from cdc.source.schemas import Schemas, read_schemas
+from cdc.source.server import Connection, binlog_files, clock_and_position, current_position, describe
+from cdc.testing.servers import PASSWORD, Server
+
+
+@pytest.fixture(scope="module", params=["mysql9", "mariadb10", "mariadb11"])
+def source(request: pytest.FixtureRequest) -> Server:
+    server: Server = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def conn(source: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    monkeypatch.setenv("SOURCE_PW", PASSWORD)
+    with connect(SourceConfig(url=source.url, password_env="SOURCE_PW", server_id=7)) as conn:
+        yield conn
+
+
+def test_identity(source: Server, conn: Connection) -> None:
+    info = describe(conn)
+    assert info.flavor == source.url.split(":")[0]
+    assert info.version_info >= (9, 0) if info.flavor == "mysql" else info.version_info >= (10, 11)
+    assert info.server_id == source.port
+    assert len(info.server_uuid) >= 28
+    assert describe(conn) == info
+
+
+def test_positions_move_and_files_follow(source: Server, conn: Connection) -> None:
+    before = current_position(conn)
+    assert before.file == binlog_files(conn)[-1].name
+    source.execute("CREATE DATABASE IF NOT EXISTS moved")
+    assert current_position(conn) > before
+    source.execute("FLUSH BINARY LOGS")
+    after = current_position(conn)
+    assert after.file_number == before.file_number + 1
+    files = binlog_files(conn)
+    assert files[-1].name == after.file
+    assert all(f.size_bytes > 100 for f in files)
+
+
+def test_the_clock_is_read_before_the_position(source: Server, conn: Connection) -> None:
+    source.execute("CREATE DATABASE IF NOT EXISTS moved", "CREATE DATABASE IF NOT EXISTS clocked")
+    first = clock_and_position(conn)
+    assert abs(first.time_us / 1e6 - time.time()) < 5
+    assert first.gtid
+    assert "\n" not in first.gtid
+    source.execute("DROP DATABASE clocked")
+    second = clock_and_position(conn)
+    assert second.position > first.position
+    assert second.time_us > first.time_us
+    assert second.gtid != first.gtid
+
+
+def test_the_session_is_in_utc(conn: Connection) -> None:
+    with conn.cursor() as cursor:
+        cursor.execute("SELECT @@time_zone, @@autocommit")
+        assert cursor.fetchone() == ("+00:00", 1)
+
+
+def test_schemas(source: Server, conn: Connection, tmp_path: Path) -> None:
+    source.execute(
+        "DROP DATABASE IF EXISTS sch",
+        "CREATE DATABASE sch",
+        """CREATE TABLE sch.a (b INT UNSIGNED NOT NULL, a VARCHAR(20) CHARACTER SET latin1 DEFAULT 'x',
+            c ENUM('p','q''r'), d DATETIME(3), g INT AS (b + 1) VIRTUAL, PRIMARY KEY (a, b))""",
+        "CREATE TABLE sch.`two words` (`ä b` BIGINT)",
+        "CREATE TABLE sch.left_out (id INT)",
+        "CREATE VIEW sch.a_view AS SELECT 1 AS one",
+    )
+    found = read_schemas(conn, TablesConfig(include=(r"sch\..*",), exclude=(r".*left_out",)))
+    assert list(found.tables) == ["sch.a", "sch.two words"]
+    table = found.tables["sch.a"]
+    assert table.column_names == ("b", "a", "c", "d", "g")
+    assert table.primary_key == ("a", "b")
+    columns = {c.name: c for c in table.columns}
+    assert (columns["b"].data_type, columns["b"].nullable) == ("int", False)
+    assert "unsigned" in columns["b"].column_type
+    assert columns["a"].charset == "latin1"
+    assert columns["c"].column_type == "enum('p','q''r')"
+    assert columns["d"].column_type == "datetime(3)"
+    assert "VIRTUAL" in columns["g"].extra
+    assert found.tables["sch.two words"].column_names == ("ä b",)
+    assert found.tables["sch.two words"].primary_key == ()
+
+    path = tmp_path / "schemas" / "1.json"
+    found.save(path)
+    assert Schemas.load(path) == found
+    assert [p.name for p in path.parent.iterdir()] == ["1.json"]
+
+
+def test_nothing_included(conn: Connection) -> None:
+    assert read_schemas(conn, TablesConfig(include=(r"no_such\..*", r"mysql\..*"))).tables == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "expected"),
+    [
+        (b"{", DamagedError, "is not a file of table schemas"),
+        (b'{"tables": {"a.b": {"columns": 5}}}', DamagedError, "is not a file of table schemas: tables.a.b.columns"),
+        (b'{"version": 9, "tables": {}}', VersionError, "has format version 9; this Towpath knows 1"),
+        (b'{"version": 9, "more": {}}', VersionError, "has format version 9; this Towpath knows 1"),
+    ],
+)
+def test_a_file_of_schemas_that_is_wrong(tmp_path: Path, text: bytes, error: type[Exception], expected: str) -> None:
+    path = tmp_path / "5.json"
+    path.write_bytes(text)
+    with pytest.raises(error, match=expected):
+        Schemas.load(path)
+    with pytest.raises(DamagedError, match="is missing"):
+        Schemas.load(tmp_path / "6.json")
+
+
+def test_tls_is_verified(source: Server, tmp_path: Path) -> None:
+    """MySQL makes its own certificates, for no host in particular: the authority is accepted, the name is not."""
+    strangers = tmp_path / "none.pem"
+    with pytest.raises(ConfigError, match="is not a file"):
+        connect(SourceConfig(url=source.url, server_id=7, ssl_ca=strangers))
+    if source.kind.name != "mysql9":
+        return
+    authority = source.data / "ca.pem"
+    with pytest.raises(SourceRefusedError, match="the server's certificate is not accepted"):
+        connect(SourceConfig(url=source.url, server_id=7, ssl_ca=authority))
+
+
+def test_password_places(source: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = source.url.split("@")[1]
+    scheme = source.url.split(":")[0]
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", f"mysql://t:{PASSWORD}@elsewhere:1/")
+    connect(SourceConfig(url=f"{scheme}://other@{host}", server_id=7, connection="shop_db")).close()
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", f'{{"login": "t", "password": "{PASSWORD}"}}')
+    connect(SourceConfig(url=f"{scheme}://other@{host}", server_id=7, connection="shop_db")).close()
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", '{"password": "Sesam"')
+    with pytest.raises(ConfigError, match="is neither a URL nor a JSON object") as caught:
+        connect(SourceConfig(url=source.url, server_id=7, connection="shop_db"))
+    assert "Sesam" not in str(caught.value)
+    monkeypatch.delenv("AIRFLOW_CONN_SHOP_DB")
+    with pytest.raises(ConfigError, match="Set AIRFLOW_CONN_SHOP_DB, or use password_env or password_file"):
+        connect(SourceConfig(url=source.url, server_id=7, connection="shop_db"))
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH_VARIABLE is not set"):
+        connect(SourceConfig(url=source.url, server_id=7, password_env="NO_SUCH_VARIABLE"))
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+        connect(SourceConfig(url=source.url, server_id=7, password_file=tmp_path / "none"))

@@ -1,0 +1,229 @@
+"""The command line itself: help, errors, exit codes, and what may not be loaded to show it."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc import __version__, cli
+from cdc.commands import common
+from cdc.errors import ConfigError, SourceUnavailableError, UsageError
+from cdc.log import configure, get_logger, hide_password
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--help")
+    assert (code, err) == (0, "")
+    for name in ("init", "check", "capture", "status", "batch", "apply", "inspect", "decode"):
+        assert f" {name} " in out
+
+
+@pytest.mark.parametrize(
+    "name", ["init", "check", "capture", "status", "batch", "apply", "inspect", "decode", "verify"]
+)
+def test_each_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    code, out, _ = run(capsys, name, "--help")
+    assert code == 0
+    assert f"Usage: cdc {name}" in out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from cdc import cli; assert cli.main(['--help']) == 0;"
+        "heavy = {'numba', 'numpy', 'pyarrow', 'pyspark', 'pymysql', 'deltalake', 'airflow'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"towpath {__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", ["snapshot", "replay", "verify", "maintain"])
+def test_commands_to_come_end_with_a_sentence(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    code, out, err = run(capsys, name, "shop", "shop.orders", "--from", "5")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"cdc: `cdc {name}` is not there yet. ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["fly"], "cdc: No such command 'fly'. See `cdc --help`.\n"),
+        (["init"], "cdc: Missing argument 'URL'. See `cdc init --help`.\n"),
+        (["status", "--jason"], "cdc: No such option: --jason"),
+        (["--log-format", "xml", "status"], "cdc: Invalid value for '--log-format': "),
+    ],
+)
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(expected)
+    assert err.count("\n") == 1
+
+
+def test_no_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "--conf-dir", str(tmp_path / "conf"), "status", "shop", "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"cdc: {tmp_path}/conf: there is no such folder. Write a configuration with `cdc init`")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [
+        (SourceUnavailableError("it\nsleeps", place="source h:1"), 1, "cdc: source h:1: it sleeps\n"),
+        (ConfigError("is wrong", place="f", remedy="Mend it."), 2, "cdc: f: is wrong. Mend it.\n"),
+        (KeyboardInterrupt(), 1, "cdc: Stopped.\n"),
+    ],
+)
+def test_errors_become_a_sentence_and_a_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, expected: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cdc.config.load_destination", fail)
+    assert run(capsys, "status", "shop") == (code, "", expected)
+
+
+def test_an_unexpected_error_leaves_its_traceback_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr("cdc.config.load_destination", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, out, err = run(capsys, "status", "shop")
+    [file] = tmp_path.glob("cdc-*.traceback")
+    assert (code, out) == (1, "")
+    assert err == f"cdc: unexpected ZeroDivisionError: a mistake. The traceback is in {file}; please report it.\n"
+    assert "Traceback" in file.read_text()
+    code, _, err = run(capsys, "-v", "status", "shop")
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_sigterm_ends_a_command_cleanly() -> None:
+    script = (
+        "import sys, time; from cdc import cli, config;"
+        "config.load_destination = lambda *a: (print('ready', flush=True), time.sleep(30));"
+        "sys.exit(cli.main(['status', 'shop']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (1, "cdc: Stopped.\n")
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://u:Sesam@h", "the URL does not begin with mysql:// or mariadb://"),
+        ("mysql://u:Sesam@h:99999", "the URL has no valid host and port"),
+        ("mysql://h", "the URL names no user"),
+        ("mysql://u@", "the URL names no host"),
+        ("mysql://u:Sesam@h/shop", "the URL goes on after the port"),
+        ("binlog:///var/lib/mysql", "binlog files as a source are not there yet"),
+    ],
+)
+def test_init_refuses_a_url(capsys: pytest.CaptureFixture[str], tmp_path: Path, url: str, expected: str) -> None:
+    code, out, err = run(capsys, "--conf-dir", str(tmp_path / "conf"), "init", url, "--target", "./lake")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"cdc: {expected}")
+    assert "Sesam" not in err
+    assert not (tmp_path / "conf").exists()
+
+
+def test_init_refuses_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "shop.yaml").write_text("mine")
+    arguments = ("--conf-dir", str(conf), "init", "mysql://u@h", "--target", "./lake", "--name")
+    code, _, err = run(capsys, *arguments, "shop")
+    assert code == 2
+    assert err.startswith(f"cdc: {conf}/shop.yaml: there is a configuration already, and it is not overwritten")
+    assert (conf / "shop.yaml").read_text() == "mine"
+    code, _, err = run(capsys, *arguments, "../shop")
+    assert code == 2
+    assert err.startswith("cdc: '../shop' cannot be the name of a configuration")
+
+
+def test_init_needs_a_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CDC_SOURCE_PASSWORD", raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    code, _, err = run(capsys, "--conf-dir", str(tmp_path), "init", "mysql://u@h", "--target", "./lake")
+    assert code == 2
+    assert "Set $CDC_SOURCE_PASSWORD" in err
+
+
+def test_logs_go_to_standard_error_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("json")
+    log = get_logger("cdc.somewhere")
+    log.info("connected", url="mysql://u:Sesam@h:1", password="Sesam", token="Sesam", rows=3)
+    log.debug("unseen")
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    entry = json.loads(line)
+    assert entry["event"] == "connected"
+    assert entry["url"] == "mysql://u:***@h:1"
+    assert entry["rows"] == 3
+    assert "Sesam" not in line
+    configure("console", verbose=True)
+    get_logger("cdc.somewhere").debug("seen")
+    assert "seen" in capsys.readouterr().err
+
+
+def test_hide_password() -> None:
+    assert hide_password("from mysql://u:a:b@h to x") == "from mysql://u:***@h to x"
+    assert hide_password("mysql://u@h:3306") == "mysql://u@h:3306"
+
+
+def test_json_takes_what_commands_have(capsys: pytest.CaptureFixture[str]) -> None:
+    from datetime import UTC, datetime
+
+    common.print_json({"at": datetime(2026, 1, 2, tzinfo=UTC), "path": Path("/x"), "set": {2, 1}, "text": "ü"})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"at": "2026-01-02T00:00:00Z", "path": "/x", "set": [1, 2], "text": "ü"}
+    with pytest.raises(TypeError):
+        common.print_json(object())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "0.2 s"), (59, "59 s"), (61, "1 min 1 s"), (93784, "1 d 2 h"), (86400, "1 d")]
+)
+def test_human_seconds(seconds: float, text: str) -> None:
+    assert common.human_seconds(seconds) == text
+
+
+def test_human_bytes() -> None:
+    assert [common.human_bytes(n) for n in (5, 2048, 268435456, 1 << 41)] == ["5 B", "2.0 KiB", "256.0 MiB", "2.0 TiB"]
+
+
+def test_usage_errors_are_permanent() -> None:
+    assert UsageError("x").exit_code == 2

@@ -1,0 +1,304 @@
+"""The framing kernel over streams made by hand: what is kept, how transactions are counted, what stops it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdc.binlog import events
+from cdc.binlog import kernels as k
+from cdc.binlog.file import scan
+from cdc.binlog.framer import EVENT_KINDS, Framer, Judgement
+from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
+from cdc.positions import make_seq
+from cdc.testing.binlog import BinlogBuilder, packets_of
+
+
+class Keeper:
+    """Hooks that keep tables of ``shop`` and collect what comes out."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.rows: list[np.ndarray] = []
+        self.framer: Framer | None = None
+        self.patched: list[int] = []
+
+    def table(self, db: str, table: str) -> int | None:
+        return {"orders": 0, "items": 1}.get(table) if db == "shop" else None
+
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+        return Judgement(query.sql.startswith("ALTER"), ddl=True, table_mask=1)
+
+    def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        assert self.framer is not None
+        self.framer.start_output(0, 0)
+
+    def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
+        assert self.framer is not None
+        self.framer.start_file(rotate.file, rotate.pos, make_seq(0, 1, 0))
+
+    def flush(self, framer: Framer) -> None:
+        self.out += framer.take_output()
+        framer.drop_output()
+        self.rows.append(framer.take_rows())
+
+    def roll(self, framer: Framer) -> None:
+        raise AssertionError("no segment here")
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        self.flush(self.framer)  # type: ignore[arg-type]
+        event = bytearray(self.out[offset : offset + length])
+        event[25] |= 1
+        self.out[offset : offset + length] = events.with_checksum(bytes(event))
+        self.patched.append(offset)
+        return int.from_bytes(self.out[offset + length - 4 : offset + length], "little")
+
+
+def frame(stream: bytes, *, piece: int = 1 << 20, flush_always: bool = True, src_bytes: int = 4 << 20) -> Keeper:
+    """Feed ``stream`` in pieces."""
+    keeper = Keeper()
+    src = np.zeros(src_bytes, dtype=np.uint8)
+    framer = keeper.framer = Framer(src, keeper, packets=True, out_bytes=3 << 20)
+    at = 0
+    while at < len(stream):
+        n = min(piece, len(stream) - at, len(src) - framer.end)
+        src[framer.end : framer.end + n] = np.frombuffer(stream[at : at + n], dtype=np.uint8)
+        framer.fed(n)
+        at += n
+        framer.run()
+        if flush_always:
+            keeper.flush(framer)
+        framer.compact()
+    keeper.flush(framer)
+    return keeper
+
+
+def rows_of(keeper: Keeper) -> np.ndarray:
+    return np.concatenate(keeper.rows)
+
+
+def checksum(events_kept: list[bytes]) -> int:
+    return sum((2 * i + 1) * zlib.crc32(e[:-4]) for i, e in enumerate(events_kept)) & 0xFFFFFFFF
+
+
+def test_keeps_a_transaction_as_it_came() -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1, 2, 3])
+    keeper = frame(log.packets)
+    assert bytes(keeper.out) == b"".join(log.events[1:])
+    (row,) = rows_of(keeper)
+    assert row[k.R_SEQ] == make_seq(0, 1, log.pos)
+    assert (row[k.R_OFFSET], row[k.R_LENGTH]) == (0, len(keeper.out))
+    assert (row[k.R_EVENTS], row[k.R_ROW_EVENTS], row[k.R_FLAGS]) == (5, 1, 0)
+    assert row[k.R_TIME] == log.timestamp * 1_000_000 + 1
+    assert row[k.R_MASK] == 1
+    assert row[k.R_SUM] == checksum(log.events[1:])
+    assert (row[k.R_GTID_NUMBER], row[k.R_GTID_COUNT]) == (1, 1)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 64, 1000])
+def test_pieces_of_any_size_give_the_same(piece: int) -> None:
+    log = BinlogBuilder()
+    for n in range(20):
+        log.transaction("shop" if n % 3 else "other", "orders", list(range(n)))
+        log.query("ALTER TABLE orders ADD c INT") if n == 7 else None
+    whole, pieces = frame(log.packets), frame(log.packets, piece=piece)
+    assert bytes(whole.out) == bytes(pieces.out)
+    real = [rows_of(x)[rows_of(x)[:, k.R_LENGTH] > 0] for x in (whole, pieces)]
+    assert np.array_equal(real[0], real[1])
+
+
+def test_leaves_out_what_is_not_ours_but_moves_on() -> None:
+    log = BinlogBuilder()
+    for n in range(5):
+        log.transaction("other", "orders", [n])
+    keeper = frame(log.packets)
+    assert not keeper.out
+    (row,) = rows_of(keeper)
+    assert row[k.R_FLAGS] == k.FLAG_POSITION
+    assert row[k.R_SEQ] == make_seq(0, 1, log.pos)
+    assert (row[k.R_GTID_NUMBER], row[k.R_GTID_COUNT]) == (5, 5)
+
+
+@pytest.mark.parametrize("flush_first", [False, True])
+def test_statement_end_moves_to_the_last_kept_row_event(flush_first: bool) -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.query("BEGIN")
+    log.table_map("shop", "orders")
+    log.table_map("other", "audit")
+    log.rows("shop", "orders", [1], end=False)
+    kept = len(log.events)
+    log.rows("other", "audit", [9], end=True)
+    log.xid()
+    cut = len(b"".join(packets_of(e) for e in log.events[:kept]))
+    stream = log.packets
+    head = len(stream) - len(b"".join(packets_of(e) for e in log.events))
+    keeper = frame(stream, piece=head + cut if flush_first else len(stream))
+    events_kept = [log.events[1], log.events[2], log.events[3], log.events[5], log.events[7]]
+    patched = bytearray(log.events[5])
+    patched[25] |= 1
+    events_kept[3] = events.with_checksum(bytes(patched))
+    assert bytes(keeper.out) == b"".join(events_kept)
+    assert rows_of(keeper)[0, k.R_SUM] == checksum(events_kept)
+    assert bool(keeper.patched) == flush_first
+
+
+def test_table_maps_of_a_statement_without_rows_of_ours_are_left_out() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.query("BEGIN")
+    log.table_map("shop", "orders")
+    log.rows("shop", "orders", [1])
+    log.table_map("shop", "items")
+    log.table_map("other", "audit")
+    log.rows("other", "audit", [9])
+    log.xid()
+    keeper = frame(log.packets)
+    assert bytes(keeper.out) == b"".join(log.events[i] for i in (1, 2, 3, 4, 8))
+    assert rows_of(keeper)[0, k.R_SUM] == checksum([log.events[i] for i in (1, 2, 3, 4, 8)])
+
+
+def test_an_event_larger_than_every_buffer_passes_through() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.query("BEGIN")
+    log.table_map("shop", "orders")
+    log.rows("shop", "orders", list(range(8_000_000)))  # 40 MB: three packets
+    log.xid()
+    keeper = frame(log.packets)
+    assert bytes(keeper.out) == b"".join(log.events[1:])
+    assert rows_of(keeper)[0, k.R_SUM] == checksum(log.events[1:])
+
+
+def test_an_event_of_exactly_one_full_packet() -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [0])
+    fixed = len(log.events[4]) - 5
+    size = 0xFFFFFF - 1
+    log = BinlogBuilder()
+    log.gtid()
+    log.query("BEGIN")
+    log.table_map("shop", "orders")
+    assert (size - fixed) % 5 in range(5)
+    body_rows = [0] * ((size - fixed) // 5)
+    event = log.rows("shop", "orders", body_rows)
+    pad = size - len(event)
+    log.events.pop()
+    log.pos -= len(event)
+    raw = event[19:-4] + bytes(pad)
+    log.event(event[4], raw)
+    log.xid()
+    assert len(log.events[4]) == size
+    keeper = frame(log.packets)
+    assert bytes(keeper.out) == b"".join(log.events[1:])
+
+
+def test_a_wrong_checksum_stops_the_stream() -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    stream = bytearray(log.packets)
+    stream[-40] ^= 1
+    with pytest.raises(CorruptStreamError, match="checksum"):
+        frame(bytes(stream))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(40, "TRANSACTION_PAYLOAD"), (38, "XA_PREPARE"), (26, "INCIDENT"), (99, "event type 99")]
+)
+def test_refused_events_are_named(kind: int, words: str) -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.event(kind, bytes(30))
+    with pytest.raises(UnsupportedEventError, match=re.escape(words)):
+        frame(log.packets)
+
+
+def test_a_transaction_inside_another_is_an_error() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.gtid()
+    with pytest.raises(CorruptStreamError, match="does not fit"):
+        frame(log.packets)
+
+
+def test_rows_without_their_table_map_are_an_error() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.table_map("shop", "orders")
+    log.events.pop()
+    log.rows("shop", "orders", [1])
+    with pytest.raises(CorruptStreamError, match="without its TABLE_MAP"):
+        frame(log.packets)
+
+
+def test_positions_beyond_four_gibibytes() -> None:
+    keeper = Keeper()
+    log = BinlogBuilder()
+    log.pos = 2**32 - 100
+    log.transaction("shop", "orders", list(range(100)))
+    log.transaction("shop", "orders", [1])
+    src = np.zeros(1 << 21, dtype=np.uint8)
+    framer = keeper.framer = Framer(src, keeper, packets=True, out_bytes=3 << 20)
+    stream = log.packets
+    src[: len(stream)] = np.frombuffer(stream, dtype=np.uint8)
+    framer.fed(len(stream))
+    framer.run()
+    keeper.flush(framer)
+    offsets = [int(r[k.R_SEQ]) & (1 << 34) - 1 for r in rows_of(keeper)]
+    assert offsets[1] == log.pos
+    assert 2**32 < offsets[0] < offsets[1]
+
+
+def test_scan_of_a_file_finds_the_same_transactions(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    for n in range(9):
+        log.transaction("shop", "orders", [n])
+    path = tmp_path / "binlog.000001"
+    path.write_bytes(log.data)
+    found = scan(path)
+    assert found.damage is None and found.end == len(log.data) and found.source_file == "binlog.000001"
+    assert [int(r[k.R_SEQ]) for r in found.rows] == [int(r[k.R_SEQ]) for r in rows_of(frame(log.packets))]
+
+
+def test_scan_ends_at_damage_and_names_it(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    for n in range(3):
+        log.transaction("shop", "orders", [n])
+    data = bytearray(log.data)
+    data[-10] ^= 0x40
+    path = tmp_path / "binlog.000001"
+    path.write_bytes(data)
+    found = scan(path)
+    assert isinstance(found.damage, DamagedError) and "checksum" in str(found.damage)
+    assert len(found.rows) == 2
+
+
+def test_kernel_uncompiled_does_the_same() -> None:
+    log = BinlogBuilder()
+    for n in range(3):
+        log.transaction("shop" if n else "other", "orders", [n])
+    body = b"".join(log.events[1:])
+    results = []
+    for kernel in (k.frame, k.frame.py_func):
+        st = np.zeros(k.STATE_SIZE, dtype=np.int64)
+        st[k.SCAN], st[k.HAS_CRC], st[k.VERIFY], st[k.HOLD] = 1, 1, 1, -1
+        src = np.frombuffer(body, dtype=np.uint8).copy()
+        st[k.IN_END] = len(src)
+        rows = np.zeros((16, k.ROW_WIDTH), dtype=np.int64)
+        keys, values = np.full(64, -1, dtype=np.int64), np.full(64, -1, dtype=np.int64)
+        k.add_table(keys, values, 100, 0)
+        k.add_table(keys, values, 101, 1)
+        with np.errstate(over="ignore"):
+            status = kernel(
+                st, src, np.zeros(64, np.uint8), rows, EVENT_KINDS, keys, values, np.zeros(16, dtype=np.uint8)
+            )
+        assert status == k.NEED_INPUT
+        results.append((rows, st))
+    assert np.array_equal(results[0][0], results[1][0])
+    assert np.array_equal(results[0][1], results[1][1])
+    assert results[0][1][k.N_ROWS] == 3

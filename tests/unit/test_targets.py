@@ -1,0 +1,85 @@
+"""Paths and application ids of Delta tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from cdc.errors import UsageError
+from cdc.targets import application_id, encode_name, read_position, split_table, table_path
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("orders_2$-X", "orders_2$-X"),
+        ("..", "%2E%2E"),
+        ("a/b", "a%2Fb"),
+        ("a b~%", "a%20b%7E%25"),
+        ("käse", "k%C3%A4se"),
+    ],
+)
+def test_names_are_percent_encoded(name: str, folder: str) -> None:
+    assert encode_name(name) == folder
+
+
+def test_table_path_takes_folders_and_uris() -> None:
+    assert table_path("/lake/", "shop", "orders") == "/lake/shop/orders"
+    assert table_path("s3a://bucket/lake", "shop", "a.b") == "s3a://bucket/lake/shop/a%2Eb"
+    with pytest.raises(UsageError):
+        table_path("/lake", "shop", "")
+
+
+def test_application_id() -> None:
+    assert application_id("shop", "db.orders", 2) == "towpath:shop:db.orders:2"
+
+
+def test_split_table() -> None:
+    assert split_table("shop.a.b") == ("shop", "a.b")
+    with pytest.raises(UsageError, match="Write it as"):
+        split_table("shop")
+
+
+def write(path: Path, generation: str | None, application: str, seq: int) -> None:
+    path.mkdir(parents=True)
+    properties = CommitProperties(app_transactions=[Transaction(application, seq)])
+    write_deltalake(str(path), pa.table({"id": [1]}), commit_properties=properties)
+    if generation is not None:  # deltalake refuses to set properties that it does not know; Spark sets it
+        log = path / "_delta_log" / "00000000000000000000.json"
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in actions:
+            if "metaData" in action:
+                action["metaData"]["configuration"]["towpath.generation"] = generation
+        log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_position_of_a_table_is_read_without_spark(tmp_path: Path) -> None:
+    write(tmp_path / "orders", None, "towpath:shop:shop.orders:0", 77)
+    write(tmp_path / "items", "3", "towpath:shop:shop.items:3", 78)
+    found = read_position(str(tmp_path / "orders"), "shop", "shop.orders")
+    assert (found.applied_seq, found.delta_version, found.generation, found.note) == (77, 0, 0, None)
+    found = read_position((tmp_path / "items").as_uri(), "shop", "shop.items")
+    assert (found.applied_seq, found.delta_version, found.generation) == (78, 0, 3)
+    assert read_position(str(tmp_path / "orders"), "other", "shop.orders").applied_seq is None
+
+
+def test_position_behind_a_percent_sign(tmp_path: Path) -> None:
+    write(tmp_path / "made", None, "towpath:shop:shop.a.b:0", 79)
+    (tmp_path / "made").rename(tmp_path / "a%2Eb")
+    assert read_position(str(tmp_path / "a%2Eb"), "shop", "shop.a.b").applied_seq == 79
+    assert read_position(f"file://{tmp_path}/a%252Eb", "shop", "shop.a.b").applied_seq == 79
+
+
+def test_what_is_no_table_is_noted(tmp_path: Path) -> None:
+    assert read_position(str(tmp_path / "none"), "shop", "shop.none").note == "not there yet"
+    log = tmp_path / "bad" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("{nonsense")
+    found = read_position(str(tmp_path / "bad"), "shop", "shop.bad")
+    assert found.applied_seq is None
+    assert found.note is not None
+    assert found.note.startswith("cannot be read: ")
