@@ -100,9 +100,9 @@ def stop() -> None:
     process = _submitted
     pids = [process.pid] if process is not None and process.poll() is None else []
     if "spark_jobs.session" in sys.modules:
-        from spark_jobs.session import driver_pid
+        from spark_jobs import driver
 
-        pid = driver_pid()
+        pid = driver.pid()
         pids += [pid] if pid is not None else []
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError, ConfigError, RetryableError
+from spark_jobs import driver
 from spark_jobs.failures import first_line
 
 if TYPE_CHECKING:
@@ -135,16 +136,17 @@ def from_submit() -> SparkSession:
 
 
 def _start(config: SparkConfig) -> SparkSession:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     _quiet_python()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = worker_path()
-    builder = SparkSession.builder.appName("towpath").master(config.master)
-    for key, value in settings(config).items():
-        builder = builder.config(key, value)
+    conf = SparkConf(loadDefaults=False).setAppName("towpath").setMaster(config.master)
+    conf.setAll(list(settings(config).items()))
     try:
-        return builder.getOrCreate()
+        driver.start(conf)
+        return SparkSession.builder.getOrCreate()
     except CdcError:
         raise
     except Exception as error:
@@ -169,6 +171,7 @@ def _connect(config: SparkConfig) -> SparkSession:
         _ = session.version
         return session
     except Exception as error:
+        discard()
         raise RetryableError(
             f"the Spark Connect server does not answer: {first_line(error)}",
             place=f"spark.remote {config.remote}",
@@ -197,51 +200,17 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def driver_pid() -> int | None:
-    """The process id of this process's own driver JVM."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    return process.pid if process is not None and process.poll() is None else None
-
-
 def discard() -> None:
     """Forget every session of this process: end those on a Connect server, and kill the JVM that was started here."""
     for warm in _warm.values():
         warm.tables.close()
         if is_connect(warm.spark):
-            _ignore_errors(warm.spark.stop)
+            driver.ignore_errors(warm.spark.stop)
     _warm.clear()
-    if "pyspark" not in sys.modules:
-        return
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    context: Any = SparkContext._active_spark_context
-    gateway: Any = SparkContext._gateway
-    if gateway is None:
-        return
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.kill()
-        process.wait()
-    if context is not None and context._accumulatorServer is not None:
-        _ignore_errors(context._accumulatorServer.shutdown)
-    _ignore_errors(gateway.shutdown)
-    SparkContext._active_spark_context = None
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
-
-
-def _ignore_errors(call: Any) -> None:
-    """Closing what is broken may fail in any way, and there is nothing to be done about it."""
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001
-        logging.getLogger(__name__).debug("closing a broken session: %s", error)
+    # A session on a Connect server leaves this behind, and no session of this process's own could be started after it.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    if "pyspark" in sys.modules:
+        driver.kill()
 
 
 def forget_transaction(spark: SparkSession) -> None:
@@ -278,7 +247,7 @@ class TableSessions:
         try:
             yield session
         finally:
-            _ignore_errors(lambda: forget_transaction(session.spark))
+            driver.ignore_errors(lambda: forget_transaction(session.spark))
             self._idle.put(session)
 
     def _new(self) -> TableSession:
@@ -300,6 +269,6 @@ class TableSessions:
         """End the sessions on a Connect server; those of this process live and die with their parent."""
         for session in self._made:
             if is_connect(session.spark):
-                _ignore_errors(session.spark.stop)
+                driver.ignore_errors(session.spark.stop)
         self._made.clear()
         self._idle = queue.SimpleQueue()

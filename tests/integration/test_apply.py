@@ -28,7 +28,7 @@ from cdc.errors import (
 from cdc.store.base import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
-from spark_jobs import merge, session
+from spark_jobs import driver, merge, session
 from tests.integration.apply_support import OWNER, PASSWORD, Loop
 
 Database = Callable[[Server], str]
@@ -223,7 +223,7 @@ def test_a_dead_driver_fails_the_batch_and_the_next_run_has_a_new_one(
     loop.apply()
 
     def kill(table: str) -> None:
-        pid = session.driver_pid()
+        pid = driver.pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
 

@@ -20,7 +20,10 @@ OWN = "_op TINYINT, _seq BIGINT, _row BIGINT, _commit_time TIMESTAMP, _gtid STRI
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1", "spark.driver.memory": "1g"}
+    conf = {
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m",
+        "spark.driver.memory": "1g",
+    }
     yield session.acquire(SparkConfig(master="local[1]", conf=conf)).spark
     session.discard()
 
