@@ -8,7 +8,8 @@ The tree; the first level answers whether trying again may help::
     │   ├── CorruptStreamError           bytes from the network fail their checksum
     │   ├── LeaseHeldError               another owner holds the batch, the destination or the lock
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
-    │   └── StorageError                 the disk is full, a write or fsync failed
+    │   ├── StorageError                 the disk is full, a write or fsync failed
+    │   └── ChannelFullError             a channel has no room for what is committed, or cannot be made smaller
     └── PermanentError                 exit code 2
         ├── UsageError                   a command or call that makes no sense
         ├── ConfigError                  the configuration file
@@ -20,6 +21,9 @@ The tree; the first level answers whether trying again may help::
         │   └── UnsupportedDdlError
         ├── DamagedError                 a segment, index, meta file or manifest fails its check
         ├── VersionError                 a file was written by a newer Towpath
+        ├── StoreLimitError              a transaction that the store could never hold
+        ├── StoreClosedError             a call to a store or channel that was closed
+        ├── TransactionStateError        a channel's transaction used in a wrong state, or left open
         ├── BatchError                   the batch protocol was not followed
         │   ├── BatchOrderError            ack or rollback of another than the first outstanding batch
         │   └── TokenError                 a token that is wrong, replaced or expired
@@ -79,6 +83,10 @@ class StorageError(RetryableError):
     """The operating system refused a write, a flush or a read."""
 
 
+class ChannelFullError(RetryableError):
+    """A channel has no room within its keep-alive time; nothing of the transaction was put."""
+
+
 class PermanentError(CdcError):
     """Trying again will not help: something has to be changed first."""
 
@@ -124,6 +132,18 @@ class DamagedError(PermanentError):
 
 class VersionError(PermanentError):
     """A file carries a format version that this Towpath does not know."""
+
+
+class StoreLimitError(PermanentError):
+    """A transaction is larger than the store could ever hold; nothing was put."""
+
+
+class StoreClosedError(PermanentError):
+    """The store or channel was closed, perhaps while the call waited."""
+
+
+class TransactionStateError(PermanentError):
+    """A channel's transaction was used in a wrong state, or left open."""
 
 
 class BatchError(PermanentError):
