@@ -17,7 +17,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill bench demo lock clean
+.PHONY: help install lint format test test-unit test-kill test-soak bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -47,6 +47,11 @@ test-unit: install ## the tests that need neither servers nor Spark (seconds)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
 	@$(WITH_JAVA) TOWPATH_KILLS=$(KILLS) $(PY) -m pytest tests/fault -v $(ARGS)
+
+test-soak: install ## store, meta and standby at length: 200 kills of a writer, 200,000 random steps, every byte
+	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 \
+		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
+		tests/unit/test_crash_bytes.py tests/unit/test_recovery.py -v $(ARGS)
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)

@@ -1,6 +1,6 @@
 """``make bench``: every benchmark, one after the other, each with its table.
 
-python -m benchmarks [capture|decode|apply …]
+python -m benchmarks [capture|store|memory_ring|decode|apply …]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("capture", "decode", "apply")
+NAMES = ("capture", "store", "memory_ring", "decode", "apply")
 
 
 def main() -> int:

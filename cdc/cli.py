@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from cdc import __version__
-from cdc.commands import apply, batch, capture, check, decode, init, inspect, later, status
+from cdc.commands import apply, batch, capture, check, decode, init, inspect, later, maintain, standby, status
 from cdc.commands.common import Globals
 from cdc.errors import CdcError
 
@@ -76,7 +76,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, apply, status, batch, inspect, decode, later):
+for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
     _module.register(app)
 
 

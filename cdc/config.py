@@ -14,10 +14,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from cdc.config_retain import DiskConfig, RetainConfig
 from cdc.config_source import SourceConfig, StartPosition
+from cdc.config_standby import StandbyConfig
 from cdc.config_text import explain, read_yaml
 from cdc.config_values import DurationS, FilledPath, FilledText, Section, WaitS, Whole
 from cdc.errors import ConfigError
+from cdc.store.policy import FlushPolicy
 
 __all__ = [
     "SYSTEM_SCHEMAS",
@@ -26,10 +29,12 @@ __all__ = [
     "ApplyOverrides",
     "BatchConfig",
     "DestinationConfig",
+    "DiskConfig",
     "MetaConfig",
     "RetainConfig",
     "SourceConfig",
     "SparkConfig",
+    "StandbyConfig",
     "StartPosition",
     "StoreConfig",
     "TablesConfig",
@@ -113,9 +118,7 @@ class TablesConfig(Section):
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
-class RetainConfig(Section):
-    acked_for: DurationS | None = 72 * 3600.0
-    max_bytes: Whole | None = Field(default=None, gt=0)
+_ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
 
 
 class StoreConfig(Section):
@@ -124,8 +127,21 @@ class StoreConfig(Section):
     kind: Literal["file", "memory"] = "file"
     path: FilledPath
     flush: Literal["sync", "async"] = "sync"
+    """``sync``: what is stored is made durable at once. ``async``: by the three keys below; readers see only what is
+    durable either way."""
+    flush_interval_s: DurationS = 0.5
+    """So long after a flush comes the next one, if ``flush_least_pages`` pages of 4 KiB wait for it …"""
+    flush_least_pages: Whole = Field(default=4, ge=0)
+    flush_thorough_interval_s: DurationS = 10.0
+    """… and so long after it, however little waits."""
+    slow_flush_s: DurationS = 0.5
+    """A flush that takes longer is logged."""
     segment_bytes: Whole = Field(default=268435456, ge=65536, le=2**40)
     retain: RetainConfig = RetainConfig()
+    stage: str | None = None
+    """URI below which a batch's byte ranges are copied, for executors that do not see ``path``; None: they do."""
+    disk: DiskConfig = DiskConfig()
+    standby: StandbyConfig = StandbyConfig()
 
     @field_validator("kind")
     @classmethod
@@ -134,12 +150,44 @@ class StoreConfig(Section):
             raise ValueError("a memory store lives inside one process; capture and DAGs need kind: file")
         return kind
 
-    @field_validator("flush")
+    @model_validator(mode="after")
+    def _flush_keys(self) -> Self:
+        given = [key for key in _ASYNC_KEYS if key in self.model_fields_set]
+        if self.flush == "sync" and given:
+            raise ValueError(f"{given[0]} means nothing with flush: sync; remove it, or write flush: async")
+        if self.flush_thorough_interval_s < self.flush_interval_s:
+            raise ValueError(
+                f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
+                f" {self.flush_interval_s:g}; it is when everything is flushed, so make it the larger of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _standby_has_only_what_is_flushed(self) -> Self:
+        if self.standby.role == "sync_master" and self.flush == "async":
+            raise ValueError(
+                "flush: async and standby.role: sync_master contradict each other: a standby gets what is on the disk, "
+                "so a put would wait for the flush; use flush: sync, or async_master"
+            )
+        return self
+
+    @property
+    def flush_policy(self) -> FlushPolicy:
+        """As the writer takes it."""
+        return FlushPolicy(
+            self.flush,
+            interval_s=self.flush_interval_s,
+            least_pages=self.flush_least_pages,
+            thorough_interval_s=self.flush_thorough_interval_s,
+            slow_flush_s=self.slow_flush_s,
+        )
+
+    @field_validator("stage")
     @classmethod
-    def _flush(cls, flush: str) -> str:
-        if flush == "async":
-            raise ValueError("asynchronous flush is not there yet; use sync")
-        return flush
+    def _stage(cls, stage: str | None) -> str | None:
+        if stage is not None and not re.fullmatch(r"file:///.+|(?!file:)[A-Za-z][A-Za-z0-9+.-]*://.+", stage):
+            raise ValueError("is no URI; write file:///shared/stage or s3://bucket/stage")
+        return stage
 
 
 class MetaConfig(Section):
@@ -147,15 +195,59 @@ class MetaConfig(Section):
 
     kind: Literal["file", "memory", "zookeeper"] = "file"
     path: FilledPath
+    """Folder of the manifests, and of the meta file where that is the kind."""
+    hosts: FilledText | None = None
+    """ZooKeeper's servers: ``h1:2181,h2:2181``."""
+    root: FilledText = "/otter/canal"
+    """ZooKeeper's node below which ``destinations/{destination}`` lies."""
+    flush: Literal["sync", "period"] = "sync"
+    period_s: DurationS = 1.0
 
     @field_validator("kind")
     @classmethod
     def _kind(cls, kind: str) -> str:
         if kind == "memory":
             raise ValueError("a memory meta lives inside one process; capture and DAGs need kind: file")
-        if kind == "zookeeper":
-            raise ValueError("ZooKeeper meta is not there yet; use kind: file")
         return kind
+
+    @field_validator("flush")
+    @classmethod
+    def _flush(cls, flush: str) -> str:
+        if flush == "period":
+            raise ValueError(
+                "a meta stored by period lives in the memory of one process; capture, apply and DAGs are many, so use "
+                "sync (a program of your own may use cdc.meta.mixed.MixedMeta)"
+            )
+        return flush
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts(cls, hosts: str | None) -> str | None:
+        if hosts is not None and not re.fullmatch(rf"{_ZOOKEEPER}(,{_ZOOKEEPER})*", hosts):
+            raise ValueError("must be ZooKeeper's servers, like h1:2181,h2:2181")
+        return hosts
+
+    @field_validator("root")
+    @classmethod
+    def _root(cls, root: str) -> str:
+        if not re.fullmatch(r"(/[^/\s]+)+", root) or {".", ".."} & set(root.split("/")):
+            raise ValueError("must be the path of a node, like /otter/canal")
+        return root
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.kind == "zookeeper" and self.hosts is None:
+            raise ValueError("kind zookeeper needs hosts; add hosts: h1:2181,h2:2181")
+        if self.kind != "zookeeper":
+            for key in ("hosts", "root"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key} belongs to kind: zookeeper; remove it, or change kind")
+        if "period_s" in self.model_fields_set:
+            raise ValueError("period_s belongs to flush: period; remove it")
+        return self
+
+
+_ZOOKEEPER = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 
 
 class BatchConfig(Section):
@@ -166,6 +258,8 @@ class BatchConfig(Section):
     max_row_events: Whole | None = Field(default=None, gt=0)
     max_wait_s: WaitS = 5.0
     """How long get waits for a first transaction."""
+    until_wait_s: WaitS = 60.0
+    """How long get with a time limit waits until the store is known to be complete up to then."""
     lease_s: DurationS = 3600.0
 
 
@@ -231,6 +325,9 @@ class AirflowConfig(Section):
     capture_for: DurationS = 3600.0
     """A capture run ends cleanly after so long; the next one starts at once."""
     retries: Whole = Field(default=3, ge=0)
+    until: Literal["interval_end", "none"] = "none"
+    """``interval_end``: a run applies exactly what was committed before the end of its data interval, in as many
+    batches as that takes; ``none``: it applies one batch of what is there."""
 
 
 class DestinationConfig(Section):
@@ -335,6 +432,10 @@ def parse(text: str, file: Path) -> DestinationConfig:
     if config.source.password_file is not None:
         source = config.source.model_copy(update={"password_file": _below(file.parent, config.source.password_file)})
         config = config.model_copy(update={"source": source})
+    standby = config.store.standby
+    if standby.secret_file is not None:
+        standby = standby.model_copy(update={"secret_file": _below(file.parent, standby.secret_file)})
+        config = config.model_copy(update={"store": config.store.model_copy(update={"standby": standby})})
     _check_places(config, file)
     config._name, config._file = file.stem, file
     return config
@@ -343,6 +444,8 @@ def parse(text: str, file: Path) -> DestinationConfig:
 def _check_places(config: DestinationConfig, file: Path) -> None:
     """Store, meta and tables must not lie in each other: each owns the names in its folder."""
     places = [("store.path", config.store.path), ("meta.path", config.meta.path)]
+    if config.store.stage is not None and config.store.stage.startswith("file://"):
+        places.append(("store.stage", Path(config.store.stage.removeprefix("file://"))))
     if "://" not in config.apply.target:
         places.append(("apply.target", Path(config.apply.target)))
     for number, (key, path) in enumerate(places):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cdc import files
 from cdc.errors import CdcError, ConfigError, LeaseHeldError, StorageError
 
 _UNUSABLE = {errno.EACCES, errno.EEXIST, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
@@ -22,30 +23,40 @@ _UNUSABLE = {errno.EACCES, errno.EEXIST, errno.EPERM, errno.EROFS, errno.ENOTDIR
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Make ``data`` the whole content of ``path``: a reader sees the old or the new content, never a mixture,
     and after the return the new one is on disk (if ``durable``; else a power cut may lose it). The folder must
-    exist. Two writers of one path need a lock."""
+    exist. Two writers of one path need a lock. Where it raises, the old content is there, unless it was the folder
+    that could not be synced: then it is one of both."""
     temporary = path.with_name(f".{path.name}.new")
     with storage_errors(path):
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
+            fd = files.layer.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                files.write_all(fd, data)
                 if durable:
-                    os.fsync(file.fileno())
-            temporary.replace(path)
+                    files.layer.fsync(fd)
+            finally:
+                files.layer.close(fd)
+            files.layer.replace(temporary, path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the first error is the one to tell; what is left is overwritten
+                files.layer.unlink(temporary)
             raise
         if durable:
             sync_folder(path.parent)
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file durably; it may be gone already."""
+    with storage_errors(path):
+        try:
+            files.layer.unlink(path)
+        except FileNotFoundError:
+            return
+        sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
-    """Put the folder's list of names on disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Put the folder's list of names on disk. Raises OSError."""
+    files.layer.sync_folder(folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -55,7 +66,7 @@ def make_folder(folder: Path) -> None:
         missing = missing[: next((i for i, f in enumerate(missing) if f.is_dir()), len(missing))]
         for each in reversed(missing):
             try:
-                each.mkdir(exist_ok=True)
+                files.layer.mkdir(each)
             except FileNotFoundError:  # the folder above is there, but takes none: /proc, for one
                 raise PermissionError(errno.EPERM, "no folder can be made there", str(each)) from None
             sync_folder(each.parent)

@@ -7,8 +7,11 @@ The tree; the first level answers whether trying again may help::
     │   ├── SourceUnavailableError       no connection, or it broke
     │   ├── CorruptStreamError           bytes from the network fail their checksum
     │   ├── LeaseHeldError               another owner holds the batch, the destination or the lock
+    │   ├── StoreIncompleteError         the store is not known to hold all that was committed before the time limit
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
     │   ├── StorageError                 the disk is full, a write or fsync failed
+    │   ├── PeerUnavailableError         the other end of a connection is gone, or does not answer
+    │   ├── MetaUnavailableError         ZooKeeper cannot be reached, or the session with it was lost
     │   └── ChannelFullError             a channel has no room for what is committed, or cannot be made smaller
     └── PermanentError                 exit code 2
         ├── UsageError                   a command or call that makes no sense
@@ -25,6 +28,7 @@ The tree; the first level answers whether trying again may help::
         ├── StoreClosedError             a call to a store or channel that was closed
         ├── TransactionStateError        a channel's transaction used in a wrong state, or left open
         ├── BatchError                   the batch protocol was not followed
+        │   ├── CutOffError                retention removed what this reader has not read
         │   ├── BatchOrderError            ack or rollback of another than the first outstanding batch
         │   └── TokenError                 a token that is wrong, replaced or expired
         └── TargetError                  the Delta table is not what it must be
@@ -75,12 +79,24 @@ class LeaseHeldError(RetryableError):
     """Somebody else owns the batch, the destination or the lock; the message names owner and expiry."""
 
 
+class StoreIncompleteError(RetryableError):
+    """The store is not known to hold everything that was committed before a time limit; says up to when it is."""
+
+
 class MergeFailedError(RetryableError):
     """A batch could not be merged and was rolled back."""
 
 
 class StorageError(RetryableError):
     """The operating system refused a write, a flush or a read."""
+
+
+class PeerUnavailableError(RetryableError):
+    """The store at the other end, master or standby, cannot be reached, or the connection to it broke."""
+
+
+class MetaUnavailableError(RetryableError):
+    """The meta cannot be reached, or the right to change it was lost; it holds the old state or the new, no mixture."""
 
 
 class ChannelFullError(RetryableError):
@@ -148,6 +164,10 @@ class TransactionStateError(PermanentError):
 
 class BatchError(PermanentError):
     """The batch protocol was not followed."""
+
+
+class CutOffError(BatchError):
+    """Retention removed transactions that this reader has not read; the message names the gap."""
 
 
 class BatchOrderError(BatchError):

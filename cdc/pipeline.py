@@ -12,73 +12,53 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cdc.errors
 from cdc.batches.manifest import TableResult
-from cdc.errors import CdcError, MergeFailedError
-from cdc.log import get_logger
+from cdc.errors import MergeFailedError
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
 
-_log = get_logger(__name__)
-_POLL_S = 0.25
 _submitted: subprocess.Popen[str] | None = None
 
 
 def fetch(
-    config: DestinationConfig, owner: str, until: datetime | None = None, wait_s: float | None = None
+    config: DestinationConfig,
+    owner: str,
+    until: datetime | None = None,
+    wait_s: float | None = None,
+    *,
+    ahead: bool = False,
 ) -> Lease | None:
     """Take the next batch; None when there is nothing within ``wait_s`` (default: ``batch.max_wait_s``).
 
-    ``until`` (aware): only what was committed before. It is waited for that the store is known to be complete up to
-    then; if that does not come, a warning says up to when it is, and what is there is taken. Raises LeaseHeldError.
+    ``until`` (aware): only what was committed before; None then says that all of it was taken. Where the store has
+    nothing more from before, and is not known to be complete up to then within ``wait_s`` (default:
+    ``batch.until_wait_s``), raises StoreIncompleteError. ``ahead``: the batch after the outstanding ones. Raises
+    LeaseHeldError.
     """
-    from cdc.batches.service import BatchService, limits_of
+    from cdc.batches.service import BatchService
 
-    limits = None
-    if until is not None:
-        until_us = int(until.timestamp() * 1_000_000)
-        limits = limits_of(config.batch, until_us)
-        _wait_until_complete(config, until_us, config.batch.max_wait_s if wait_s is None else wait_s)
-        wait_s = 0.0
-    return BatchService(config).get(owner, limits=limits, wait_s=wait_s)
-
-
-def _wait_until_complete(config: DestinationConfig, until_us: int, wait_s: float) -> None:
-    from cdc.store.reader import StoreReader
-
-    reader = StoreReader(config.store.path)
-    deadline = time.monotonic() + wait_s
-    while True:
-        state = reader.capture_state()
-        complete_us = state.complete_until_us if state is not None else 0
-        if complete_us >= until_us:
-            return
-        if time.monotonic() >= deadline:
-            known = datetime.fromtimestamp(complete_us / 1e6, UTC).isoformat() if complete_us else None
-            _log.warning("the store is not known to be complete up to the limit", complete_until=known)
-            return
-        time.sleep(_POLL_S)
+    return BatchService(config).get(owner, wait_s=wait_s, until=until, ahead=ahead)
 
 
 def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    """Merge the batch; one result per table. The lease is renewed meanwhile.
+    """Merge the batch; one result per table. The lease is renewed meanwhile; when it is lost, the merge is stopped.
 
-    Raises MergeFailedError (also when the driver was killed), or the PermanentError of the table that failed. The batch
-    stays outstanding: :func:`finalize` rolls it back.
+    Raises MergeFailedError (also when the driver was killed), TokenError when the lease was lost, or the
+    PermanentError of the table that failed. The batch stays outstanding: :func:`finalize` rolls it back.
     """
+    from cdc.batches.renewal import renewed
+    from cdc.batches.service import BatchService
     from spark_jobs.session import in_process
 
-    with _renewed(config, lease):
+    # On a Connect server nothing can be killed from here: there the check before each statement stops the merge.
+    with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
         if config.spark.remote is not None or in_process(config.spark):
             return _merge_here(config, lease)
         return _submit(config, lease)
@@ -95,6 +75,14 @@ def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = N
         service.rollback(manifest.batch, lease.token, subscriber=manifest.subscriber)
 
 
+def release(config: DestinationConfig, owner: str) -> list[int]:
+    """Roll back whatever this owner has outstanding, token or not; the ids of those batches. For who is the owner's
+    only process, and finds that one before it was killed between two batches."""
+    from cdc.batches.service import BatchService
+
+    return BatchService(config).release(owner)
+
+
 def stop() -> None:
     """Kill the driver that this process has started, at once; a merge under way fails. Safe in signal handlers."""
     process = _submitted
@@ -106,29 +94,6 @@ def stop() -> None:
         pids += [pid] if pid is not None else []
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def _renewed(config: DestinationConfig, lease: Lease) -> Iterator[None]:
-    """Prolong the lease every third of its length until the block ends."""
-    from cdc.batches.service import BatchService
-
-    service, done = BatchService(config), threading.Event()
-
-    def renew() -> None:
-        while not done.wait(config.batch.lease_s / 3):
-            try:
-                service.renew(lease.manifest.batch, lease.token, subscriber=lease.manifest.subscriber)
-            except CdcError as error:  # the next check before a statement will say so where it matters
-                _log.warning("the lease was not renewed", batch=lease.manifest.batch, reason=str(error))
-
-    thread = threading.Thread(target=renew, name="renew-lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:

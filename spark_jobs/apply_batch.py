@@ -86,17 +86,26 @@ def run(
 def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[], None]) -> Plan:
     """Read what the batch holds; needs no Spark. Raises UnsupportedDdlError for a statement that cannot be applied."""
     from cdc.decode import layouts
-    from cdc.source.schemas import Schemas
 
     check()
-    schemas = Schemas.load(Path(manifest.schema_path)) if manifest.schema_path else None
+    schemas = _schemas(manifest)
     effects = ddl.effects(config, manifest) if manifest.ddl else []
     found = layouts(manifest.ranges, manifest.tables)
     tables = [t for t in manifest.tables if t in found or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # A table that is included exists in the lake, even when it is empty.
-        tables += [t for t in sorted(schemas.tables) if t not in tables]
+        tables += [t for t in sorted(schemas.tables) if t not in tables and manifest.wants(t)]
     return Plan(config, manifest, check, found, schemas, effects, tuple(tables))
+
+
+def _schemas(manifest: Manifest) -> Schemas | None:
+    from cdc.source.schemas import Schemas
+    from cdc.store.staged import local_copy
+
+    if manifest.schema_path is None:
+        return None
+    with local_copy(manifest.schema_path) as path:
+        return Schemas.load(path)
 
 
 def run_plan(plan: Plan, sessions: TableSessions) -> list[TableResult]:

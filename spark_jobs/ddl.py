@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
@@ -32,7 +31,7 @@ _CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
 def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]:
     """The DDL statements in the ranges, as their text and what it means."""
     for part in ranges:
-        found = open_range(Path(part.path), part.offset, part.length)
+        found = open_range(part.path, part.offset, part.length)
         at, end = part.offset, part.offset + part.length
         while at < end:
             header = parse_header(found.buf[at : at + _HEADER_SIZE].tobytes())
@@ -51,7 +50,9 @@ def effects(config: DestinationConfig, manifest: Manifest) -> list[Effect]:
     result: list[Effect] = []
     for sql, statement in statements(manifest.ranges):
         for effect in statement.effects:
-            if effect.table is not None and not config.tables.includes(*effect.table):
+            if effect.table is not None and not (
+                config.tables.includes(*effect.table) and manifest.wants(".".join(effect.table))
+            ):
                 continue
             if effect.kind in ("unsupported", "replace"):
                 raise _refusal(sql, effect, manifest)

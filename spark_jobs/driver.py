@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import threading
 from collections import deque
 from typing import IO, TYPE_CHECKING, Any
@@ -54,7 +55,9 @@ def start(conf: SparkConf) -> None:
     finally:
         if writing >= 0:
             os.close(writing)
-    SparkContext(conf=conf, gateway=gateway)
+    context: Any = SparkContext(conf=conf, gateway=gateway)
+    # A thread of this process takes the JVM's counters: where that dies, the thread would print its own exception.
+    context._accumulatorServer.handle_error = _note_broken_connection
 
 
 def _relay(lines: IO[str], last: deque[str]) -> None:
@@ -64,6 +67,13 @@ def _relay(lines: IO[str], last: deque[str]) -> None:
             if text := line.strip():
                 last.append(text)
                 log.debug("spark", line=text)
+
+
+def _note_broken_connection(_request: Any, address: Any) -> None:
+    """In place of :meth:`socketserver.BaseServer.handle_error`, which prints the exception under way."""
+    logging.getLogger(__name__).debug(
+        "the driver broke the connection of its counters %s: %r", address, sys.exception()
+    )
 
 
 def pid() -> int | None:

@@ -194,6 +194,12 @@ def _quiet_python() -> None:
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_from_py4j)  # adding it again is nothing
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    """Py4J tells the root logger, with a traceback, of each call that a dead JVM does not answer."""
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 def is_connect(spark: SparkSession) -> bool:

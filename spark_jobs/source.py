@@ -37,7 +37,7 @@ _MARKED = re.compile(_MARK + r"(\{.*?\}):end")
 
 @dataclass
 class Piece(InputPartition):
-    """Whole transactions of one segment that one task reads."""
+    """Whole transactions of one segment, or of a staged one, that one task reads."""
 
     path: str
     offset: int
@@ -79,7 +79,7 @@ class ChangesReader(DataSourceReader):
         with _marked_errors():
             self._check_version()
             for batch in decode_range(
-                Path(piece.path),
+                piece.path,
                 piece.offset,
                 piece.length,
                 table=self._options["table"],
@@ -130,11 +130,11 @@ def _ranges(options: dict[str, str]) -> tuple[ByteRange, ...]:
 
 def split(ranges: tuple[ByteRange, ...], after_seq: int, size_bytes: int) -> list[Piece]:
     """Cut ranges between transactions into pieces of about ``size_bytes``, without what lies up to ``after_seq``."""
-    from cdc.store.index import read_entries
+    from cdc.store.staged import staged_entries
 
     pieces: list[Piece] = []
     for part in ranges:
-        entries = read_entries(Path(part.path), part.offset, part.length)
+        entries = staged_entries(part.path, part.offset, part.length)
         entries = entries[entries["seq"] > after_seq]
         starts, ends = entries["offset"], entries["offset"] + entries["length"]
         first = 0

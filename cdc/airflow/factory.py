@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow.sdk import DAG, get_parsing_context
+from airflow.timetables.interval import DeltaDataIntervalTimetable
 
 from cdc.airflow.operators import CaptureOperator, FetchOperator, FinalizeOperator, MergeOperator
 from cdc.config import AirflowConfig, destinations, load
@@ -91,18 +92,22 @@ def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
 
 
 def apply_dag(dag_id: str, name: str, file: Path) -> DAG:
-    """``fetch >> merge >> finalize``, one batch per run, every ``airflow.apply_every``."""
+    """``fetch >> merge >> finalize``, every ``airflow.apply_every``: one batch per run, or the run's data interval."""
     settings, error = _settings(file)
+    every = timedelta(seconds=settings.apply_every)
+    what = "a batch" if settings.until == "none" else "what was committed before the end of each run's interval"
     dag = DAG(
         dag_id,
-        schedule=timedelta(seconds=settings.apply_every),
+        # A bare timedelta makes intervals without length in Airflow 3; their end is right, but nobody sees what a run
+        # applies.
+        schedule=every if settings.until == "none" else DeltaDataIntervalTimetable(every),
         start_date=START,
         catchup=False,
         # The owner of a batch is the DAG, so two runs at once would take each other's batch away.
         max_active_runs=1,
         default_args=_task_defaults(settings),
         tags=_tags("apply", name, error),
-        doc_md=error or f"Merges a batch of `{name}` into the Delta tables, then acks it or rolls it back.",
+        doc_md=error or f"Merges {what} of `{name}` into the Delta tables, then acks or rolls back.",
     )
     with dag:
         fetch = FetchOperator(task_id="fetch", conf_file=str(file))

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 
 class Pipeline(Protocol):
-    """The three steps of a run, as ``cdc.pipeline`` has them; ``cdc.testing.pipeline`` has a fake."""
+    """The steps of a run, as ``cdc.pipeline`` has them; ``cdc.testing.pipeline`` has a fake."""
 
-    def fetch(self, config: DestinationConfig, owner: str) -> Lease | None: ...
+    def fetch(
+        self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
+    ) -> Lease | None: ...
 
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]: ...
 
     def finalize(self, config: DestinationConfig, lease: Lease, ok: bool, results: Any) -> None: ...
+
+    def release(self, config: DestinationConfig, owner: str) -> list[int]: ...
 
     def stop(self) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 
-from cdc.airflow import handoff
+from cdc.airflow import handoff, interval
 from cdc.airflow.connections import with_connection
 from cdc.config import DestinationConfig, load
 from cdc.errors import PermanentError
@@ -33,6 +33,11 @@ class _DestinationOperator(BaseOperator):
 
     def _config(self) -> DestinationConfig:
         return load(Path(self.conf_file))
+
+    @property
+    def _owner(self) -> str:
+        """Whose batches these are: the DAG's, of which one run is active at a time."""
+        return f"airflow:{self.dag_id}"
 
 
 class CaptureOperator(_DestinationOperator):
@@ -81,14 +86,16 @@ class CaptureOperator(_DestinationOperator):
 class FetchOperator(_DestinationOperator):
     """Takes the next batch for this DAG and hands on batch id, token and the manifest's path.
 
-    When there is nothing to apply, the tasks after it are skipped and the run is a success.
+    When there is nothing to apply, the tasks after it are skipped and the run is a success. With ``airflow.until:
+    interval_end`` only what was committed before the end of the run's data interval counts.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Raises LeaseHeldError (retried) while another owner holds the batch."""
+        """Raises LeaseHeldError (retried) while another owner holds the batch, StoreIncompleteError (retried) while
+        the store is not known to be complete up to the interval's end."""
         with handoff.airflow_errors():
             config = self._config()
-            lease = handoff.pipeline().fetch(config, owner=f"airflow:{self.dag_id}")
+            lease = handoff.pipeline().fetch(config, self._owner, interval.end(config, context))
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
             followers = sorted(self.get_flat_relative_ids(upstream=False))
@@ -107,7 +114,8 @@ class FetchOperator(_DestinationOperator):
 
 
 class MergeOperator(_DestinationOperator):
-    """Merges the batch that ``fetch_task_id`` handed on, and hands on one result per table."""
+    """Merges the batch that ``fetch_task_id`` handed on, and hands on one result per table. With ``airflow.until:
+    interval_end`` also the batches that follow up to the interval's end, of which it hands on the last."""
 
     def __init__(self, *, fetch_task_id: str = "fetch", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -116,8 +124,12 @@ class MergeOperator(_DestinationOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError (retried), TokenError when the batch is no longer this run's."""
         with handoff.airflow_errors():
-            config = self._config()
-            lease = handoff.to_lease(config, context["ti"].xcom_pull(task_ids=self.fetch_task_id))
+            config, ti = self._config(), context["ti"]
+            handed = ti.xcom_pull(task_ids=self.fetch_task_id)
+            until = interval.end(config, context)
+            if until is not None and handed is not None:
+                return interval.merge_all(config, self._owner, until, handed, ti.try_number == 1)
+            lease = handoff.to_lease(config, handed)
             results = handoff.pipeline().merge(config, lease)
         return handoff.of_results(lease, results)
 
@@ -152,15 +164,38 @@ class FinalizeOperator(_DestinationOperator):
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )
         merged = ti.xcom_pull(task_ids=self.merge_task_id)
-        ok = states[self.merge_task_id] == "success" and handoff.is_result_of(merged, handed)
+        succeeded = states[self.merge_task_id] == "success"
         with handoff.airflow_errors():
             config = self._config()
-            lease = handoff.to_lease(config, handed)
-            handoff.pipeline().finalize(config, lease, ok, handoff.to_results(merged) if ok else None)
-        if ok:
-            self.log.info("Batch %d is acked.", lease.manifest.batch)
+            if interval.end(config, context) is None:
+                ended = self._one(config, handed, merged if succeeded else None)
+            else:
+                ended = self._interval(config, handed, merged if succeeded else None)
+        if ended is None:
             return
         raise AirflowFailException(
-            f"Batch {lease.manifest.batch} was rolled back: the task {self.merge_task_id} ended as "
-            f"{states[self.merge_task_id]}. Nothing is lost: the next run takes the same changes again."
+            f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "
+            "run takes the same changes again."
         )
+
+    def _one(self, config: DestinationConfig, handed: Any, merged: Any) -> str | None:
+        """Ack or roll back the one batch; None when it is acked."""
+        ok = handoff.is_result_of(merged, handed)
+        lease = handoff.to_lease(config, handed)
+        handoff.pipeline().finalize(config, lease, ok, handoff.to_results(merged) if ok else None)
+        if not ok:
+            return f"Batch {lease.manifest.batch} was rolled back"
+        self.log.info("Batch %d is acked.", lease.manifest.batch)
+        return None
+
+    def _interval(self, config: DestinationConfig, handed: Any, merged: Any) -> str | None:
+        """Ack the interval's last batch, or roll back what is outstanding; None when all is acked."""
+        if not interval.is_result_of(merged, handed):
+            gone = handoff.pipeline().release(config, self._owner)
+            what = " and ".join(str(batch) for batch in gone)
+            return f"Batch {what} was rolled back" if gone else "No batch was outstanding any more"
+        if merged["batch"] is not None:
+            lease = handoff.to_lease(config, merged)
+            handoff.pipeline().finalize(config, lease, True, handoff.to_results(merged))
+            self.log.info("Batch %d is acked, the interval's last.", lease.manifest.batch)
+        return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cdc.batches.manifest import Manifest
 from cdc.errors import UsageError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Lease:
 def iso_time(time: datetime) -> str:
     """An aware datetime in UTC: ``2026-11-21T09:41:36.123456Z``."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def time_us(time: datetime) -> int:
+    """An aware datetime as microseconds since 1970, without rounding."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def iso_time_us(time_us: int) -> str:

@@ -21,9 +21,15 @@ class _Part(BaseModel):
 class ByteRange(_Part):
     """Whole transactions, one after another, in one segment."""
 
-    path: str = Field(description="Absolute path of the segment; its index lies beside it as `path + '.index'`.")
+    path: str = Field(
+        description="Absolute path of the segment, or the URI of a staged copy; its index lies beside it as "
+        "`path + '.index'`."
+    )
     offset: int = Field(ge=0, description="Where the range begins, in bytes from the segment's start.")
     length: int = Field(ge=0, description="The range's bytes.")
+    sha256: str | None = Field(
+        default=None, description="Of the whole staged file, in hexadecimal, as in its name; null where it is no copy."
+    )
 
 
 class Position(_Part):
@@ -88,7 +94,22 @@ class Manifest(_Part):
     bytes: int
     ddl: bool = Field(description="The batch is one transaction that holds a DDL statement.")
     tables: tuple[str, ...] = Field(description="`db.table` of each table with rows in the batch, or named by its DDL.")
-    schema_path: str | None = Field(description="The `schemas/<seq>.json` in force after the batch, absolute.")
+    table_filter: str | None = Field(
+        default=None,
+        description="The subscriber's filter, a regular expression over `db.table`, matched whole; null: all tables. "
+        "The ranges may hold changes of others, too.",
+    )
+    schema_path: str | None = Field(
+        description="The `schemas/<seq>.json` in force after the batch, absolute; a URI where it is staged."
+    )
     ranges: tuple[ByteRange, ...]
     positions: Positions
     acked: Acked | None = Field(default=None, description="Null until the batch is acked.")
+
+    def wants(self, table: str) -> bool:
+        """Does the subscriber's filter let this ``db.table`` through?"""
+        if self.table_filter is None:
+            return True
+        from cdc.store.filters import TableFilter
+
+        return TableFilter(self.table_filter).matches(table)

@@ -10,22 +10,28 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.batches.lease import Lease, iso_time, iso_time_us
-from cdc.batches.manifest import ByteRange, Manifest, Position, Positions
+from cdc.batches.checks import cut, done_before, incomplete, require_same, require_token
+from cdc.batches.draft import Draft
+from cdc.batches.lease import Lease, iso_time, time_us
+from cdc.batches.manifest import ByteRange, Manifest
 from cdc.batches.manifests import Manifests, load_manifest, read_results
-from cdc.errors import BatchError, DamagedError, IdentityError, LeaseHeldError, TokenError
+from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, unsubscribe
+from cdc.errors import DamagedError, IdentityError, LeaseHeldError
 from cdc.log import get_logger
 from cdc.meta import Meta, open_meta
-from cdc.meta.state import Outstanding, State, Subscription, check_name
-from cdc.positions import split_seq
+from cdc.meta.state import Outstanding, Subscription, check_name
 
 if TYPE_CHECKING:
+    from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.store.base import Limits, Place, Selection
+    from cdc.store.base import Limits, Selection
+    from cdc.store.filters import TableFilter
+    from cdc.store.state import CaptureState
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _log = get_logger(__name__)
@@ -34,9 +40,19 @@ _log = get_logger(__name__)
 class Reader(Protocol):
     """What the service needs of a store; :class:`cdc.store.reader.StoreReader` has it."""
 
-    def select(self, after_seq: int, limits: Limits) -> Selection | None: ...
+    def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None: ...
 
     def schema_path(self, last_seq: int) -> Path | None: ...
+
+    def removed_seq(self) -> int: ...
+
+    def require_kept(self, after_seq: int) -> None: ...
+
+    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+
+    def complete_until_us(self) -> int: ...
+
+    def capture_state(self) -> CaptureState | None: ...
 
 
 class BatchService:
@@ -55,6 +71,11 @@ class BatchService:
         self._clock = clock
         self.meta: Meta = open_meta(config) if meta is None else meta
         self.manifests = Manifests(config.meta.path)
+        self._stage: Stage | None = None
+        if config.store.stage is not None:
+            from cdc.batches.stage import Stage
+
+            self._stage = Stage(config.store.stage, config.name)
 
     def get(
         self,
@@ -65,6 +86,7 @@ class BatchService:
         wait_s: float | None = None,
         lease_s: float | None = None,
         ahead: bool = False,
+        until: datetime | None = None,
     ) -> Lease | None:
         """Hand out a batch; None when nothing is there within ``wait_s``.
 
@@ -73,32 +95,83 @@ class BatchService:
         ones comes instead (an expired one of another owner first, since nobody else would end it). Whoever is not
         subscribed is, from the store's first transaction on.
 
+        With ``until`` (aware), get after get takes exactly what was committed before then; None says that this is all.
+        While the store is not known to be complete up to then, and has nothing more from before, it is waited for; an
+        outstanding batch that reaches beyond is rolled back.
+
         ``limits``, ``wait_s`` and ``lease_s`` are the configuration's unless given. Raises LeaseHeldError naming owner
-        and expiry when another owner's lease is live.
+        and expiry when another owner's lease is live, CutOffError where retention has removed what is due, and
+        StoreIncompleteError saying how far the store is complete.
         """
         check_name(subscriber)
         limits = limits_of(self._config.batch) if limits is None else limits
-        deadline = time.monotonic() + (self._config.batch.max_wait_s if wait_s is None else wait_s)
+        default_wait_s = self._config.batch.max_wait_s
+        if until is not None:
+            limits, default_wait_s = replace(limits, until_us=time_us(until)), self._config.batch.until_wait_s
+        deadline = time.monotonic() + (default_wait_s if wait_s is None else wait_s)
         lease_s = self._config.batch.lease_s if lease_s is None else lease_s
+        lease = self._get(owner, subscriber, limits, until, deadline, lease_s, ahead)
+        if lease is None:
+            pass_over(self.meta, self._reader, subscriber)
+        if self._stage is not None:
+            self._sweep(self._stage, subscriber)
+        return lease
+
+    def _get(
+        self,
+        owner: str,
+        subscriber: str,
+        limits: Limits,
+        until: datetime | None,
+        deadline: float,
+        lease_s: float,
+        ahead: bool,
+    ) -> Lease | None:
         pause_s = _FIRST_PAUSE_S
         while True:
             known = self.meta.read().subscriptions.get(subscriber) or self._subscribe(subscriber)
             if self._due(known, owner, subscriber, ahead) is not None:
+                if self._stage is None:  # a staged batch is whole, whatever the store has lost
+                    self._reader.require_kept(known.acked_seq)
                 lease = self._hand_out_again(owner, subscriber, lease_s, ahead)
-                if lease is not None:
+                if lease is not None and (until is None or self._lies_before(lease.manifest, known, limits)):
                     return lease
+                if lease is not None:
+                    _log.info("batch rolled back: it reaches beyond the time limit", batch=lease.batch)
+                    self.rollback(lease.batch, lease.token, subscriber=subscriber)
                 continue
-            selection = self._reader.select(known.start_seq(), limits)
+            # Asked before the selection: what makes the store complete is then visible to it.
+            complete_us = 0 if until is None else self._reader.complete_until_us()
+            selection = self._select(known, known.start_seq(), limits)
             if selection is not None:
-                lease = self._hand_out(selection, known.start_seq(), owner, subscriber, lease_s, ahead)
+                lease = self._hand_out(selection, known, owner, subscriber, lease_s, ahead)
                 if lease is not None:
                     return lease
                 continue
+            if until is not None and complete_us >= time_us(until):
+                return None
             left_s = deadline - time.monotonic()
             if left_s <= 0:
+                if until is not None:
+                    raise incomplete(self._config.name, until, complete_us, self._reader.capture_state())
                 return None
             time.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def subscribe(self, subscriber: str, table_filter: str | None = None) -> Subscription:
+        """Add a subscriber that begins at the store's first transaction, or give one another filter (a regular
+        expression over ``db.table``; None: all tables); its cursor and batches stay. Raises UsageError."""
+        as_filter(table_filter)
+        if check_name(subscriber) not in self.meta.read().subscriptions:
+            self._subscribe(subscriber)
+        return self.meta.subscribe(subscriber, table_filter)
+
+    def unsubscribe(self, subscriber: str) -> None:
+        """Remove a subscriber with cursor and batches: it holds nothing back any more. Raises UsageError if there is
+        none, LeaseHeldError while somebody works on a batch of it."""
+        gone = unsubscribe(self.meta, subscriber, self._clock())
+        if self._stage is not None:  # the manifests stay: their ids must not come again
+            self._stage.remove(subscriber, gone)
 
     def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None:
         """Move the subscriber's cursor behind the batch. ``results``: one per table, see
@@ -110,10 +183,10 @@ class BatchService:
         tables = read_results(results)
         with self.meta.change() as state:
             known = state.subscription(subscriber)
-            if _done_before(known, batch, token, "acked"):
+            if done_before(known, batch, token, "acked"):
                 return
             entry = known.require_first(batch, "acked")
-            self._require_token(entry, token)
+            require_token(entry, token, self._clock())
             try:
                 self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
             except DamagedError as error:  # the merge is done: its batch is acked with or without a record of it
@@ -122,6 +195,8 @@ class BatchService:
             known.acked_seq = entry.last_seq
             known.remember(entry, "acked")
         self.manifests.prune(subscriber, batch)
+        if self._stage is not None:
+            self._stage.remove(subscriber, [batch])
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
         """Give up a batch and all later ones: their transactions are handed out again, in new batches.
@@ -131,11 +206,25 @@ class BatchService:
         """
         with self.meta.change() as state:
             known = state.subscription(subscriber)
-            if _done_before(known, batch, token, "rolled_back"):
+            if done_before(known, batch, token, "rolled_back"):
                 return []
-            self._require_token(known.require(batch), token)
-            gone = _cut(known, batch)
-        self.manifests.remove(subscriber, gone)
+            require_token(known.require(batch), token, self._clock())
+            gone = cut(known, batch)
+        self._remove(subscriber, gone)
+        return gone
+
+    def release(self, owner: str, *, subscriber: str = "apply") -> list[int]:
+        """Roll back what this owner has outstanding, without a token: for who lost it, and is the owner's only process.
+
+        Returns the ids of what was rolled back. A batch of another owner, and what comes before it, stays.
+        """
+        with self.meta.change() as state:
+            known = state.subscriptions.get(check_name(subscriber))
+            entries = [] if known is None else known.outstanding
+            others = [number for number, entry in enumerate(entries) if entry.owner != owner]
+            mine = entries[others[-1] + 1 if others else 0 :]
+            gone = cut(known, mine[0].batch) if known is not None and mine else []
+        self._remove(subscriber, gone)
         return gone
 
     def check(self, batch: int, token: str, *, subscriber: str = "apply") -> Outstanding:
@@ -144,7 +233,7 @@ class BatchService:
         Raises BatchOrderError, TokenError, BatchError.
         """
         entry = self.meta.read().subscription(subscriber).require_first(batch, "merged")
-        self._require_token(entry, token)
+        require_token(entry, token, self._clock())
         return entry
 
     def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime:
@@ -154,7 +243,7 @@ class BatchService:
         """
         with self.meta.change() as state:
             entry = state.subscription(subscriber).require(batch)
-            self._require_token(entry, token)
+            require_token(entry, token, self._clock())
             entry.expires = self._expiry(self._config.batch.lease_s if lease_s is None else lease_s)
             return entry.expires
 
@@ -176,10 +265,8 @@ class BatchService:
 
     def _subscribe(self, subscriber: str) -> Subscription:
         # Ids never come twice, not even after the meta was lost: manifests and commits carry them.
-        ids = self.manifests.ids(subscriber)
-        with self.meta.change() as state:
-            fresh = Subscription(next_batch=max(ids, default=0) + 1)
-            return state.subscriptions.setdefault(subscriber, fresh).model_copy(deep=True)
+        first_batch = max(self.manifests.ids(subscriber), default=0) + 1
+        return add_subscriber(self.meta, subscriber, first_batch, self._reader.removed_seq())
 
     def _due(self, known: Subscription, owner: str, subscriber: str, ahead: bool) -> Outstanding | None:
         """The outstanding batch to hand out again; None when a new one is due."""
@@ -206,12 +293,12 @@ class BatchService:
             path = self.manifests.path(subscriber, entry.batch)
             try:
                 manifest = load_manifest(path)
-                _require_same(manifest, entry, path)
+                require_same(manifest, entry, path)
             except DamagedError as error:
                 _log.warning(
                     "manifest lost, batch rolled back", batch=entry.batch, subscriber=subscriber, reason=str(error)
                 )
-                _cut(known, entry.batch)
+                cut(known, entry.batch)
                 return None
             entry.replaced = [*entry.replaced, entry.token][-16:]
             entry.owner, entry.token, entry.expires = owner, secrets.token_hex(16), self._expiry(lease_s)
@@ -220,75 +307,75 @@ class BatchService:
             return Lease(manifest, path, entry.token, entry.expires)
 
     def _hand_out(
-        self, selection: Selection, after_seq: int, owner: str, subscriber: str, lease_s: float, ahead: bool
+        self, selection: Selection, seen: Subscription, owner: str, subscriber: str, lease_s: float, ahead: bool
     ) -> Lease | None:
         """None: another process was faster; look again."""
-        with self.meta.change() as state:
-            known = state.subscriptions.get(subscriber)
-            if known is None or known.start_seq() != after_seq:
-                return None
-            if self._due(known, owner, subscriber, ahead) is not None:
-                return None
-            manifest = self._manifest(state, known.next_batch, selection, after_seq, subscriber)
-            path = self.manifests.save(manifest)
-            entry = Outstanding(
-                batch=manifest.batch,
-                first_seq=manifest.first_seq,
-                last_seq=manifest.last_seq,
-                after_seq=after_seq,
-                owner=owner,
-                token=secrets.token_hex(16),
-                expires=self._expiry(lease_s),
-            )
-            known.add(entry)
-            return Lease(manifest, path, entry.token, entry.expires)
+        schema_path = self._reader.schema_path(selection.last_seq)
+        ranges = tuple(ByteRange(path=str(p), offset=offset, length=n) for p, offset, n in selection.ranges)
+        schemas = None if schema_path is None else str(schema_path)
+        if self._stage is not None:
+            ranges, schemas = self._stage.copy(subscriber, seen.next_batch, selection.ranges, schema_path)
+        lease = None
+        try:
+            with self.meta.change() as state:
+                known = state.subscriptions.get(subscriber)
+                if known is None or (known.start_seq(), known.next_batch) != (seen.start_seq(), seen.next_batch):
+                    return None
+                if self._due(known, owner, subscriber, ahead) is not None:
+                    return None
+                if state.source is None:
+                    raise IdentityError(
+                        "does not know which source the store belongs to",
+                        place=self.meta.place,
+                        remedy=f"Run `cdc capture {self._config.name} --until-current`, which binds it.",
+                    )
+                draft = Draft(self._config.name, subscriber, seen.next_batch, seen.start_seq(), selection, seen.filter)
+                manifest = draft.manifest(state.source.server_uuid, ranges, schemas)
+                path = self.manifests.save(manifest)
+                entry = Outstanding(
+                    batch=manifest.batch,
+                    first_seq=manifest.first_seq,
+                    last_seq=manifest.last_seq,
+                    after_seq=manifest.after_seq,
+                    owner=owner,
+                    token=secrets.token_hex(16),
+                    expires=self._expiry(lease_s),
+                )
+                known.add(entry)
+                lease = Lease(manifest, path, entry.token, entry.expires)
+            return lease
+        finally:
+            if lease is None and self._stage is not None:
+                self._stage.discard(ranges)
 
-    def _manifest(self, state: State, batch: int, chosen: Selection, after_seq: int, subscriber: str) -> Manifest:
-        if state.source is None:
-            raise IdentityError(
-                "does not know which source the store belongs to",
-                place=self.meta.place,
-                remedy=f"Run `cdc capture {self._config.name} --until-current`, which binds it.",
-            )
-        schema_path = self._reader.schema_path(chosen.last_seq)
-        return Manifest(
-            destination=self._config.name,
-            subscriber=subscriber,
-            batch=batch,
-            epoch=split_seq(chosen.last_seq).epoch,
-            server_uuid=state.source.server_uuid,
-            after_seq=after_seq,
-            first_seq=chosen.first_seq,
-            last_seq=chosen.last_seq,
-            transactions=chosen.transactions,
-            row_events=chosen.row_events,
-            bytes=chosen.bytes,
-            ddl=chosen.ddl,
-            tables=tuple(chosen.tables),
-            schema_path=None if schema_path is None else str(schema_path),
-            ranges=tuple(ByteRange(path=str(p), offset=offset, length=length) for p, offset, length in chosen.ranges),
-            positions=Positions(first=_position(chosen.first), last=_position(chosen.last)),
-        )
+    def _select(self, known: Subscription, after_seq: int, limits: Limits) -> Selection | None:
+        return self._reader.select(after_seq, limits, as_filter(known.filter))
+
+    def _lies_before(self, manifest: Manifest, known: Subscription, limits: Limits) -> bool:
+        """Was all of an outstanding batch committed before the time limit?"""
+        same = replace(limits, max_bytes=1 << 62, max_row_events=None, max_transactions=manifest.transactions)
+        found = self._select(known, manifest.after_seq, same)
+        return found is not None and found.transactions >= manifest.transactions
+
+    def _remove(self, subscriber: str, batches: list[int]) -> None:
+        self.manifests.remove(subscriber, batches)
+        if self._stage is not None and batches:
+            self._stage.remove(subscriber, batches)
+
+    def _sweep(self, stage: Stage, subscriber: str) -> None:
+        from cdc.batches.stage import folder_of
+
+        known = self.meta.read().subscription(subscriber)
+        keep: dict[int, str | None] = {}
+        for entry in known.outstanding:
+            try:
+                keep[entry.batch] = folder_of(load_manifest(self.manifests.path(subscriber, entry.batch)).ranges)
+            except DamagedError:  # rolled back when it is due, and its copy with it
+                keep[entry.batch] = None
+        stage.sweep(subscriber, known.next_batch, keep)
 
     def _expiry(self, lease_s: float) -> datetime:
         return self._clock() + timedelta(seconds=lease_s)
-
-    def _require_token(self, entry: Outstanding, token: str) -> None:
-        if entry.token != token:
-            if token in entry.replaced:
-                what = (
-                    f"was replaced: the batch was handed out again, to {entry.owner}, until {iso_time(entry.expires)}"
-                )
-            else:
-                what = "is wrong"
-            raise TokenError(
-                f"the token given for batch {entry.batch} {what}", remedy="Get the batch again for a valid token."
-            )
-        if entry.expires <= self._clock():
-            raise TokenError(
-                f"the lease of batch {entry.batch} expired at {iso_time(entry.expires)}",
-                remedy="Get the batch again for a valid token.",
-            )
 
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
@@ -296,36 +383,3 @@ def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
     from cdc.store.base import Limits
 
     return Limits(batch.max_bytes, batch.max_transactions, batch.max_row_events, until_us)
-
-
-def _cut(known: Subscription, batch: int) -> list[int]:
-    gone = known.cut(batch)
-    for entry in gone:
-        known.remember(entry, "rolled_back")
-    return [entry.batch for entry in gone]
-
-
-def _done_before(known: Subscription, batch: int, token: str, outcome: Literal["acked", "rolled_back"]) -> bool:
-    """Is this a repetition of what was done? Raises TokenError and BatchError where it contradicts that."""
-    ended = None if known.find(batch) else known.ended(batch)
-    if ended is None:
-        return False
-    was = ended.outcome.replace("_", " ")
-    if ended.token != token:
-        raise TokenError(f"batch {batch} was {was} already, with another token")
-    if ended.outcome != outcome:
-        raise BatchError(
-            f"batch {batch} was {was} already", remedy="Its transactions, if any are due, come in a new one."
-        )
-    return True
-
-
-def _require_same(manifest: Manifest, entry: Outstanding, path: Path) -> None:
-    said = (manifest.batch, manifest.after_seq, manifest.first_seq, manifest.last_seq)
-    if said != (entry.batch, entry.after_seq, entry.first_seq, entry.last_seq):
-        raise DamagedError(f"belongs to another batch than {entry.batch}, or to other transactions", place=str(path))
-
-
-def _position(place: Place) -> Position:
-    time = iso_time_us(place.commit_time_us) if place.commit_time_us > 0 else None
-    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pymysql
 
+from cdc.batches.keeper import Keeper
+from cdc.capture import replication
 from cdc.capture.clock import SourceClock
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import find_start
@@ -23,6 +25,7 @@ from cdc.source.connection import connect
 from cdc.source.preflight import require_source
 from cdc.source.server import current_position
 from cdc.store.relaylog import RelayLog
+from cdc.store.standby.master import Master
 from cdc.store.state import CaptureState, write_capture_state
 
 log = get_logger(__name__)
@@ -54,6 +57,7 @@ class Capture:
         self._clock = SourceClock()
         self._target: BinlogPosition | None = None
         self._last: Progress | None = None
+        self._keeper: Keeper | None = None
 
     def run(
         self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
@@ -67,10 +71,18 @@ class Capture:
         stop = threading.Event() if stop is None else stop
         deadline = None if for_s is None else time.monotonic() + for_s
         config = self._config
+        replication.require_no_standby(config)
         # Before the lock is taken and a folder is made: a wrong password leaves nothing behind.
         control: pymysql.connections.Connection[Any] | None = self._control()
-        store = RelayLog(config.store.path, destination=config.name, segment_bytes=config.store.segment_bytes)
+        store = RelayLog(
+            config.store.path,
+            destination=config.name,
+            segment_bytes=config.store.segment_bytes,
+            policy=config.store.flush_policy,
+        )
+        master: Master | None = None
         try:
+            master = replication.start(config, store)
             failures, pause_s = 0, _FIRST_PAUSE_S
             while True:
                 before = self.counters.received_bytes
@@ -78,6 +90,7 @@ class Capture:
                     if control is None:
                         control = self._control()
                     self._connected(store, control, stop, deadline, until_current)
+                    replication.finish(config, store, master)
                     return self.counters
                 except (SourceUnavailableError, CorruptStreamError) as error:
                     if self.counters.received_bytes > before:
@@ -95,6 +108,9 @@ class Capture:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         finally:
             self._report(store, None)
+            self._clock.close()
+            if master is not None:
+                master.close()
             store.close()
             _close(control)
 
@@ -119,7 +135,10 @@ class Capture:
         config = self._config
         if until_current and self._target is None:
             self._target = current_position(control)
-        start = find_start(config, control, open_meta(config), store.last_seq)
+        meta = open_meta(config)
+        start = find_start(config, control, meta, store.last_seq)
+        if self._keeper is None:
+            self._keeper = Keeper(config, meta)
         session = Session(config, control, store, start, self.counters)
         try:
             self._report(store, session)
@@ -134,7 +153,12 @@ class Capture:
                     probed_at = now
                     self._clock.probe(control)
                     self._report(store, session)
-                session.step()
+                    self._keeper.tick(store.written.segment)
+                if not self._keeper.wait_for_room(stop):
+                    if until_current:
+                        raise self._keeper.watch.error()
+                    continue
+                self._keeper.level(session.step())
         finally:
             session.close()
         store.flush()

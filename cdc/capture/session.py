@@ -53,7 +53,7 @@ class Session:
         self._config = config
         self._control = control
         self._log = log
-        self._epoch = start.identity.epoch
+        self.epoch = start.identity.epoch
         self._judge = Judge(config.tables, log.tables)
         self.counters = counters
         self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
@@ -74,7 +74,7 @@ class Session:
         self._stream = DumpStream(config.source, start.position, replica_label(config))
         self._file = start.position.file
         self._framer.start_file(
-            start.position.file, start.position.pos, make_seq(self._epoch, start.position.file_number, 0)
+            start.position.file, start.position.pos, make_seq(self.epoch, start.position.file_number, 0)
         )
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Session:
         self._abandon()
         self.flush(self._framer)
         offset = self._log.begin(
-            self._epoch, self._file, self._framer.source_pos, event, events.parse_header(event).server_id
+            self.epoch, self._file, self._framer.source_pos, event, events.parse_header(event).server_id
         )
         self._framer.start_output(offset, self._config.store.segment_bytes)
         if self._log.last_seq is None:
@@ -165,7 +165,7 @@ class Session:
             self.flush(self._framer)
             self._file = rotate.file
             number = BinlogPosition(rotate.file, rotate.pos).file_number
-            self._framer.start_file(rotate.file, rotate.pos, make_seq(self._epoch, number, 0))
+            self._framer.start_file(rotate.file, rotate.pos, make_seq(self.epoch, number, 0))
 
     def flush(self, framer: Framer) -> None:
         data = framer.take_output()
@@ -178,7 +178,7 @@ class Session:
             self._publish(rows)
 
     def roll(self, framer: Framer) -> None:
-        offset = self._log.roll(self._epoch, framer.source_pos)
+        offset = self._log.roll(self.epoch, framer.source_pos)
         framer.start_output(offset, self._config.store.segment_bytes)
 
     def set_statement_end(self, offset: int, length: int) -> int:

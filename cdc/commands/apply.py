@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,7 +32,19 @@ def apply(
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="TIME", help="Apply all that was committed before TIME (ISO 8601; UTC unless it says)."
+            "--until",
+            metavar="TIME",
+            help="Apply exactly what was committed before TIME (ISO 8601 with its offset, as 2026-11-21T10:00:00Z).",
+        ),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="How long to wait for a first transaction, or, with --until, until the store is known to be complete.",
+            show_default="batch.max_wait_s, or batch.until_wait_s",
         ),
     ] = None,
     json_output: Json = False,
@@ -48,7 +60,8 @@ def apply(
     try:
         with exclusive(config):
             while True:
-                wait_s = 0.0 if until_empty or done else None
+                # With a time limit each wait is for the store to be complete, and the last one tells that it is.
+                wait_s = 0.0 if limit is None and (done or (until_empty and wait is None)) else wait
                 lease = pipeline.fetch(config, cli_owner(config), limit, wait_s)
                 if lease is None:
                     break
@@ -97,11 +110,18 @@ def _roll_back(config: DestinationConfig, lease: Lease) -> None:
 
 
 def _time(text: str) -> datetime:
+    """Raises UsageError, also for a time without an offset: whose clock it means would be a guess, and what was applied
+    too early is not taken back."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"--until {text!r} is not a time", remedy="Write it like 2026-11-21T10:00:00Z.") from None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    if time.tzinfo is None:
+        raise UsageError(
+            f"--until {text!r} does not say in which time zone it is",
+            remedy="Add its offset: Z for UTC, or one like +01:00.",
+        )
+    return time
 
 
 def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``cdc batch get|ack|rollback|list``: the batch protocol by hand."""
+"""``cdc batch get|ack|rollback|list|subscribe|unsubscribe``: the batch protocol by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Token = Annotated[
     str, typer.Option("--token", metavar="T", help="The token that `cdc batch get` printed.", show_default=False)
 ]
 
-batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list batches by hand.")
+batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list batches by hand; subscribers.")
 
 
 def register(app: typer.Typer) -> None:
@@ -129,6 +129,75 @@ def list_batches(
     for entry in found:
         table.add_row(*(str(value) for value in plain(entry).values()))
     tables().print(table, markup=False)
+
+
+@batch.command()
+def subscribe(
+    ctx: typer.Context,
+    subscriber: Annotated[str, typer.Option("--subscriber", metavar="S", help="Its name.", show_default=False)],
+    dest: Destination = None,
+    table_filter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="REGEX",
+            help="Only tables whose db.table matches, whole; several: any of them.",
+            show_default="all tables",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Add a reader that begins at the store's first transaction; for one that is there, replace its filter."""
+    from cdc.batches.service import BatchService
+    from cdc.store.filters import join_filters
+
+    config = load(ctx, dest)
+    service = BatchService(config)
+    before = service.meta.read().subscriptions.get(subscriber)
+    known = service.subscribe(subscriber, join_filters(table_filter or []))
+    document = {
+        "subscriber": subscriber,
+        "filter": known.filter,
+        "acked_seq": known.acked_seq,
+        "is_new": before is None,
+        "begins_after_removed": before is None and known.acked_seq > 0,
+    }
+    if as_json:
+        print_json(document)
+        return
+    tables_text = "all tables" if known.filter is None else f"tables that match {known.filter}"
+    how = f"is subscribed to {tables_text}" if before is None else f"now gets {tables_text}; its cursor stays"
+    out().print(f"{subscriber} {how}.", markup=False)
+    if document["begins_after_removed"]:
+        out().print(
+            f"Retention has removed what came up to {known.acked_seq}: it begins at the store's first transaction "
+            "behind that, and what it fills needs a snapshot of its own.",
+            markup=False,
+        )
+
+
+@batch.command()
+def unsubscribe(
+    ctx: typer.Context,
+    subscriber: Annotated[str, typer.Option("--subscriber", metavar="S", help="Its name.", show_default=False)],
+    dest: Destination = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a reader with its cursor and batches: it holds the store back no more."""
+    from cdc.batches.service import BatchService
+
+    config = load(ctx, dest)
+    BatchService(config).unsubscribe(subscriber)
+    waited_for = subscriber in config.store.retain.wait_for
+    if as_json:
+        print_json({"subscriber": subscriber, "unsubscribed": True, "waited_for": waited_for})
+        return
+    out().print(f"{subscriber} is removed.", markup=False)
+    if waited_for:
+        out().print(
+            "The store still waits for it, from its first transaction on, since store.retain.wait_for names it.",
+            markup=False,
+        )
 
 
 def plain(entry: Outstanding) -> dict[str, Any]:

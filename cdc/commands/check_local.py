@@ -42,12 +42,12 @@ def _store(config: DestinationConfig) -> list[Finding]:
 
 
 def _meta(config: DestinationConfig) -> list[Finding]:
-    from cdc.meta.file import FileMeta
+    from cdc.meta import open_meta
 
     found = _folder("meta", config.meta.path, "meta.path")
     if found.level == "ok":
         try:
-            FileMeta(config.meta.path, config.name).read()
+            open_meta(config).read()
         except CdcError as trouble:
             return [from_error("meta", trouble)]
     return [found]

@@ -1,4 +1,4 @@
-"""``cdc inspect PATH``: what a segment, index, meta file or manifest holds, and whether it is sound."""
+"""``cdc inspect PATH``: what a store, or a file of a store or meta, holds, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdc.commands import inspect_store
 from cdc.commands.common import Json, print_json, tables
 from cdc.errors import DamagedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from cdc.binlog.entry import Entries
 
-_KINDS = "Name a segment (.binlog) or another binlog file, an index (.index), a meta.json or a manifest."
+_KINDS = (
+    "Name a store's folder, a segment (.binlog) or another binlog file, an index (.index), a checkpoint, a meta.json"
+    " or a manifest."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -22,16 +26,31 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="The file.", metavar="PATH", show_default=False)], as_json: Json = False
+    path: Annotated[Path, typer.Argument(help="The file, or a store's folder.", metavar="PATH", show_default=False)],
+    accept_loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SEGMENT",
+            help="Of a store: give up for ever what is damaged in the segment of this name; the rest becomes readable.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Show what a segment, index, meta file or manifest holds, and check it; damage ends with exit code 2."""
+    """Show what a store, segment, index, checkpoint, meta file or manifest holds, and check it; damage ends with exit
+    code 2."""
 
-    if path.is_dir():
-        raise UsageError("is a folder", place=str(path), remedy=_KINDS)
+    is_store = path.is_dir() and (path / "store.json").is_file()
+    if path.is_dir() and not is_store:
+        raise UsageError("is a folder, and not a store's", place=str(path), remedy=_KINDS)
+    if accept_loss is not None and not is_store:
+        raise UsageError("--accept-loss needs the folder of a store", place=str(path))
     report: dict[str, Any] = {"path": str(path.absolute())}
     damage: DamagedError | None = None
     try:
-        damage = _look(path, report)
+        if accept_loss is not None:
+            inspect_store.accept(path, accept_loss, report)
+        damage = inspect_store.look_at_store(path, report) if is_store else _look(path, report)
     except DamagedError as error:
         damage = error
     report["sound"] = damage is None
@@ -48,6 +67,7 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
     """Fill the report. Damage after which something could still be read is returned, other damage raised."""
     from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
     from cdc.binlog.entry import MAGIC as INDEX_MAGIC
+    from cdc.store.checkpoint import MAGIC as CHECKPOINT_MAGIC
 
     try:
         with path.open("rb") as file:
@@ -56,6 +76,10 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
         raise UsageError("there is no such file", place=str(path), remedy=_KINDS) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
+    if path.name == "checkpoint" or head == CHECKPOINT_MAGIC:
+        report["kind"] = "checkpoint"
+        report |= inspect_store.checkpoint_report(path, _read(path))
+        return None
     if path.suffix == ".index" or head == INDEX_MAGIC:
         return _index(path, report)
     if path.suffix == ".binlog" or head == BINLOG_MAGIC:
@@ -63,6 +87,13 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
     if path.suffix == ".json" or head[:1] == b"{":
         return _document(path, report)
     raise UsageError("is none of the files that can be inspected", place=str(path), remedy=_KINDS)
+
+
+def _read(path: Path) -> bytes:
+    from cdc.durable import storage_errors
+
+    with storage_errors(path):
+        return path.read_bytes()
 
 
 def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
@@ -197,15 +228,18 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
 def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
     """An unacked manifest's ranges must be there; an acked one's may have been removed by retention."""
     from cdc.batches.manifests import parse_manifest
-    from cdc.store.index import read_entries
+    from cdc.store.staged import is_uri, local_copy, staged_entries
 
     report["kind"] = "manifest"
     manifest = parse_manifest(data, str(path))
     report |= manifest.model_dump(mode="json", exclude={"format"})
     if manifest.acked is not None:
         return None
-    transactions = sum(len(read_entries(Path(r.path), r.offset, r.length)) for r in manifest.ranges)
+    transactions = sum(len(staged_entries(r.path, r.offset, r.length)) for r in manifest.ranges)
     for each in manifest.ranges:
+        if is_uri(each.path):
+            with local_copy(each.path):  # verifies its checksum
+                continue
         segment = Path(each.path)
         if not segment.is_file() or segment.stat().st_size < each.offset + each.length:
             return DamagedError(f"the bytes {each.offset}+{each.length} of this segment are missing", place=each.path)

@@ -21,10 +21,6 @@ _WHAT = {
         "Prove that nothing is missing (not there yet).",
         "`cdc status` shows the applied position of each table.",
     ),
-    "maintain": (
-        "Retention of the store; compaction and vacuum of the tables (not there yet).",
-        "Use Delta's own OPTIMIZE and VACUUM for the tables.",
-    ),
 }
 
 

@@ -65,29 +65,79 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "bytes": totals.bytes,
             "complete_until": None if capture is None else _iso(capture.complete_until_us),
         },
-        "subscriptions": _subscriptions(state, reader),
+        "standby": _standby(config),
+        "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config)},
+        "subscriptions": _subscriptions(config, state, reader),
         "tables": _tables(config, reader, last_seq),
     }
 
 
-def _subscriptions(state: State, reader: StoreReader) -> list[dict[str, Any]]:
+def _standby(config: DestinationConfig) -> dict[str, Any]:
+    """The store's part in a pair of master and standby; ``peers`` is empty where nobody is there."""
+    from cdc.store.standby.report import read_report
+    from cdc.store.standby.term import read_term
+
+    report, term = read_report(config.store.path), read_term(config.store.path)
+    fresh = report is not None and report.is_fresh
+    return {
+        "role": config.store.standby.role,
+        "term": None if term is None else term.term,
+        "state": None if term is None else term.state,
+        "running": fresh,
+        "peers": [
+            {"address": p.address, "connected": p.connected, "seq": p.seq or None, "behind_bytes": p.behind_bytes}
+            for p in (report.peers if report is not None and fresh else ())
+        ],
+    }
+
+
+def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
+    from cdc.batches.keeper import iso_us
     from cdc.commands.batch import plain
 
     found = []
+    removed_seq = reader.removed_seq()
     for name, known in sorted(state.subscriptions.items()):
         behind = reader.behind(known.acked_seq)
-        oldest_us = behind.oldest_commit_time_us
+        oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
         lag_s = 0.0 if oldest_us is None else max(0.0, round(time.time() - oldest_us / 1e6, 3))
+        waiting_s = 0.0 if since_us is None else time.time() - since_us / 1e6
         found.append(
             {
                 "name": name,
+                "filter": known.filter,
                 "acked_seq": known.acked_seq,
                 "lag_s": lag_s,
                 "behind": {"transactions": behind.transactions, "bytes": behind.bytes},
+                "held_back": {
+                    "bytes": behind.bytes,
+                    "transactions": behind.transactions,
+                    "since": iso_us(since_us),
+                    "lost": waiting_s > config.store.retain.lost_after,
+                },
+                "cut_off": known.acked_seq < removed_seq and _is_cut_off(reader, known.acked_seq),
                 "outstanding": [plain(entry) for entry in known.outstanding],
             }
         )
     return found
+
+
+def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
+    from cdc.errors import CutOffError
+
+    try:
+        reader.require_kept(acked_seq)
+    except CutOffError:
+        return True
+    return False
+
+
+def _disk(config: DestinationConfig) -> dict[str, Any] | None:
+    """Of the store; None where there is no store yet."""
+    from cdc.batches.keeper import make_watch
+    from cdc.commands.maintain import disk_document
+
+    return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
 
 
 def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[dict[str, Any]]:
@@ -135,7 +185,10 @@ def _iso(time_us: int) -> str | None:
 def _show(name: str, document: dict[str, Any]) -> None:
     from rich.table import Column, Table
 
+    from cdc.commands.maintain import alarms
+
     capture, source, store = document["capture"], document["source"], document["store"]
+    retention = document["retention"]
     console = tables()
     running = f"running (process {capture['pid']})" if capture["running"] else "not running"
     if capture["running"]:
@@ -150,6 +203,13 @@ def _show(name: str, document: dict[str, Any]) -> None:
         grid.add_row("source", "not read yet")
     grid.add_row("store", f"{store['transactions']} transactions, {human_bytes(store['bytes'])}")
     grid.add_row("complete until", store["complete_until"] or "not known")
+    if (standby := document["standby"])["role"] != "none" or standby["term"] is not None:
+        grid.add_row("standby", _pair(standby))
+    if retention["removed_until"] is not None:
+        grid.add_row("removed until", _seq(retention["removed_until"]))
+    if (disk := retention["disk"]) is not None:
+        level = {"ok": "", "warn": ", filling up", "clean": ", too full", "stop": ", too full: nothing is written"}
+        grid.add_row("disk", f"{disk['used_ratio']:.1%} used{level[disk['level']]}")
     console.print(grid, markup=False)
     if document["subscriptions"]:
         table = Table("subscriber", "lag", "behind", Column("outstanding", overflow="fold"), box=None, pad_edge=False)
@@ -164,6 +224,8 @@ def _show(name: str, document: dict[str, Any]) -> None:
             )
         console.print()
         console.print(table, markup=False)
+        for text in alarms(document["subscriptions"]):
+            console.print(text, markup=False, soft_wrap=True)
     if document["tables"]:
         table = Table(
             Column("table", overflow="fold"),
@@ -180,6 +242,15 @@ def _show(name: str, document: dict[str, Any]) -> None:
             )
         console.print()
         console.print(table, markup=False)
+
+
+def _pair(standby: dict[str, Any]) -> str:
+    """``sync_master, term 2: 10.0.0.7:51234, 12.0 KiB behind``."""
+    text = standby["role"] + (f", term {standby['term']}" if standby["term"] is not None else "")
+    if not standby["running"]:
+        return f"{text}: not running"
+    there = [f"{p['address']}, {human_bytes(p['behind_bytes'])} behind" for p in standby["peers"] if p["connected"]]
+    return f"{text}: {'; '.join(there) or 'not connected'}"
 
 
 def _text(value: Any) -> str:

@@ -25,9 +25,10 @@ _EVENTS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Transactions:
-    """Whole transactions in an opened file: ``entries`` say where, offsets in ``buf`` (uint8)."""
+    """Whole transactions in an opened file: ``entries`` say where, offsets in ``buf`` (uint8). ``path`` is for
+    messages: a staged file's URI is a text."""
 
-    path: Path
+    path: Path | str
     buf: npt.NDArray[np.uint8]
     has_checksum: bool
     entries: Entries

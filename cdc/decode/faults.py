@@ -21,7 +21,7 @@ _WHAT = {
 }
 
 
-def scan_fault(code: int, path: Path, pos: int, kind: int, table: str | None) -> CdcError:
+def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | None) -> CdcError:
     """A fault of the walk over events; ``kind`` is the type of the event at ``pos``."""
     place = f"{path}, position {pos}"
     if code == k.BAD_CRC:
@@ -39,7 +39,7 @@ def scan_fault(code: int, path: Path, pos: int, kind: int, table: str | None) ->
     return DamagedError("the chain of events is broken", place=place, remedy=_SEGMENT_REMEDY)
 
 
-def row_fault(code: int, path: Path, pos: int, event_pos: int, layout: TableLayout, column: int) -> CdcError:
+def row_fault(code: int, path: Path | str, pos: int, event_pos: int, layout: TableLayout, column: int) -> CdcError:
     """A fault inside a row event."""
     if code == k.PART_IMAGE:
         return SourceRefusedError(

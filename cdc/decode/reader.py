@@ -25,6 +25,7 @@ from cdc.decode.row_kernels import locate_rows
 from cdc.errors import DamagedError, UnsupportedError, UsageError
 from cdc.store.index import read_entries
 from cdc.store.layout import index_path, list_segments
+from cdc.store.staged import is_uri, local_copy
 
 TARGET_BYTES = 32 * 1024 * 1024
 _ROWS_AT_ONCE = 1 << 22
@@ -60,7 +61,8 @@ def decode_range(
     target_bytes: int = TARGET_BYTES,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode one table's rows of a byte range of a segment that holds whole transactions, its index beside it.
+    """Decode one table's rows of a byte range of a segment (a path, or the URI of a staged one) that holds whole
+    transactions, its index beside it.
 
     Yields record batches of about ``target_bytes`` of row events each (at least one event). Their columns: ``_op``
     int8 (0 delete, 1 insert, 2 update), ``_seq`` int64, ``_row`` int64 (ordinal of the row event among the table's
@@ -147,10 +149,11 @@ def _alike(a: TableLayout, b: TableLayout) -> bool:
 
 
 def open_range(path: Path | str, offset: int | None = None, length: int | None = None) -> Transactions:
-    """Map a segment, and read its index. Raises DamagedError, StorageError."""
-    path = Path(path)
-    entries = read_entries(path, offset, length)
-    buf = map_file(path)
+    """Map a segment, and read its index. A staged one (a URI) is fetched and verified first; the mapping then outlives
+    the copy. Raises DamagedError, StorageError, ConfigError."""
+    with local_copy(path, with_index=True) as copy:
+        entries = read_entries(copy, offset, length)
+        buf = map_file(copy)
     at = len(MAGIC)
     size = int.from_bytes(buf[at + 9 : at + 13].tobytes(), "little")
     if size < HEADER_SIZE or at + size > len(buf):
@@ -159,7 +162,8 @@ def open_range(path: Path | str, offset: int | None = None, length: int | None =
     # Our segments always have checksums; a flipped algorithm byte must not switch their verification off.
     if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
         raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
-    return Transactions(path, buf, parse_format_description(event).has_checksum, entries)
+    place = path if is_uri(path) else Path(path)
+    return Transactions(place, buf, parse_format_description(event).has_checksum, entries)
 
 
 def _files(path: Path) -> list[Path]:

@@ -2,8 +2,10 @@
 
 Knows neither MySQL, nor Spark, nor the store's files. :mod:`cdc.batches`, capture and the commands import it. It
 promises that a change is made whole or not at all, that only one writer changes it at a time, and that what was
-changed survives SIGKILL. :class:`~cdc.meta.base.Meta` is the contract; :class:`~cdc.meta.file.FileMeta` keeps it in a
-file of a local disk.
+changed survives SIGKILL. :class:`~cdc.meta.base.Meta` is the contract; the suite in ``cdc.testing.meta_contract`` holds
+for each implementation, anybody's own included: :class:`~cdc.meta.file.FileMeta` (a file of a local disk),
+:class:`~cdc.meta.zookeeper.ZooKeeperMeta`, :class:`~cdc.meta.mixed.MixedMeta` (memory first, one of the former two by
+period) and :class:`~cdc.meta.memory.MemoryMeta`. The latter two live in one process, and promise less after a SIGKILL.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ __all__ = ["Finished", "Meta", "Outstanding", "SourceIdentity", "State", "Subscr
 
 
 def open_meta(config: DestinationConfig) -> Meta:
-    """The meta of a destination, as its configuration says. Touches nothing on disk."""
+    """The meta of a destination, as its configuration says. Touches nothing, and connects to nothing yet."""
     from cdc.meta.file import FileMeta
 
+    if config.meta.kind == "zookeeper":
+        from cdc.meta.zookeeper import ZooKeeperMeta
+
+        assert config.meta.hosts is not None  # checked when it was loaded
+        address = (config.source.host, config.source.port) if config.source.host else None
+        return ZooKeeperMeta(config.meta.hosts, config.name, root=config.meta.root, source_address=address)
     return FileMeta(config.meta.path, config.name)

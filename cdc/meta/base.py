@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
 
 from cdc.errors import IdentityError
 from cdc.meta.state import Outstanding, SourceIdentity, State, Subscription, check_name
@@ -25,7 +27,7 @@ class Meta(ABC):
     def read(self) -> State:
         """A consistent snapshot, the caller's own. Empty where nothing was stored yet.
 
-        Raises DamagedError, VersionError, StorageError.
+        Raises DamagedError, VersionError, StorageError, MetaUnavailableError.
         """
 
     @abstractmethod
@@ -35,6 +37,17 @@ class Meta(ABC):
 
         Raises what :meth:`read` raises, and LeaseHeldError when another holder does not let go in time.
         """
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Let go of connections, and store what is not stored yet. Closing twice is nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     # identity ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +139,16 @@ class Meta(ABC):
         """Set the cursor."""
         with self.change() as state:
             state.subscription(name).acked_seq = acked_seq
+
+
+class DurableMeta(Meta):
+    """A meta whose changes outlive the process as soon as they are made, and which several processes may share. It can
+    be held by one process that keeps it in memory: :class:`~cdc.meta.mixed.MixedMeta`."""
+
+    @abstractmethod
+    def hold(self, wait_s: float) -> None:
+        """Become the one process that keeps this meta in memory, until :meth:`close`; nothing where it is already.
+        Raises LeaseHeldError, naming the holder, where another one is after ``wait_s``."""
 
 
 _IDENTITY = {"server_uuid": "UUID", "flavor": "flavour", "base_name": "binlog base name", "epoch": "epoch"}

@@ -5,24 +5,24 @@ Format: ``docs/formats/meta.md``. The file is replaced whole and fsynced with ea
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from cdc.durable import explain, locked, make_folder, replace_file
-from cdc.errors import DamagedError, IdentityError, VersionError
-from cdc.meta.base import Meta
+from cdc.errors import IdentityError
+from cdc.meta.base import DurableMeta
+from cdc.meta.envelope import FORMAT, VERSION, checksum, invalid, unwrap, wrap
 from cdc.meta.state import State
 
-FORMAT = "towpath-meta"
-VERSION = 1
+__all__ = ["FILE_NAME", "FORMAT", "HOLDER_NAME", "LOCK_NAME", "VERSION", "FileMeta", "checksum", "parse", "render"]
+
 FILE_NAME = "meta.json"
 LOCK_NAME = "lock"
+HOLDER_NAME = "holder.lock"
 
 _REMEDY = (
     "Nothing was changed. Restore the file from a copy; or move it away and run `cdc capture`: readers then begin at "
@@ -30,7 +30,7 @@ _REMEDY = (
 )
 
 
-class FileMeta(Meta):
+class FileMeta(DurableMeta):
     """Meta of one destination in a folder. ``destination`` is written into a new file and checked in an old one."""
 
     def __init__(self, path: Path | str, destination: str | None = None, *, lock_wait_s: float = 30.0) -> None:
@@ -38,6 +38,8 @@ class FileMeta(Meta):
         self.file = self.path / FILE_NAME
         self._destination = destination
         self._lock_wait_s = lock_wait_s
+        self._held = ExitStack()
+        self._is_held = False
 
     @property
     def place(self) -> str:
@@ -63,6 +65,18 @@ class FileMeta(Meta):
             if after != before or not self.file.exists():
                 replace_file(self.file, after)
 
+    def hold(self, wait_s: float) -> None:
+        if self._is_held:
+            return
+        make_folder(self.path)
+        what = "another process that keeps this meta in memory"
+        self._held.enter_context(locked(self.path / HOLDER_NAME, what, wait_s=wait_s))
+        self._is_held = True
+
+    def close(self) -> None:
+        self._is_held = False
+        self._held.close()
+
     def _own(self, state: State) -> State:
         if self._destination is None:
             return state
@@ -79,43 +93,14 @@ class FileMeta(Meta):
 
 def render(state: State) -> bytes:
     """The file's content."""
-    body = state.model_dump(mode="json")
-    document = {"format": FORMAT, "version": VERSION, "checksum": checksum(body), "body": body}
+    document = wrap(state.model_dump(mode="json"))
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def parse(data: bytes, place: str) -> State:
     """The state in a file's content. Raises DamagedError, saying what is wrong, and VersionError."""
-    try:
-        document = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DamagedError(f"is not whole: {error}", place=place, remedy=_REMEDY) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DamagedError(f"is not a meta file: it does not say format {FORMAT}", place=place, remedy=_REMEDY)
-    version = document.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DamagedError(f"has the impossible format version {version!r}", place=place, remedy=_REMEDY)
-    if version > VERSION:
-        raise VersionError(
-            f"has format version {version}; this Towpath knows {VERSION}",
-            place=place,
-            remedy="Update Towpath on this machine.",
-        )
-    body, said = document.get("body"), document.get("checksum")
-    found = checksum(body)
-    if said != found:
-        raise DamagedError(
-            f"its checksum is wrong: it says {said!r}, its body has {found!r}", place=place, remedy=_REMEDY
-        )
+    body = unwrap(data, place, _REMEDY)["body"]
     try:
         return State.model_validate_json(json.dumps(body))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["body", *(str(step) for step in first["loc"])])
-        raise DamagedError(f"{where}: {first['msg']}", place=place, remedy=_REMEDY) from None
-
-
-def checksum(body: Any) -> str:
-    """SHA-256 over the body as canonical JSON: sorted keys, no blanks, UTF-8."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        raise invalid(error, "body", place, _REMEDY) from None

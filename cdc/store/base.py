@@ -56,11 +56,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Behind:
-    """What lies after a seq. ``oldest_commit_time_us`` is None where nothing does."""
+    """What lies after a seq. The times of the oldest transaction, µs since 1970, are None where there is none."""
 
     transactions: int
     bytes: int
     oldest_commit_time_us: int | None
+    oldest_store_time_us: int | None = None
 
 
 @dataclass(frozen=True)

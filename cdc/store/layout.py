@@ -8,7 +8,12 @@
     segments/EEE-FFFFFFF-OOOOOOOOOOO.binlog.index   an entry for each transaction
     schemas/SEQ.json                information_schema as it was at a DDL statement
     tables.json                     the captured tables; their order gives the bits of the index's table mask
+    checkpoint, abort               how far all of it is on the disk; whether its writer ended in order
+    damaged.json                    what was given up of damaged segments
     capture.json                    what the capture process last said of itself
+    removed.json                    up to where retention has removed transactions
+    counts.json                     what finished segments hold; worth nothing when lost
+    clock.log                       what the source's clock showed at which place of its binlog
 """
 
 from __future__ import annotations

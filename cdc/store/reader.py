@@ -8,15 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc.binlog.entry import Entries, EntryFlag, format_gtid
+from cdc.binlog.entry import Entries, format_gtid
 from cdc.errors import DamagedError, StorageError
+from cdc.log import get_logger
 from cdc.positions import make_file_name, split_seq
 from cdc.store import layout
-from cdc.store.base import Behind, Limits, Place, Range, Selection, Totals
+from cdc.store.base import Behind, Limits, Place, Selection, Totals
+from cdc.store.clock import Until, complete_until_us
+from cdc.store.counts import Counts
+from cdc.store.filters import TableFilter
 from cdc.store.index import IndexFile, read_entries
+from cdc.store.picker import Picker
+from cdc.store.removed import holding, kept_names, read_removed, require_kept
 from cdc.store.state import CaptureState, TableNumbers, read_capture_state
 
-_SLICE = 65536
+log = get_logger(__name__)
+
+_FIRST_SLICE, _SLICE = 256, 65536
+"""Entries looked at together: few at first, since most batches are small."""
 
 
 class StoreReader:
@@ -32,10 +41,15 @@ class StoreReader:
     def first_seq(self) -> int | None:
         """The oldest transaction that is there, None in an empty store."""
         for _, index in self._indexes(0):
-            at = np.flatnonzero(index.entries["length"])
-            if len(at):
-                return int(index.entries["seq"][at[0]])
+            at = first_transaction(index.entries, 0)
+            if at is not None:
+                return int(index.entries["seq"][at])
         return None
+
+    def removed_seq(self) -> int:
+        """Retention has removed every transaction up to here, and none behind; 0: it has removed none. A new subscriber
+        begins behind it."""
+        return read_removed(self.path).seq
 
     def last_seq(self) -> int | None:
         """The seq up to which the source has been read, transactions of others included."""
@@ -44,29 +58,47 @@ class StoreReader:
 
     def last_entry(self) -> np.void | None:
         """The newest visible entry."""
-        for segment in reversed(layout.list_segments(self.path)):
-            entries = IndexFile(segment).entries
+        for name in reversed(kept_names(self.path)):
+            entries = IndexFile(self._segment(name)).entries
             if len(entries):
                 return np.array(entries[-1:])[0]  # type: ignore[no-any-return]
         return None
 
     # --- finding a batch ---------------------------------------------------------------------------------------------
 
-    def select(self, after_seq: int, limits: Limits) -> Selection | None:
+    def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None:
         """The transactions behind ``after_seq``, up to the first limit; a DDL statement's transaction comes alone. None
-        where there is none. Raises DamagedError."""
-        picked = _Picker(limits)
+        where there is none.
+
+        With a filter, only transactions with a table that matches, and only such tables are named; the ranges may
+        hold others' transactions in between. Raises DamagedError, and CutOffError where retention has removed
+        something behind ``after_seq``: what follows is not handed out as if nothing were missing.
+        """
+        self.require_kept(after_seq)
+        picked = Picker(limits, self._until(after_seq, limits))
         for segment, index in self._indexes(after_seq):
-            start = index.after(after_seq)
+            start, size = index.after(after_seq), _FIRST_SLICE
+            names = [] if table_filter is None else TableNumbers(self.path).names
             while start < len(index.entries) and not picked.full:
-                entries = index.verified(start, min(start + _SLICE, len(index.entries)))
-                picked.add(segment, entries)
-                start += len(entries)
+                entries = index.verified(start, min(start + size, len(index.entries)))
+                picked.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
+                start, size = start + len(entries), min(2 * size, _SLICE)
             if picked.full:
                 break
+        self.require_kept(after_seq)
+        if picked.given_up:
+            log.warning(
+                "passed over what was given up in a damaged segment",
+                transactions=len(picked.given_up),
+                first_seq=picked.given_up[0][1],
+                last_seq=picked.given_up[-1][1],
+                segments=sorted({name for name, _ in picked.given_up}),
+                record=str(self.path / "damaged.json"),
+            )
         if picked.transactions == 0:
             return None
         assert picked.first is not None and picked.last is not None
+        tables = TableNumbers(self.path).in_mask(picked.mask)
         return Selection(
             first_seq=int(picked.first["seq"]),
             last_seq=int(picked.last["seq"]),
@@ -74,11 +106,46 @@ class StoreReader:
             row_events=picked.row_events,
             bytes=picked.bytes,
             ddl=picked.ddl,
-            tables=TableNumbers(self.path).in_mask(picked.mask),
+            tables=tables if table_filter is None else tuple(filter(table_filter.matches, tables)),
             ranges=tuple(picked.ranges),
             first=self.place(picked.first),
             last=self.place(picked.last),
         )
+
+    def require_kept(self, after_seq: int) -> None:
+        """Raises CutOffError where retention has removed transactions behind ``after_seq``."""
+        require_kept(self.path, after_seq)
+
+    def passed(self, after_seq: int, table_filter: TableFilter) -> int:
+        """Up to where nothing is for a reader with this filter, by whole segments; ``after_seq`` where the first one
+        holds something for it. So far its cursor may move, and does not hold the store back."""
+        found, pending = after_seq, after_seq
+        for _, index in self._indexes(after_seq):
+            entries = index.entries[index.after(after_seq) :]
+            found = pending  # this segment exists: the one before it is finished
+            names = TableNumbers(self.path).names
+            if any(table_filter.wanted(part, names).any() for part in _slices(entries)):
+                break
+            pending = int(entries["seq"][-1]) if len(entries) else pending
+        self.require_kept(after_seq)
+        return found
+
+    def _until(self, after_seq: int, limits: Limits) -> Until | None:
+        """The time limit, having seen what lies before the selection: whether that was acked or not changes nothing."""
+        if limits.until_us is None:
+            return None
+        until = Until(self.path, limits.until_us)
+        for _, index in self._indexes(until.surely_before):
+            start, stop = index.after(until.surely_before), index.after(after_seq)
+            for at in range(start, stop, _SLICE):
+                until.stop(index.verified(at, min(at + _SLICE, stop)))
+            if stop < len(index.entries):
+                break
+        return until
+
+    def complete_until_us(self) -> int:
+        """Everything committed before this moment, by the source's clock, can be read here; 0 while not known."""
+        return complete_until_us(self.path)
 
     def place(self, entry: np.void) -> Place:
         """An entry's end in the source's words."""
@@ -90,27 +157,87 @@ class StoreReader:
         """The transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
+    # --- finding a time ----------------------------------------------------------------------------------------------
+
+    def find_by_store_time(self, time_us: int) -> int | None:
+        """The seq of the first entry that was stored at or after a time (µs since 1970), None where all are older.
+        O(log n). Store times are the machine's clock: where that was set back, the answer may be off by as much."""
+        names = kept_names(self.path)
+        low, high = 0, len(names)
+        while low < high:
+            middle = probe = (low + high) // 2
+            entries = self._entries(names[probe])
+            while not len(entries) and probe > low:  # without an entry: as the one before
+                probe -= 1
+                entries = self._entries(names[probe])
+            if len(entries) and int(entries["store_time_us"][-1]) >= time_us:
+                high = probe
+            else:
+                low = middle + 1
+        for name in names[low:]:
+            index = IndexFile(self._segment(name))
+            at = int(np.searchsorted(index.entries["store_time_us"], np.int64(time_us), side="left"))
+            if at < len(index.entries):
+                return int(index.verified(at, at + 1)["seq"][0])
+        return None
+
+    def find_by_commit_time(self, time_us: int) -> int | None:
+        """The seq of the first entry that was committed at or after a time (µs since 1970), None where all are older.
+
+        Commit times do not only rise; the first one that is not below the time is where their running maximum reaches
+        it: where :attr:`Limits.until_us` ends a batch, unless the clock log knows better (:mod:`cdc.store.clock`).
+        The segment is found by its counts, and looked through: the cost is bounded by its size, not by the store's.
+        """
+        counts = Counts(self.path)
+        for name in kept_names(self.path):
+            if counts.of(name).newest_commit_us < time_us:
+                continue
+            index = IndexFile(self._segment(name))
+            start = 0
+            for part in _slices(index.entries):
+                late = np.flatnonzero(part["commit_time_us"] >= time_us)
+                if len(late):
+                    at = start + int(late[0])
+                    return int(index.verified(at, at + 1)["seq"][0])
+                start += len(part)
+        return None
+
     # --- counting
 
     def behind(self, after_seq: int) -> Behind:
-        """What lies after a seq."""
-        transactions = size = 0
-        oldest: int | None = None
-        for _, index in self._indexes(after_seq):
-            entries = index.entries[index.after(after_seq) :]
-            lengths = entries["length"]
-            there = np.flatnonzero(lengths)
-            transactions += len(there)
-            size += int(lengths.sum())
-            if oldest is None and len(there):
-                oldest = int(entries["commit_time_us"][there[0]])
-        return Behind(transactions, size, oldest)
+        """What lies after a seq. Finished segments that are counted already cost a look at their size."""
+        names = kept_names(self.path)
+        names = names[holding(names, after_seq) :]
+        counts = Counts(self.path)
+        counted = [found for name in names[1:] if (found := counts.counted(name)) is not None]
+        transactions = sum(found.transactions for found in counted)
+        size = sum(found.bytes for found in counted)
+        rest = names[:1] + [name for name in names[1:] if counts.counted(name) is None]
+        for _, index in self._indexes(after_seq, rest):
+            for part in _slices(index.entries[index.after(after_seq) :]):
+                transactions += int(np.count_nonzero(part["length"]))
+                size += int(part["length"].sum())
+        oldest = self._oldest(names, after_seq)
+        if oldest is None:
+            return Behind(transactions, size, None)
+        return Behind(transactions, size, int(oldest["commit_time_us"]), int(oldest["store_time_us"]))
+
+    def _oldest(self, names: list[str], after_seq: int) -> np.void | None:
+        """The first transaction behind a seq."""
+        for name in names:
+            index = IndexFile(self._segment(name))
+            at = first_transaction(index.entries, index.after(after_seq))
+            if at is not None:
+                return index.verified(at, at + 1)[0]  # type: ignore[no-any-return]
+        return None
 
     def totals(self) -> Totals:
         """All that the store holds. ``bytes`` are the segments', heads included."""
         transactions = size = 0
-        for segment in layout.list_segments(self.path):
-            transactions += int(np.count_nonzero(IndexFile(segment).entries["length"]))
+        counts = Counts(self.path)
+        for name in kept_names(self.path):
+            segment = self._segment(name)
+            transactions += counts.of(name).transactions
             try:
                 size += segment.stat().st_size
             except FileNotFoundError:
@@ -133,13 +260,21 @@ class StoreReader:
         at = bisect_right(seqs, last_seq)
         return folder / f"{seqs[max(0, at - 1)]}.json"
 
-    def _indexes(self, after_seq: int) -> Iterator[tuple[Path, IndexFile]]:
-        """Segments that may hold something behind a seq, in order. Raises DamagedError where an index lacks
-        transactions and a later segment has visible ones: going on would pass over what it lacks."""
-        segments = layout.list_segments(self.path)
-        starts = [layout.segment_start(s) or 0 for s in segments]
+    def _segment(self, name: str) -> Path:
+        return layout.segments_folder(self.path) / name
+
+    def _entries(self, name: str) -> Entries:
+        return IndexFile(self._segment(name)).entries
+
+    def _indexes(self, after_seq: int, names: list[str] | None = None) -> Iterator[tuple[Path, IndexFile]]:
+        """Segments that may hold something behind a seq (of those named), in order. Raises DamagedError where an index
+        lacks transactions and a later segment has visible ones: going on would pass over what it lacks."""
+        if names is None:
+            names = kept_names(self.path)
+            names = names[holding(names, after_seq) :]
         gap: IndexFile | None = None
-        for segment in segments[max(0, bisect_right(starts, after_seq) - 1) :]:
+        for name in names:
+            segment = self._segment(name)
             index = IndexFile(segment)
             if gap is not None and len(index.entries):
                 if IndexFile(gap.segment).is_whole():
@@ -154,71 +289,16 @@ class StoreReader:
                 gap = index
 
 
-class _Picker:
-    """Collects entries until a limit is reached."""
+def first_transaction(entries: Entries, start: int) -> int | None:
+    """The number of the first entry from ``start`` on that has bytes."""
+    for part in _slices(entries[start:], 256):
+        there = np.flatnonzero(part["length"])
+        if len(there):
+            return start + int(there[0])
+        start += len(part)
+    return None
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.full = False
-        self.transactions = self.row_events = self.bytes = self.mask = 0
-        self.ddl = False
-        self.ranges: list[Range] = []
-        self.first: np.void | None = None
-        self.last: np.void | None = None
-        self._newest_us = -1
 
-    def add(self, segment: Path, entries: Entries) -> None:
-        stop = self._stop(entries)
-        if stop < len(entries):
-            self.full = True
-            entries = entries[:stop]
-        if len(entries) == 0:
-            return
-        there = entries[entries["length"] > 0]
-        self.last = entries[-1]
-        if len(there) == 0:
-            return
-        if self.first is None:
-            self.first = there[0]
-        self.ddl = bool(int(there["flags"][0]) & EntryFlag.DDL)
-        self.transactions += len(there)
-        self.row_events += int(there["row_events"].sum())
-        self.mask |= int(np.bitwise_or.reduce(there["table_mask"]))
-        offset = int(there["offset"][0])
-        length = int(there["offset"][-1]) + int(there["length"][-1]) - offset
-        self.bytes += length
-        if self.ranges and self.ranges[-1].path == segment and sum(self.ranges[-1][1:]) == offset:
-            self.ranges[-1] = Range(segment, self.ranges[-1].offset, self.ranges[-1].length + length)
-        else:
-            self.ranges.append(Range(segment, offset, length))
-
-    def _stop(self, entries: Entries) -> int:
-        """How many of these entries still belong to the batch."""
-        limits = self._limits
-        stop = len(entries)
-        counts = entries["length"] > 0
-        if limits.until_us is not None:
-            newest = np.maximum.accumulate(np.maximum(entries["commit_time_us"], self._newest_us))
-            late = np.flatnonzero(newest >= limits.until_us)
-            stop = min(stop, int(late[0]) if len(late) else stop)
-            self._newest_us = int(newest[-1])
-        ddl = np.flatnonzero((entries["flags"] & int(EntryFlag.DDL)) != 0)
-        if len(ddl):
-            at = int(ddl[0])
-            before = self.transactions + int(np.count_nonzero(counts[:at]))
-            stop = min(stop, at if before else at + 1)
-        if self.ddl:  # alone, and what follows begins a new batch
-            return 0
-        for values, used, limit in (
-            (entries["length"], self.bytes, limits.max_bytes),
-            (counts, self.transactions, limits.max_transactions),
-            (entries["row_events"], self.row_events, limits.max_row_events),
-        ):
-            if limit is not None:
-                total = used + np.cumsum(values.astype(np.int64))
-                over = np.flatnonzero((total > limit) & counts)
-                if len(over):
-                    at = int(over[0])
-                    first = self.transactions == 0 and not counts[:at].any()
-                    stop = min(stop, at + 1 if first else at)
-        return stop
+def _slices(entries: Entries, size: int = _SLICE) -> Iterator[Entries]:
+    for start in range(0, len(entries), size):
+        yield entries[start : start + size]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class Transaction:
     def ddl(self) -> bool:
         return bool(int(self.entry["flags"][0]) & EntryFlag.DDL)
 
-    @property
+    @cached_property  # what is put in a position takes longer than the rest of a put
     def position(self) -> Position:
         entry: np.void = self.entry[0]
         return Position(

@@ -41,8 +41,9 @@ def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Man
 class FakePipeline:
     """Hands out ``waiting`` batches, one at a time, by the rules of the batch protocol.
 
-    ``acked`` and ``rolled_back`` are the batches' ids in order; ``calls`` every step that was asked for. A function in
-    ``fail`` under a step's name (``fetch``, ``merge``, ``finalize``) is called in it, and may raise.
+    ``acked`` and ``rolled_back`` are the batches' ids in order; ``calls`` every step that was asked for; ``limits``
+    each fetch's ``until``. A function in ``fail`` under a step's name (``fetch``, ``merge``, ``finalize``, ``release``)
+    is called in it, and may raise.
     """
 
     def __init__(self, folder: Path, batches: int = 1) -> None:
@@ -54,24 +55,28 @@ class FakePipeline:
         self.owners: list[str] = []
         self.recorded: dict[int, Any] = {}
         self.fail: dict[str, Callable[[], None]] = {}
-        self._token: str | None = None
+        self.limits: list[datetime | None] = []
+        self._tokens: dict[int, str] = {}
 
     def _step(self, name: str) -> None:
         self.calls.append(name)
         if name in self.fail:
             self.fail[name]()
 
-    def fetch(self, config: DestinationConfig, owner: str, until: Any = None) -> Lease | None:
-        """The first waiting batch, with a new token; None when there is none."""
+    def fetch(
+        self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
+    ) -> Lease | None:
+        """The first waiting batch (``ahead``: the second), with a new token; None when there is none."""
         self._step("fetch")
         self.owners.append(owner)
-        if not self.waiting:
+        self.limits.append(until)
+        if len(self.waiting) <= ahead:
             return None
-        manifest = self.waiting[0]
+        manifest = self.waiting[int(ahead)]
         path = self.folder / f"{manifest.batch}.json"
         path.write_text(manifest.model_dump_json(), encoding="utf-8")
-        self._token = f"token-{len(self.calls)}"
-        return Lease(manifest, path, self._token, datetime.now(UTC) + timedelta(hours=1))
+        token = self._tokens[manifest.batch] = f"token-{len(self.calls)}"
+        return Lease(manifest, path, token, datetime.now(UTC) + timedelta(hours=1))
 
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]:
         """Merges nothing. Raises TokenError for a token that is not the latest."""
@@ -85,21 +90,33 @@ class FakePipeline:
         """Acks or rolls back; doing the same once more changes nothing."""
         self._step("finalize")
         batch = lease.manifest.batch
-        if (self.acked if ok else self.rolled_back)[-1:] == [batch] and self._token is None:
+        if (self.acked if ok else self.rolled_back)[-1:] == [batch] and batch not in self._tokens:
             return
         self._check(lease)
-        self._token = None
         if ok:
+            del self._tokens[batch]
             self.waiting.pop(0)
             self.acked.append(batch)
             self.recorded[batch] = results
         else:
-            self.rolled_back.append(batch)
+            self._roll_back(batch)
+
+    def release(self, config: DestinationConfig, owner: str) -> list[int]:
+        """Rolls back all that is outstanding."""
+        self._step("release")
+        gone = sorted(self._tokens)
+        for batch in gone[:1]:
+            self._roll_back(batch)
+        return gone
+
+    def _roll_back(self, first: int) -> None:
+        self.rolled_back.append(first)
+        self._tokens = {batch: token for batch, token in self._tokens.items() if batch < first}
 
     def stop(self) -> None:
         """Says only that it was asked."""
         self.calls.append("stop")
 
     def _check(self, lease: Lease) -> None:
-        if lease.token != self._token:
+        if lease.token != self._tokens.get(lease.manifest.batch):
             raise TokenError(f"the token of batch {lease.manifest.batch} is not the latest")

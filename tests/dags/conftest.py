@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,21 +30,21 @@ tables: {{include: ['shop\\..*']}}
 store: {{path: ./data/{name}/store}}
 meta: {{path: ./data/{name}/meta}}
 apply: {{target: ./lake}}
-airflow: {{apply_every: 5s, capture_for: 30s, retries: {retries}}}
+airflow: {{apply_every: 5s, capture_for: 30s, retries: {retries}, until: {until}}}
 """
 
 Write = Callable[..., Path]
-Run = Callable[["DAG"], dict[str, str | None]]
+Run = Callable[..., dict[str, str | None]]
 
 
 @pytest.fixture
 def write_conf(tmp_path: Path) -> Write:
     """Writes ``conf/<name>.yaml`` and returns the folder."""
 
-    def write(name: str = "shop", retries: int = 0, text: str | None = None) -> Path:
+    def write(name: str = "shop", retries: int = 0, text: str | None = None, until: str = "none") -> Path:
         folder = tmp_path / "conf"
         folder.mkdir(exist_ok=True)
-        (folder / f"{name}.yaml").write_text(text or CONFIGURATION.format(name=name, retries=retries))
+        (folder / f"{name}.yaml").write_text(text or CONFIGURATION.format(name=name, retries=retries, until=until))
         return folder
 
     return write
@@ -80,12 +81,12 @@ def run_dag(airflow_database: None) -> Run:
     """Runs a DAG once; the run's state under ``run``, and the tasks' under their ids."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    def run(dag: DAG) -> dict[str, str | None]:
+    def run(dag: DAG, logical_date: datetime | None = None) -> dict[str, str | None]:
         folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
         bag = DagBag(dag_folder=folder, collect_dags=False, bundle_path=folder, bundle_name="dags-folder")
         bag.bag_dag(dag)
         sync_bag_to_db(bag, "dags-folder", None)
-        done = dag.test()
+        done = dag.test(logical_date=logical_date)
         states = {ti.task_id: None if ti.state is None else str(ti.state) for ti in done.get_task_instances()}
         return {"run": str(done.state), **states}
 

@@ -119,7 +119,7 @@ def test_wrong_usage_and_what_is_not_there_yet(tmp_path: Path) -> None:
         ("`cdc snapshot` is not there yet", "earliest"),
         ("`cdc replay` is not there yet",),
         ("`cdc verify` is not there yet",),
-        ("`cdc maintain` is not there yet",),
+        ("there is no store yet", "cdc capture"),
         ("--sideways", "cdc capture --help"),
         ("'tomorrow'", "2026-"),
         ("absent", "not there"),

@@ -16,9 +16,10 @@ from cdc.positions import make_file_name, split_seq
 from cdc.source.schemas import Schemas, TableSchema
 from cdc.store import layout
 from cdc.store.base import Limits, Place, Range, Selection
+from cdc.store.filters import TableFilter
 from cdc.store.index import make_header, seal
 from cdc.store.segment import head
-from cdc.store.state import TableNumbers
+from cdc.store.state import CaptureState, TableNumbers
 
 GOLDEN_BINLOG = Path(__file__).parents[1] / "golden" / "mysql9-binlog.000007"
 FIRST_TX, ROTATE_BYTES = 198, 44
@@ -51,8 +52,24 @@ class NumberStore:
     last: int
     ddl: frozenset[int] = frozenset()
     asked: list[tuple[int, Limits]] = field(default_factory=list)
+    complete_us: int = 0
 
-    def select(self, after_seq: int, limits: Limits) -> Selection | None:
+    def complete_until_us(self) -> int:
+        return self.complete_us
+
+    def removed_seq(self) -> int:
+        return 0
+
+    def require_kept(self, after_seq: int) -> None:
+        """Nothing is ever removed."""
+
+    def passed(self, after_seq: int, table_filter: TableFilter) -> int:
+        return after_seq
+
+    def capture_state(self) -> CaptureState | None:
+        return None
+
+    def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None:
         self.asked.append((after_seq, limits))
         first, last = after_seq + 1, after_seq
         while last < self.last and last - after_seq < (limits.max_transactions or 1 << 60):

@@ -195,6 +195,23 @@ def test_subscribers_are_independent(service: BatchService) -> None:
     assert service.outstanding("nobody") == []
 
 
+def test_subscribing_stores_the_cursor_at_once(service: BatchService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canal: the store's first position is the cursor from then on, whenever the first get comes."""
+    service.subscribe("audit")
+    assert service.meta.subscriptions()["audit"].acked_seq == 0
+    monkeypatch.setattr(NumberStore, "removed_seq", lambda self: 6)
+    assert service.subscribe("late").acked_seq == 6
+    assert service.meta.cursor("late") == 6
+    assert bounds(get(service, subscriber="late")) == (6, 7, 9)
+    service.subscribe("audit", r"shop\.items")
+    assert service.meta.cursor("audit") == 0, "and it stays what it was"
+
+
+def test_nothing_to_hand_out_is_none(config: DestinationConfig) -> None:
+    """Canal answers batch id −1."""
+    assert make_service(config, NumberStore(last=0)).get(A) is None
+
+
 def test_ddl_is_a_batch_of_its_own(config: DestinationConfig) -> None:
     service = make_service(config, NumberStore(last=4, ddl=frozenset({2})))
     found = []

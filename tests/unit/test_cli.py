@@ -54,7 +54,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"towpath {__version__}\n", "")
 
 
-@pytest.mark.parametrize("name", ["snapshot", "replay", "verify", "maintain"])
+@pytest.mark.parametrize("name", ["snapshot", "replay", "verify"])
 def test_commands_to_come_end_with_a_sentence(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, err = run(capsys, name, "shop", "shop.orders", "--from", "5")
     assert (code, out) == (2, "")

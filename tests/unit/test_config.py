@@ -226,10 +226,38 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "store.kind: 'memory': a memory store lives inside one process; capture and DAGs need",
         ),
         ({"store__kind": "disk"}, "store.kind: 'disk' must be one of file, memory"),
-        ({"store__flush": "async"}, "store.flush: 'async': asynchronous flush is not there yet; use sync"),
+        ({"store__flush": "always"}, "store.flush: 'always' must be one of sync, async"),
+        (
+            {"store__flush_interval_s": 1},
+            "store: flush_interval_s means nothing with flush: sync; remove it, or write flush: async",
+        ),
+        (
+            {"store__flush": "async", "store__flush_interval_s": "20s"},
+            "store: flush_thorough_interval_s 10 is below flush_interval_s 20; it is when everything is flushed",
+        ),
+        ({"store__flush": "async", "store__flush_least_pages": -1}, "store.flush_least_pages: -1 must be at least 0"),
         ({"store__segment_bytes": 1}, "store.segment_bytes: 1 must be at least 65536"),
         ({"store__retain": {"acked_for": "72x"}}, "store.retain.acked_for: '72x' is not a duration; write it like"),
-        ({"meta__kind": "zookeeper"}, "meta.kind: 'zookeeper': ZooKeeper meta is not there yet; use kind: file"),
+        (
+            {"meta__kind": "memory"},
+            "meta.kind: 'memory': a memory meta lives inside one process; capture and DAGs need kind: file",
+        ),
+        ({"meta__kind": "zookeeper"}, "meta: kind zookeeper needs hosts; add hosts: h1:2181,h2:2181"),
+        ({"meta__hosts": "h1:2181"}, "meta: hosts belongs to kind: zookeeper; remove it, or change kind"),
+        ({"meta__root": "/other"}, "meta: root belongs to kind: zookeeper; remove it, or change kind"),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1, h2"},
+            "meta.hosts: 'h1, h2' must be ZooKeeper's servers, like h1:2181,h2:2181",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181", "meta__root": "otter"},
+            "meta.root: 'otter' must be the path of a node, like /otter/canal",
+        ),
+        (
+            {"meta__flush": "period"},
+            "meta.flush: 'period': a meta stored by period lives in the memory of one process; capture, apply and DAGs",
+        ),
+        ({"meta__period_s": 2}, "meta: period_s belongs to flush: period; remove it"),
         (
             {"meta__path": "./data/shop/store"},
             "store.path and meta.path are the same folder, /srv/towpath/data/shop/store",

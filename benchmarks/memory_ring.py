@@ -1,0 +1,101 @@
+"""The memory ring: transactions per second through put, get and ack.
+
+    python benchmarks/memory_ring.py [--transactions 200000] [--repeats 5]
+
+*One thread* puts a list, gets a batch of as many, and acks it: what the ring itself costs. *Two threads*: one puts and
+one gets and acks, and each waits for the other where the ring is full or empty. Lists of one are the worst case, those
+of 64 and more are what capture puts. The transactions are small (an INSERT of three rows, five events), made before the
+clock starts; the median of several repeats counts, of the whole process in one run of the machine's clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+
+from cdc.store.memory import BatchMode, MemoryStore
+from cdc.store.transaction import Transaction
+from cdc.testing.transactions import make_transactions
+
+LISTS = (1, 64, 1024)
+Way = Callable[[list[Transaction], int, BatchMode], int]
+
+
+def _store(batch_mode: BatchMode, made: list[Transaction]) -> tuple[MemoryStore, int]:
+    """A ring of the default size, and how much of a batch size a transaction takes (rounded up)."""
+    store = MemoryStore(batch_mode=batch_mode, buffer_unit_bytes=1024)
+    each = made[0].events if batch_mode == "itemsize" else -(-max(t.size_bytes for t in made) // 1024)
+    return store, each
+
+
+def one_thread(made: list[Transaction], length: int, batch_mode: BatchMode) -> int:
+    """All of them through a store; how many came out."""
+    store, each = _store(batch_mode, made)
+    done = 0
+    for n in range(0, len(made), length):
+        store.put(made[n : n + length])
+        while (events := store.try_get(length * each)).ack is not None:
+            done += len(events.transactions)
+            store.ack(events.ack)
+    store.close()
+    return done
+
+
+def two_threads(made: list[Transaction], length: int, batch_mode: BatchMode) -> int:
+    """The same with a thread that puts beside."""
+    store, each = _store(batch_mode, made)
+
+    def put() -> None:
+        for n in range(0, len(made), length):
+            store.put(made[n : n + length])
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    done = 0
+    while done < len(made):
+        events = store.get(length * each, timeout_s=0.01)
+        if events.ack is not None:
+            done += len(events.transactions)
+            store.ack(events.ack)
+    thread.join()
+    store.close()
+    return done
+
+
+def rate(way: Way, made: list[Transaction], length: int, batch_mode: BatchMode, repeats: int) -> float:
+    """Median transactions per second."""
+    rates = []
+    for _ in range(repeats):
+        fresh = [replace(transaction) for transaction in made]  # they remember their positions
+        start = time.perf_counter()
+        done = way(fresh, length, batch_mode)
+        rates.append(done / (time.perf_counter() - start))
+        if done != len(made):
+            raise SystemExit(f"{done} transactions came out of {len(made)}")
+    return statistics.median(rates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transactions", type=int, default=200_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    made = make_transactions(args.transactions)
+    table = Table("batch mode", "list and batch", "one thread, transactions/s", "two threads, transactions/s")
+    modes: tuple[BatchMode, ...] = ("itemsize", "memsize")
+    for batch_mode in modes:
+        for length in LISTS:
+            rates = [rate(way, made, length, batch_mode, args.repeats) for way in (one_thread, two_threads)]
+            table.add_row(batch_mode, f"{length:,}", *(f"{each:,.0f}" for each in rates))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,441 @@
+"""The store: puts against the disk's own limit, group commit, finding a batch among many, opening, the memory ring.
+
+The limit is a bare loop that writes the same bytes into one file, with one fdatasync after each (sync), or none until
+the end (async). Each figure is the median of several rounds, ours and the bare loop in turn, in one folder.
+
+    python benchmarks/store.py [--parts put,group,find,ring] [--rounds 5] [--scale 1] [--transactions 1e6]
+        [--folder DIR]
+
+``--transactions 100e6`` writes 12.8 GB of index and takes some minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from cdc import files
+from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
+from cdc.durable import replace_file
+from cdc.positions import make_file_name, make_seq
+from cdc.store import layout
+from cdc.store.base import Limits
+from cdc.store.checkpoint import FILE_NAME, Checkpoint
+from cdc.store.index import make_header, seal
+from cdc.store.memory import MemoryStore
+from cdc.store.policy import FlushPolicy
+from cdc.store.reader import StoreReader
+from cdc.store.relaylog import RelayLog
+from cdc.store.segment import head
+from cdc.store.state import TableNumbers
+from cdc.store.transaction import PutStatus, SourceFile, Transaction
+from cdc.testing.transactions import make_transactions
+
+INJECTED_S = 0.002
+PUTTERS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Kind(NamedTuple):
+    """What is put at once, and how often in a round of one second or so."""
+
+    name: str
+    rows: int
+    transactions: int
+    sync_puts: int
+    async_puts: int
+
+
+KINDS = (
+    Kind("300 B", 3, 1, 2000, 20_000),
+    Kind("16 KiB", 3270, 1, 1500, 10_000),
+    Kind("100 × 300 B", 3, 100, 1500, 3000),
+    Kind("1 MiB", 209_700, 1, 150, 300),
+)
+
+
+class Run(NamedTuple):
+    """One round: puts a second, latencies of a put in µs, fdatasyncs."""
+
+    per_s: float
+    p50_us: float
+    p99_us: float
+    flushes: int
+
+
+def figures(took_s: float, times: list[float], flushes: int) -> Run:
+    times.sort()
+    last = len(times) - 1
+    return Run(len(times) / took_s, times[last // 2] * 1e6, times[last * 99 // 100] * 1e6, flushes)
+
+
+def at_growing_places(made: Transaction, lists: int, each: int) -> Iterator[list[Transaction]]:
+    """The same transaction again and again, as if it stood at growing places of its file."""
+    entries = np.repeat(made.entry, lists * each)
+    entries["seq"] += np.arange(len(entries), dtype=np.uint64) * np.uint64(made.size_bytes)
+    for n in range(0, len(entries), each):
+        yield [Transaction(entries[k : k + 1], made.data, made.source, made.tables) for k in range(n, n + each)]
+
+
+# --- puts, against a bare loop
+
+
+def bare(folder: Path, data: bytes, count: int, *, sync: bool, preallocate: bool = False) -> Run:
+    """The same bytes into one file; an fdatasync after each, or one at the end."""
+    fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    if preallocate:
+        keep_size = 1
+        done = ctypes.CDLL(None, use_errno=True).fallocate(
+            fd, keep_size, ctypes.c_long(0), ctypes.c_long(len(data) * count)
+        )
+        assert done == 0, os.strerror(ctypes.get_errno())
+    times = []
+    began = time.perf_counter()
+    for _ in range(count):
+        start = time.perf_counter()
+        files.write_all(fd, data)
+        if sync:
+            files.layer.fdatasync(fd)
+        times.append(time.perf_counter() - start)
+    files.layer.fdatasync(fd)
+    took_s = time.perf_counter() - began
+    os.close(fd)
+    os.unlink(folder / "bare")
+    os.sync()
+    return figures(took_s, times, count if sync else 1)
+
+
+def ours(folder: Path, lists: list[list[Transaction]], policy: FlushPolicy, putters: int = 1, lead: bool = True) -> Run:
+    """Until the last status, and (asynchronous) the flush of everything."""
+    path = folder / "store"
+    log = RelayLog(path, destination="bench", segment_bytes=1 << 40, policy=policy, lead_puts=lead)
+    log.put(lists[0])
+    times: list[float] = []
+    flushes = log.flushes
+    began = time.perf_counter()
+    if putters == 1:
+        for each in lists[1:]:
+            start = time.perf_counter()
+            assert log.put(each) is PutStatus.PUT_OK
+            times.append(time.perf_counter() - start)
+    else:
+        _many(log, lists[1:], putters, times)
+    log.flush()
+    took_s = time.perf_counter() - began
+    flushes = log.flushes - flushes
+    log.close()
+    shutil.rmtree(path)
+    os.sync()
+    return figures(took_s, times, flushes)
+
+
+def _many(log: RelayLog, lists: list[list[Transaction]], putters: int, times: list[float]) -> None:
+    left, lock = iter(lists), threading.Lock()
+
+    def work() -> None:
+        own = []
+        while True:
+            with lock:  # the order is the source's; the waiting is not held up by it
+                each = next(left, None)
+                if each is None:
+                    break
+                start = time.perf_counter()
+                future = log.put_async(each)
+            assert future.result() is PutStatus.PUT_OK
+            own.append(time.perf_counter() - start)
+        times.extend(own)
+
+    threads = [threading.Thread(target=work) for _ in range(putters)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def put_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
+    for mode, goal in (("sync", "0.9"), ("async", "0.9")):
+        table = Table(title=f"Puts, flush: {mode}, against a bare loop of the same writes", title_justify="left")
+        columns = ("put", "bare/s", "ours/s", "MB/s", "ratio", "goal", "p50 µs", "p99 µs", "bare p50", "flusher/s")
+        for name in columns:
+            table.add_column(name, justify="right")
+        for kind in KINDS:
+            made = make_transactions(1, rows=kind.rows)[0]
+            data = made.data * kind.transactions
+            count = max(20, int((kind.sync_puts if mode == "sync" else kind.async_puts) * options.scale))
+            lists = list(at_growing_places(made, count + 1, kind.transactions))
+            policy = FlushPolicy("sync" if mode == "sync" else "async")
+            pairs = [
+                (bare(folder, data, count, sync=mode == "sync"), ours(folder, lists, policy))
+                for _ in range(options.rounds)
+            ]
+            handed = ours(folder, lists, policy, lead=False)
+            middle = sorted(pairs, key=lambda pair: pair[1].per_s)[len(pairs) // 2][1]
+            per_s = statistics.median(pair[1].per_s for pair in pairs)
+            table.add_row(
+                kind.name,
+                f"{statistics.median(pair[0].per_s for pair in pairs):,.0f}",
+                f"{per_s:,.0f}",
+                f"{per_s * len(data) / 1e6:,.1f}",
+                f"{statistics.median(pair[1].per_s / pair[0].per_s for pair in pairs):.2f}",
+                goal,
+                f"{middle.p50_us:,.0f}",
+                f"{middle.p99_us:,.0f}",
+                f"{statistics.median(pair[0].p50_us for pair in pairs):,.0f}",
+                f"{handed.per_s:,.0f}" if mode == "sync" else "",
+            )
+        console.print(table)
+    console.print("flusher/s: the same where every flush is left to a thread of its own (lead_puts=False).")
+    _many_part(folder, options, console)
+
+
+def _many_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
+    table = Table(title="Puts of 300 B by many threads, as fast as this disk is", title_justify="left")
+    for name in ("putters", "sync/s", "p50 µs", "p99 µs", "puts a flush", "async/s", "p50 µs", "p99 µs"):
+        table.add_column(name, justify="right")
+    made = make_transactions(1)[0]
+    for putters in PUTTERS:
+        lists = list(at_growing_places(made, max(100, int(options.scale * 4000)) + 1, 1))
+        both = [
+            sorted(ours(folder, lists, policy, putters) for _ in range(options.rounds))[options.rounds // 2]
+            for policy in (FlushPolicy(), FlushPolicy("async"))
+        ]
+        one, two = both
+        table.add_row(
+            str(putters),
+            f"{one.per_s:,.0f}", f"{one.p50_us:,.0f}", f"{one.p99_us:,.0f}", f"{(len(lists) - 1) / one.flushes:.1f}",
+            f"{two.per_s:,.0f}", f"{two.p50_us:,.0f}", f"{two.p99_us:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+# --- group commit
+
+
+class SlowFlushes(files.Files):
+    """A disk whose flush costs 2 ms, exactly and whatever this one does."""
+
+    def fdatasync(self, fd: int) -> None:
+        time.sleep(INJECTED_S)
+
+
+def group_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
+    table = Table(title="Group commit, a flush of 2 ms injected", title_justify="left")
+    for name in ("putters", "puts/s", "p50 µs", "p99 µs", "puts a flush", "against one flush a put", "goal"):
+        table.add_column(name, justify="right")
+    made = make_transactions(1)[0]
+    with files.use(SlowFlushes()):
+        one = bare(folder, made.data, max(50, int(500 * options.scale)), sync=True)
+        for putters in PUTTERS:
+            lists = list(at_growing_places(made, max(50, int(options.scale * 250)) * putters + 1, 1))
+            found = sorted(ours(folder, lists, FlushPolicy(), putters) for _ in range(options.rounds))
+            run = found[len(found) // 2]
+            table.add_row(
+                str(putters), f"{run.per_s:,.0f}", f"{run.p50_us:,.0f}", f"{run.p99_us:,.0f}",
+                f"{(len(lists) - 1) / run.flushes:.1f}", f"{run.per_s / one.per_s:.1f}", "8" if putters == 32 else "",
+            )  # fmt: skip
+    console.print(table)
+    console.print(f"One flush a put, in a bare loop: {one.per_s:,.0f} a second.")
+
+
+# --- what could help a disk (docs/decisions/0018)
+
+
+def disk_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
+    table = Table(title="Bare loops: preallocated or not", title_justify="left")
+    for name in ("write", "plain/s", "preallocated/s", "ratio", "plain p99 µs", "preallocated p99 µs"):
+        table.add_column(name, justify="right")
+    for kind in KINDS:
+        data = make_transactions(1, rows=kind.rows)[0].data * kind.transactions
+        count = max(20, int(kind.sync_puts * options.scale))
+        pairs = []
+        for _ in range(options.rounds):
+            plain = bare(folder, data, count, sync=True)
+            pairs.append((plain, bare(folder, data, count, sync=True, preallocate=True)))
+        sides = [statistics.median(pair[side].per_s for pair in pairs) for side in (0, 1)]
+        tails = [statistics.median(pair[side].p99_us for pair in pairs) for side in (0, 1)]
+        ratio = statistics.median(pair[1].per_s / pair[0].per_s for pair in pairs)
+        table.add_row(kind.name, *(f"{x:,.0f}" for x in sides), f"{ratio:.2f}", *(f"{x:,.0f}" for x in tails))
+    console.print(table)
+    table = Table(title="Into the page cache: each write as it comes, or joined by 64 KiB first", title_justify="left")
+    for name in ("write", "plain/s", "joined/s", "plain µs", "joined µs"):
+        table.add_column(name, justify="right")
+    for kind in KINDS[:2]:
+        data = make_transactions(1, rows=kind.rows)[0].data
+        count = max(20, int(kind.async_puts * options.scale))
+        plain_per_s = max(bare(folder, data, count, sync=False).per_s for _ in range(options.rounds))
+        joined_per_s = max(_joined(folder, data, count) for _ in range(options.rounds))
+        table.add_row(
+            kind.name,
+            f"{plain_per_s:,.0f}",
+            f"{joined_per_s:,.0f}",
+            f"{1e6 / plain_per_s:.2f}",
+            f"{1e6 / joined_per_s:.2f}",
+        )
+    console.print(table)
+
+
+def _joined(folder: Path, data: bytes, count: int) -> float:
+    """A transient pool: into a buffer of our own, and from there into the file."""
+    fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    buffer = bytearray()
+    began = time.perf_counter()
+    for _ in range(count):
+        buffer += data
+        if len(buffer) >= 65536:
+            files.write_all(fd, memoryview(buffer))
+            buffer = bytearray()
+    files.write_all(fd, memoryview(buffer))
+    files.layer.fdatasync(fd)
+    took_s = time.perf_counter() - began
+    os.close(fd)
+    os.unlink(folder / "bare")
+    return count / took_s
+
+
+# --- finding a batch in a large store
+
+
+BYTES_EACH = 300
+IN_SEGMENT = 2_000_000
+_AT_ONCE = 500_000
+
+
+def make_store(path: Path, transactions: int) -> list[int]:
+    """A store as capture leaves it, but that its segments are holes: only their indexes are real. Returns a few of its
+    seqs."""
+    layout.create(path, "bench")
+    TableNumbers(path).number("shop.orders")
+    made = make_transactions(1)[0]
+    some = []
+    segments = range(0, transactions, IN_SEGMENT)
+    for number, start in enumerate(track(segments, description="making the store …", transient=True), start=1):
+        count = min(IN_SEGMENT, transactions - start)
+        file = make_file_name("binlog", number)
+        begins = head(made.source.format_description, file, 4, made.source.server_id)
+        segment = layout.segments_folder(path) / layout.segment_name(0, number, 4)
+        with segment.open("wb") as data, layout.index_path(segment).open("wb") as index:
+            data.write(begins)
+            data.truncate(len(begins) + count * BYTES_EACH)
+            index.write(make_header())
+            for first in range(0, count, _AT_ONCE):
+                place = np.arange(first, min(first + _AT_ONCE, count), dtype=np.uint64)
+                entries = np.repeat(made.entry, len(place))
+                entries["offset"] = len(begins) + place * BYTES_EACH
+                entries["length"] = BYTES_EACH
+                entries["seq"] = make_seq(0, number, 4) + (place + 1) * BYTES_EACH
+                entries["commit_time_us"] = entries["store_time_us"] = 1_700_000_000_000_000 + start + place
+                index.write(seal(entries))
+                some += entries["seq"][:: max(1, len(place) // 50)].tolist()
+            index.flush()
+            os.fdatasync(index.fileno())
+    noted = Checkpoint(
+        segment=segment.name,
+        log_bytes=segment.stat().st_size,
+        index_bytes=layout.index_path(segment).stat().st_size,
+        seq=int(entries["seq"][-1]),
+        time_us=time.time_ns() // 1000,
+        tables=1,
+        finished=True,
+    )
+    replace_file(path / FILE_NAME, noted.render())
+    log = RelayLog(path, destination="bench", segment_bytes=1 << 40)
+    source = SourceFile(0, make_file_name("binlog", number + 1), made.source.format_description, 1)
+    entry = made.entry.copy()
+    entry["seq"] = make_seq(0, number + 1, 4 + made.size_bytes)
+    log.put([Transaction(entry, made.data, source, made.tables)])
+    log.close()
+    return some
+
+
+def find_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
+    path, count = folder / "large", int(options.transactions)
+    assert ENTRY.itemsize == ENTRY_SIZE and HEADER_SIZE == ENTRY_SIZE
+    some = make_store(path, count)
+    table = Table(title=f"A store of {count:,} transactions, {count * ENTRY_SIZE / 1e9:.1f} GB of index")
+    for name in ("what", "median ms", "p99 ms", "goal ms"):
+        table.add_column(name, justify="right")
+    random.Random(1).shuffle(some)
+
+    def row(what: str, call: Callable[[int], object], goal: str) -> None:
+        times = []
+        for seq in some[:1000]:
+            start = time.perf_counter()
+            assert call(seq) is not None
+            times.append(time.perf_counter() - start)
+        times.sort()
+        table.add_row(what, *(f"{times[n] * 1e3:.3f}" for n in (len(times) // 2, len(times) * 99 // 100)), goal)
+
+    reader = StoreReader(path)
+    row("a batch of 1 transaction", lambda seq: reader.select(seq, Limits(max_transactions=1)), "1")
+    row("a batch of 100 transactions", lambda seq: reader.select(seq, Limits(max_transactions=100)), "1")
+    row("the same, by a new reader", lambda seq: StoreReader(path).select(seq, Limits(max_transactions=100)), "1")
+    row("a batch of 1 MB", lambda seq: reader.select(seq, Limits(max_bytes=1_000_000)), "")
+    opened = []
+    for _ in range(5):
+        start = time.perf_counter()
+        log = RelayLog(path, destination="bench", segment_bytes=1 << 40)
+        opened.append(time.perf_counter() - start)
+        log.close()
+    table.add_row("opening after a clean stop", f"{statistics.median(opened) * 1e3:.1f}", "", "1000")
+    console.print(table)
+    shutil.rmtree(path)
+
+
+# --- the memory ring
+
+
+def ring_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
+    made = make_transactions(1)[0]
+    for each in (1, 100):
+        lists = list(at_growing_places(made, max(100, int(options.scale * 100_000 / each)), each))
+        best = 0.0
+        for _ in range(options.rounds):
+            store = MemoryStore(buffer_size=16384, batch_mode="itemsize")
+            began = time.perf_counter()
+            for transactions in lists:
+                store.put(transactions)
+                found = store.try_get(1 << 20)
+                assert found.ack is not None
+                store.ack(found.ack)
+            best = max(best, len(lists) * each / (time.perf_counter() - began))
+            store.close()
+        console.print(f"Memory ring, {each} at a time: {best:,.0f} transactions put, got and acked a second.")
+
+
+PARTS = {"put": put_part, "group": group_part, "find": find_part, "ring": ring_part, "disk": disk_part}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--parts", default="put,group,find,ring", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="of how much is put in a round")
+    parser.add_argument("--transactions", type=float, default=1e6, help="in the store in which a batch is found")
+    parser.add_argument("--folder", type=Path, default=None, help="on the disk that is measured")
+    options = parser.parse_args()
+    chosen = options.parts.split(",")
+    if unknown := [part for part in chosen if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=options.folder or os.environ.get("TMPDIR")) as folder:
+        for part in chosen:
+            PARTS[part](Path(folder), options, console)
+    console.print(f"Medians of {options.rounds} rounds; {os.cpu_count()} CPUs.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""From what a store selected to the manifest of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdc.batches.lease import iso_time_us
+from cdc.batches.manifest import ByteRange, Manifest, Position, Positions
+from cdc.positions import split_seq
+
+if TYPE_CHECKING:
+    from cdc.store.base import Place, Selection
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A batch to be."""
+
+    destination: str
+    subscriber: str
+    batch: int
+    after_seq: int
+    chosen: Selection
+    table_filter: str | None = None
+
+    def manifest(self, server_uuid: str, ranges: tuple[ByteRange, ...], schema_path: str | None) -> Manifest:
+        """``ranges`` and ``schema_path`` as who merges finds them: in the store, or staged."""
+        chosen = self.chosen
+        return Manifest(
+            destination=self.destination,
+            subscriber=self.subscriber,
+            batch=self.batch,
+            epoch=split_seq(chosen.last_seq).epoch,
+            server_uuid=server_uuid,
+            after_seq=self.after_seq,
+            first_seq=chosen.first_seq,
+            last_seq=chosen.last_seq,
+            transactions=chosen.transactions,
+            row_events=chosen.row_events,
+            bytes=chosen.bytes,
+            ddl=chosen.ddl,
+            tables=tuple(chosen.tables),
+            table_filter=self.table_filter,
+            schema_path=schema_path,
+            ranges=ranges,
+            positions=Positions(first=_position(chosen.first), last=_position(chosen.last)),
+        )
+
+
+def _position(place: Place) -> Position:
+    time = iso_time_us(place.commit_time_us) if place.commit_time_us > 0 else None
+    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time)

@@ -1,0 +1,145 @@
+"""``cdc maintain``: retention of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.commands.common import Destination, Json, human_bytes, load, out, print_json, tables
+
+if TYPE_CHECKING:
+    from cdc.batches.keeper import Keeper, Kept
+    from cdc.config import DestinationConfig
+    from cdc.store.disk import DiskWatch
+    from cdc.store.retention import HeldBack
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(maintain)
+
+
+def maintain(
+    ctx: typer.Context,
+    dest: Destination = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove segments of the store that nobody needs any more (store.retain), at any hour of the day.
+
+    Capture does it by itself, too. The Delta tables are not touched: use OPTIMIZE and VACUUM for them; Towpath's own
+    compaction is not there yet.
+    """
+    from cdc.batches.keeper import Keeper
+    from cdc.errors import ConfigError
+    from cdc.meta import open_meta
+
+    config = load(ctx, dest)
+    if not config.store.path.is_dir():
+        raise ConfigError(
+            "there is no store yet",
+            place=str(config.store.path),
+            remedy=f"Start `cdc capture {config.name}`, which makes it; or correct store.path.",
+        )
+    keeper = Keeper(config, open_meta(config))
+    document = _document(config, keeper.run(by_hand=True, dry_run=dry_run), keeper, dry_run)
+    if as_json:
+        print_json(document)
+    else:
+        _show(document)
+
+
+def held_document(held: HeldBack) -> dict[str, Any]:
+    """What a subscriber holds back, as scripts find it."""
+    from cdc.batches.keeper import iso_us
+
+    return {"bytes": held.bytes, "transactions": held.transactions, "since": iso_us(held.since_us), "lost": held.lost}
+
+
+def disk_document(watch: DiskWatch) -> dict[str, Any]:
+    """The disk of the store, as scripts find it. Raises StorageError."""
+    level, usage = watch.look(), watch.usage
+    return {
+        "level": level.name.lower(),
+        "used_ratio": round(usage.ratio, 4),
+        "free_bytes": usage.free,
+        "total_bytes": usage.total,
+    }
+
+
+def _document(config: DestinationConfig, kept: Kept, keeper: Keeper, dry_run: bool) -> dict[str, Any]:
+    from cdc.store.reader import StoreReader
+
+    outcome = kept.outcome
+    reader = StoreReader(config.store.path)
+    return {
+        "destination": config.name,
+        "dry_run": dry_run,
+        "removed": [
+            {"segment": one.name, "bytes": one.bytes, "last_seq": one.last_seq, "why": one.why}
+            for one in outcome.removed
+        ],
+        "removed_bytes": outcome.bytes,
+        "removed_until": reader.removed_seq() or None,
+        "bytes_left": outcome.bytes_left,
+        "over_bytes": outcome.over_bytes,
+        "cut_off": list(outcome.cut_off),
+        "subscriptions": [
+            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in kept.held
+        ],
+        "disk": disk_document(keeper.watch),
+    }
+
+
+_WHY = {
+    "acked": "acked, and old enough",
+    "room": "acked, and the store was above retain.max_bytes",
+    "disk": "acked, and the disk is nearly full",
+    "unacked": "older than retain.unacked_for",
+}
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    would = "would go" if document["dry_run"] else "removed"
+    count = len(document["removed"])
+    console = out()
+    if count:
+        console.print(f"{count} segments {would}, {human_bytes(document['removed_bytes'])}:", markup=False)
+        for one in document["removed"]:
+            console.print(f"  {one['segment']}  {human_bytes(one['bytes'])}  {_WHY[one['why']]}", markup=False)
+    else:
+        console.print("Nothing to remove.", markup=False)
+    console.print(f"{human_bytes(document['bytes_left'])} stay.", markup=False)
+    if document["cut_off"]:
+        console.print(f"Cut off, since they had not acked all of it: {', '.join(document['cut_off'])}.", markup=False)
+    if document["over_bytes"]:
+        over = human_bytes(document["over_bytes"])
+        console.print(f"That is {over} more than retain.max_bytes; what is left is not acked.", markup=False)
+    for text in alarms(document["subscriptions"]):
+        console.print(text, markup=False)
+    if document["subscriptions"]:
+        table = Table("subscriber", "holds back", "since", box=None, pad_edge=False)
+        for one in document["subscriptions"]:
+            held = one["held_back"]
+            amount = f"{held['transactions']} transactions, {human_bytes(held['bytes'])}"
+            table.add_row(one["name"], amount if held["since"] else "nothing", held["since"] or "–")
+        console.print()
+        tables().print(table, markup=False)
+
+
+def alarms(subscriptions: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each subscriber that was cut off, or seems lost."""
+    cut_off = [
+        f"Alarm: subscriber {one['name']} was cut off: retention removed what it had not acked. Rebuild what it fills, "
+        "and let it begin anew with `cdc batch unsubscribe` and `cdc batch subscribe`."
+        for one in subscriptions
+        if one.get("cut_off")
+    ]
+    return cut_off + [
+        f"Alarm: subscriber {one['name']} seems lost. It holds back {human_bytes(one['held_back']['bytes'])}, the "
+        f"oldest since {one['held_back']['since']}. Start it, or remove it with `cdc batch unsubscribe`."
+        for one in subscriptions
+        if one["held_back"]["lost"]
+    ]

@@ -1,0 +1,48 @@
+"""``cdc standby``: follow the store of another machine."""
+
+from __future__ import annotations
+
+import typer
+
+from cdc.commands.common import Destination, load, say
+from cdc.errors import ConfigError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("standby")(standby)
+
+
+def standby(ctx: typer.Context, dest: Destination = None) -> None:
+    """Follow a master's store until stopped; this machine can then take over."""
+    config = load(ctx, dest)
+    settings = config.store.standby
+    if settings.role != "standby" or settings.master is None:
+        raise ConfigError(
+            f"store.standby.role is {settings.role}: there is nobody to follow",
+            place=str(config.file),
+            remedy="Write role: standby and master: host:port (the master's standby.listen) there.",
+        )
+
+    import signal
+    import threading
+    from types import FrameType
+
+    from cdc.store.standby.follower import Follower
+    from cdc.store.standby.settings import parse_address, read_secret
+
+    stop = threading.Event()
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    follower = Follower(
+        config.store.path,
+        destination=config.name,
+        master=parse_address(settings.master),
+        secret=read_secret(settings.secret_env, settings.secret_file),
+        segment_bytes=config.store.segment_bytes,
+    )
+    follower.run(stop)
+    say(f"{config.name}: the standby has everything up to {follower.last_seq}")

@@ -1,0 +1,120 @@
+"""The connection to ZooKeeper: made when it is first needed, anew when it gave up, never longer waited for than said.
+
+kazoo (the extra ``zookeeper``) is loaded here only, when a connection is made.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cdc.errors import ConfigError, MetaUnavailableError
+from cdc.log import get_logger
+
+_log = get_logger(__name__)
+_GONE = ("CLOSED", "AUTH_FAILED")
+
+
+class Connection:
+    """One session with ZooKeeper for all threads of a process.
+
+    ``session_timeout_s``: how long ZooKeeper keeps the session of a silent client. ``wait_s``: the client gives up
+    after so long without ZooKeeper, and all that waited for it then fails.
+    """
+
+    def __init__(self, hosts: str, session_timeout_s: float, wait_s: float) -> None:
+        self.hosts = hosts
+        self.wait_s = wait_s
+        self.session_timeout_s = session_timeout_s
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._pid = 0
+        self._stop: weakref.finalize[..., Connection] | None = None
+
+    def client(self) -> Any:
+        """A started KazooClient. Raises MetaUnavailableError when ZooKeeper does not answer in time."""
+        with self._lock:
+            if self._client is not None and (self._pid != os.getpid() or self._client.client_state in _GONE):
+                self._drop()  # a child of fork has its parent's client, whose threads did not come along
+            if self._client is None:
+                self._start()
+            return self._client
+
+    def drop(self, client: Any = None) -> None:
+        """End the session (of this client, if it is still in use), and with it all that it holds; the next use makes
+        another."""
+        with self._lock:
+            if client is None or client is self._client:
+                self._drop()
+
+    def _drop(self) -> None:
+        self._client = None
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    def _start(self) -> None:
+        try:
+            from kazoo.client import KazooClient
+            from kazoo.handlers.threading import KazooTimeoutError
+        except ImportError:
+            raise ConfigError(
+                "ZooKeeper needs the package kazoo", remedy="Install it: pip install 'towpath[zookeeper]'."
+            ) from None
+        # Requests of a client without a connection wait for it: the deadline is what ends them.
+        retry = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": self.wait_s}
+        client = KazooClient(
+            self.hosts, timeout=self.session_timeout_s, connection_retry=retry, command_retry=dict(retry)
+        )
+        try:
+            client.start(timeout=self.wait_s)
+        except KazooTimeoutError:
+            raise MetaUnavailableError(
+                f"does not answer within {self.wait_s:g} s",
+                place=f"zookeeper://{self.hosts}",
+                remedy="Start ZooKeeper, or correct meta.hosts.",
+            ) from None
+        self._client, self._pid = client, os.getpid()
+        self._stop = weakref.finalize(self, _end, client, self._pid)
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """Turns what kazoo raises into errors of ours."""
+        from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        try:
+            yield
+        except (NoAuthError, AuthFailedError) as error:
+            raise ConfigError(
+                f"does not let us {doing}: {_name(error)}",
+                place=f"zookeeper://{self.hosts}",
+                remedy="Give this client the right to create, read, write and delete below meta.root.",
+            ) from error
+        except (KazooException, KazooTimeoutError) as error:
+            raise MetaUnavailableError(
+                f"could not {doing}: {_name(error)}",
+                place=f"zookeeper://{self.hosts}",
+                remedy="Nothing was changed; try again when ZooKeeper answers.",
+            ) from error
+
+
+def _name(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}, {text}" if text and text != "()" else type(error).__name__
+
+
+def _end(client: Any, pid: int) -> None:
+    if pid != os.getpid():  # in a child, the parent's session must live on
+        return
+    from kazoo.exceptions import KazooException
+
+    try:
+        client.stop()
+        client.close()
+    except (KazooException, OSError) as error:
+        _log.warning("the session with ZooKeeper was left to expire", reason=_name(error))

@@ -1,0 +1,196 @@
+"""What the frames of the standby protocol say: JSON where a human may look, fixed fields where bytes travel."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cdc.errors import CdcError, ConfigError, CorruptStreamError, IdentityError, PeerUnavailableError, VersionError
+from cdc.store.standby.frames import Channel, Frame, Kind
+
+NONCE_SIZE = 16
+MAC_SIZE = 32
+DATA = struct.Struct("<Q")
+"""Offset in the segment; bytes follow."""
+ENTRIES = struct.Struct("<Q")
+"""Number of the first entry in the segment's index; entries follow."""
+HEARTBEAT = struct.Struct("<QQ")
+"""Seq of the newest visible entry, bytes that the standby has not confirmed."""
+REPORT = struct.Struct("<QQ")
+"""Seq of the newest visible entry at the standby, bytes of the segment that are on its disk; the name follows."""
+FILE = struct.Struct("<H")
+"""Length of the name; name and content follow."""
+
+
+class Message(BaseModel):
+    """Keys that are not known are passed over: a newer side may say more."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class Hello(Message):
+    """What a standby has."""
+
+    destination: str
+    nonce: str
+    towpath: str
+    term: int
+    state: Literal["none", "master", "standby"]
+    mastership: str
+    segment: str
+    """The newest; empty where there is none."""
+    size_bytes: int
+    last_seq: int
+    tail_crc: int
+    """CRC32 of the last index entry; 0 where there is none."""
+    files: dict[str, int]
+    """CRC32 of each small file, by its path in the store."""
+
+
+class Welcome(Message):
+    term: int
+    mastership: str
+    towpath: str
+    heartbeat_s: float
+    segments: list[str]
+    """All up to the newest with a visible entry, oldest first."""
+    removed_seq: int
+    """Retention has removed every transaction up to here; 0: none."""
+
+
+class Refuse(Message):
+    error: str
+    remedy: str | None = None
+    kind: Literal["identity", "version", "config", "retry"] = "identity"
+
+
+class Compare(Message):
+    """Asks for a digest of the master's entries ``start`` to ``stop`` (exclusive) of a segment."""
+
+    segment: str
+    start: int
+    stop: int
+    of: Literal["index", "log"]
+    """``index``: entries as they stand in the file. ``log``: seq, offset, length and checksum of those with bytes,
+    which are the only ones counted."""
+
+
+class Compared(Message):
+    count: int
+    """How many entries of this sort there are."""
+    head_crc: int
+    """CRC32 of the segment's bytes before its first transaction."""
+    digest: str
+    """Empty where there are fewer than ``stop`` entries."""
+    entries: int
+    """So many entries of all sorts up to the last one compared; 0 where there are fewer than ``stop``."""
+
+
+class Fetch(Message):
+    """Asks for the master's entries themselves; ENTRIES frames answer."""
+
+    segment: str
+    start: int
+    stop: int
+
+
+class Have(Message):
+    """From where a segment is to be sent."""
+
+    segment: str
+    size_bytes: int
+    entries: int
+
+
+class Follow(Message):
+    have: list[Have]
+    """In order; what comes behind the last one is sent whole. Empty: everything is."""
+
+
+M = TypeVar("M", bound=Message)
+
+
+def parse(model: type[M], data: bytes, peer: str) -> M:
+    """Raises CorruptStreamError."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or model.__name__
+        raise CorruptStreamError(
+            f"a {model.__name__} that makes no sense: {where}: {first['msg']}", place=peer
+        ) from None
+
+
+def expect(channel: Channel, kind: Kind, timeout_s: float) -> bytes:
+    """The payload of the next frame, which has to be of this kind. Raises what the other side refuses with,
+    PeerUnavailableError after the time, CorruptStreamError."""
+    frame = channel.receive(timeout_s)
+    if frame is None:
+        raise PeerUnavailableError(f"no answer within {timeout_s:g} s", place=channel.peer)
+    require(frame, channel.peer)
+    if frame.kind is not kind:
+        raise CorruptStreamError(f"a {frame.kind.name} came where a {kind.name} was due", place=channel.peer)
+    return frame.payload
+
+
+def require(frame: Frame, peer: str) -> None:
+    """Raises what a REFUSE says."""
+    if frame.kind is not Kind.REFUSE:
+        return
+    said = parse(Refuse, frame.payload, peer)
+    error: type[CdcError] = {
+        "identity": IdentityError,
+        "version": VersionError,
+        "config": ConfigError,
+        "retry": PeerUnavailableError,
+    }[said.kind]
+    raise error(f"refused by the other side: {said.error}", place=peer, remedy=said.remedy)
+
+
+def refusal(error: CdcError) -> bytes:
+    """The payload of a REFUSE."""
+    kind: Literal["identity", "version", "config", "retry"] = "retry"
+    for each, name in ((VersionError, "version"), (ConfigError, "config"), (IdentityError, "identity")):
+        if isinstance(error, each):
+            kind = name  # type: ignore[assignment]
+    return Refuse(error=error.message, remedy=error.remedy, kind=kind).model_dump_json().encode()
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_SIZE)
+
+
+def sealed(message: Message, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:
+    """A message behind its HMAC-SHA256 over purpose, the other side's nonce and the message; zeros without a secret."""
+    body = message.model_dump_json().encode()
+    return _mac(body, purpose, nonce, secret) + body
+
+
+def unsealed(data: bytes, purpose: bytes, nonce: bytes, secret: bytes | None, peer: str) -> bytes:
+    """The message. Raises ConfigError where the other side does not know the secret."""
+    mac, body = data[:MAC_SIZE], data[MAC_SIZE:]
+    if hmac.compare_digest(mac, _mac(body, purpose, nonce, secret)):
+        return body
+    if secret is None:
+        raise ConfigError(
+            "the other side has a secret for the standby connection, and this one has none",
+            place=peer,
+            remedy="Give both the same standby.secret_env or standby.secret_file, or neither.",
+        )
+    raise ConfigError(
+        "the two sides do not have the same secret for the standby connection",
+        place=peer,
+        remedy="Give both the same standby.secret_env or standby.secret_file.",
+    )
+
+
+def _mac(body: bytes, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:
+    if secret is None:
+        return bytes(MAC_SIZE)
+    return hmac.new(secret, purpose + b"\0" + nonce + body, hashlib.sha256).digest()

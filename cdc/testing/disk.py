@@ -1,0 +1,33 @@
+"""A disk whose fill one sets, for tests of what watches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc.store.disk import Usage
+
+
+class FakeDisk:
+    """Takes the place of :func:`cdc.store.disk.disk_usage`; with ``folder`` the files in it count, too."""
+
+    def __init__(self, total: int = 1_000_000, used: int = 0, folder: Path | None = None) -> None:
+        self.total = total
+        self.used = used
+        self.folder = folder
+        self.looks = 0
+        """How often somebody has looked."""
+
+    def __call__(self, path: Path) -> Usage:
+        self.looks += 1
+        own = 0 if self.folder is None else sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
+        return Usage(self.total, max(0, self.total - self.used - own))
+
+
+class FakeClock:
+    """Seconds that pass only when one says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

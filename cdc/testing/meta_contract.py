@@ -1,0 +1,500 @@
+"""The contract of :class:`cdc.meta.base.Meta` as tests: subclass it for a meta, and run it with pytest.
+
+::
+
+    class TestMyMeta(SharedMetaContract):
+        @pytest.fixture
+        def make_meta(self, tmp_path):
+            return functools.partial(MyMeta, tmp_path)
+
+``make_meta(lock_wait_s=…)`` opens the same, at first empty meta of the destination ``shop``. :class:`MetaContract`
+closes one before it opens another. :class:`SharedMetaContract` is for a meta that several processes may have open at
+once, and that survives the SIGKILL of any of them; there ``make_meta`` must be picklable. The rules are those of
+Canal's meta manager (``CanalMetaManager``); the tests bear their names. Random tests print their seed;
+``TOWPATH_SEED`` sets another, ``TOWPATH_KILLS`` the number of kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, UsageError
+from cdc.meta import Meta, Outstanding, SourceIdentity, State
+from cdc.meta.memory import MemoryMeta
+from cdc.meta.state import REMEMBERED
+
+SEED = int(os.environ.get("TOWPATH_SEED") or 20_261_121)
+KILLS = int(os.environ.get("TOWPATH_KILLS") or 4)
+EXPIRES = datetime(2026, 11, 21, 12, 30, 15, 123456, tzinfo=UTC)
+IDENTITY = SourceIdentity(server_uuid="u1", flavor="mysql", base_name="binlog", epoch=0, start_gtid="a:1-5")
+
+# Processes begun from a clean one: a fork of this one would have its threads' locks, and no threads.
+_processes = get_context("forkserver")
+_processes.set_forkserver_preload(["cdc.testing.meta_contract", "kazoo.client"])
+
+
+class MakeMeta(Protocol):
+    """Opens the meta."""
+
+    def __call__(self, *, lock_wait_s: float = 30.0) -> Meta: ...
+
+
+def entry(batch: int, after: int, last: int) -> Outstanding:
+    """An outstanding batch of the transactions behind ``after`` up to ``last``."""
+    return Outstanding(
+        batch=batch,
+        first_seq=after + 1,
+        last_seq=last,
+        after_seq=after,
+        owner="airflow:shop_apply",
+        token=f"t{batch}",
+        expires=EXPIRES,
+        replaced=["ä", "t0"],
+    )
+
+
+class MetaContract:
+    """What holds for each meta."""
+
+    @pytest.fixture
+    def make_meta(self) -> MakeMeta:
+        """Subclasses say how."""
+        raise NotImplementedError("give make_meta, a fixture that opens your meta")
+
+    @pytest.fixture
+    def open_meta(self, make_meta: MakeMeta) -> Iterator[MakeMeta]:
+        """``make_meta``, and everything is closed in the end."""
+        opened: list[Meta] = []
+
+        def make(*, lock_wait_s: float = 30.0) -> Meta:
+            opened.append(make_meta(lock_wait_s=lock_wait_s))
+            return opened[-1]
+
+        yield make
+        for meta in opened:
+            meta.close()
+
+    @pytest.fixture
+    def meta(self, open_meta: MakeMeta) -> Meta:
+        """With the subscriber ``apply``."""
+        meta = open_meta()
+        meta.subscribe("apply", r"shop\..*")
+        return meta
+
+    # subscriptions ----------------------------------------------------------------------------------------------
+
+    def test_empty_at_first(self, open_meta: MakeMeta) -> None:
+        meta = open_meta()
+        assert meta.read() == State(destination="shop")
+        assert meta.source() is None
+        assert meta.subscriptions() == {}
+
+    def test_subscribe_again_replaces_the_filter_and_keeps_cursor_and_batches(self, meta: Meta) -> None:
+        meta.update_cursor("apply", 7)
+        meta.add_batch("apply", entry(1, 7, 9))
+        meta.subscribe("apply", "other")
+        known = meta.subscriptions()["apply"]
+        assert (known.filter, known.acked_seq, known.outstanding) == ("other", 7, [entry(1, 7, 9)])
+
+    @pytest.mark.parametrize("table_filter", [None, "", "shop\\..*,crm\\..*", "süß\n", "x" * 10_000])
+    def test_the_filter_is_kept_with_its_subscriber(self, open_meta: MakeMeta, table_filter: str | None) -> None:
+        meta = open_meta()
+        meta.subscribe("apply", table_filter)
+        meta.subscribe("1001", "another")
+        assert {name: s.filter for name, s in meta.subscriptions().items()} == {
+            "apply": table_filter,
+            "1001": "another",
+        }
+        for later in ("", None, "b"):
+            meta.subscribe("apply", later)
+            assert meta.subscriptions()["apply"].filter == later
+
+    def test_unsubscribe_removes_cursor_batches_and_nothing_else(self, meta: Meta) -> None:
+        meta.subscribe("audit")
+        for name in ("apply", "audit"):
+            meta.update_cursor(name, 7)
+            meta.add_batch(name, entry(1, 7, 9))
+        audit = meta.subscriptions()["audit"]
+        meta.unsubscribe("apply")
+        assert meta.subscriptions() == {"audit": audit}
+        with pytest.raises(UsageError, match=r"there is no subscriber 'apply'\. There are: audit"):
+            meta.unsubscribe("apply")
+        meta.subscribe("apply")
+        assert (meta.cursor("apply"), meta.batches("apply")) == (0, [])
+
+    @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 65, "ä"])
+    def test_names_that_cannot_be(self, meta: Meta, name: str) -> None:
+        with pytest.raises(UsageError, match="cannot be the name of a subscriber"):
+            meta.subscribe(name)
+        assert list(meta.subscriptions()) == ["apply"]
+
+    # batches and cursor -----------------------------------------------------------------------------------------
+
+    def test_batch_ids_grow_and_a_given_id_lifts_the_counter(self, meta: Meta) -> None:
+        meta.add_batch("apply", entry(1, 0, 5))
+        meta.add_batch("apply", entry(4, 5, 9))
+        assert meta.subscriptions()["apply"].next_batch == 5
+        with pytest.raises(BatchError, match="batch 4 is not newer than the outstanding batch 4"):
+            meta.add_batch("apply", entry(4, 9, 10))
+        with pytest.raises(BatchError, match="begins after 8, before 9"):
+            meta.add_batch("apply", entry(5, 8, 10))
+        assert [e.batch for e in meta.batches("apply")] == [1, 4]
+
+    def test_first_latest_by_id_and_all(self, meta: Meta) -> None:
+        assert (meta.first_batch("apply"), meta.latest_batch("apply"), meta.batches("apply")) == (None, None, [])
+        entries = [entry(1, 0, 5), entry(2, 5, 9), entry(10, 9, 12)]
+        for each in entries:
+            meta.add_batch("apply", each)
+        assert meta.first_batch("apply") == entries[0]
+        assert meta.latest_batch("apply") == entries[2]
+        assert meta.batch("apply", 2) == entries[1]
+        assert meta.batch("apply", 3) is None
+        assert meta.batches("apply") == entries
+
+    def test_removing_another_than_the_first_names_both_and_changes_nothing(self, meta: Meta) -> None:
+        meta.add_batch("apply", entry(11, 0, 5))
+        meta.add_batch("apply", entry(12, 5, 9))
+        before = meta.read()
+        with pytest.raises(BatchOrderError, match=r"batch 12 .*batch 11"):
+            meta.remove_batch("apply", 12)
+        with pytest.raises(BatchError, match=r"batch 13 is not outstanding. Outstanding: 11, 12"):
+            meta.remove_batch("apply", 13)
+        assert meta.read() == before
+        assert meta.remove_batch("apply", 11) == entry(11, 0, 5)
+        assert meta.remove_batch("apply", 12) == entry(12, 5, 9)
+
+    def test_where_a_get_starts(self, meta: Meta) -> None:
+        def start() -> int:
+            return meta.subscriptions()["apply"].start_seq()
+
+        assert start() == 0  # the store's first transaction
+        meta.update_cursor("apply", 5)
+        assert start() == 5
+        meta.add_batch("apply", entry(1, 5, 9))
+        meta.add_batch("apply", entry(2, 9, 12))
+        assert start() == 12
+        meta.clear_batches("apply")
+        assert start() == 5
+
+    def test_ack_removes_the_batch_and_moves_the_cursor_in_one_change(self, meta: Meta) -> None:
+        meta.add_batch("apply", entry(1, 0, 5))
+        with meta.change() as state:
+            known = state.subscription("apply")
+            done = known.remove(1)
+            known.acked_seq = done.last_seq
+            known.remember(done, "acked")
+        known = meta.subscriptions()["apply"]
+        assert (known.acked_seq, known.outstanding) == (5, [])
+        ended = known.ended(1)
+        assert ended is not None and (ended.token, ended.outcome) == ("t1", "acked")
+
+    def test_rollback_of_all_keeps_the_cursor_and_ids_go_on_growing(self, meta: Meta) -> None:
+        entries = [entry(1, 0, 5), entry(2, 5, 9)]
+        for each in entries:
+            meta.add_batch("apply", each)
+        assert meta.clear_batches("apply") == entries
+        assert meta.clear_batches("apply") == []
+        known = meta.subscriptions()["apply"]
+        assert (known.acked_seq, known.next_batch) == (0, 3)
+        again = entry(known.next_batch, known.start_seq(), 5)
+        meta.add_batch("apply", again)
+        assert meta.batches("apply") == [again]
+
+    def test_rollback_of_a_batch_rolls_back_the_later_ones(self, meta: Meta) -> None:
+        for each in (entry(1, 0, 5), entry(2, 5, 9), entry(3, 9, 12)):
+            meta.add_batch("apply", each)
+        with meta.change() as state:
+            gone = state.subscription("apply").cut(2)
+        assert [e.batch for e in gone] == [2, 3]
+        assert meta.batches("apply") == [entry(1, 0, 5)]
+        assert meta.subscriptions()["apply"].start_seq() == 5
+
+    def test_the_last_endings_are_remembered(self, meta: Meta) -> None:
+        with meta.change() as state:
+            known = state.subscription("apply")
+            for batch in range(1, REMEMBERED + 5):
+                known.remember(entry(batch, 0, 1), "rolled_back" if batch % 2 else "acked")
+        known = meta.subscriptions()["apply"]
+        assert [f.batch for f in known.finished] == list(range(5, REMEMBERED + 5))
+        assert known.ended(4) is None
+
+    def test_the_cursor_may_go_back(self, meta: Meta) -> None:
+        for seq in (1 << 62, 206158431791, 1, 0):
+            meta.update_cursor("apply", seq)
+            assert meta.cursor("apply") == seq
+
+    def test_the_source_is_bound_once(self, meta: Meta) -> None:
+        meta.update_cursor("apply", 206158431791)
+        assert meta.bind_source(IDENTITY) == IDENTITY
+        assert meta.bind_source(IDENTITY.model_copy(update={"start_gtid": "a:1-900"})) == IDENTITY
+        for key, value in {"server_uuid": "u2", "flavor": "mariadb", "base_name": "mysql-bin", "epoch": 1}.items():
+            with pytest.raises(IdentityError, match=str(value)):
+                meta.bind_source(IDENTITY.model_copy(update={key: value}))
+        assert meta.source() == IDENTITY
+        assert meta.cursor("apply") == 206158431791
+
+    # changes ----------------------------------------------------------------------------------------------------
+
+    def test_an_exception_leaves_everything_as_it_was(self, meta: Meta) -> None:
+        before = meta.read()
+
+        def clear_and_fail() -> None:
+            with meta.change() as state:
+                state.source = IDENTITY
+                state.subscriptions.clear()
+                state.subscription("apply")
+
+        with pytest.raises(UsageError):
+            clear_and_fail()
+        assert meta.read() == before
+        meta.update_cursor("apply", 3)  # and the lock is free
+
+    def test_what_was_read_or_kept_from_a_change_is_the_callers_own(self, meta: Meta) -> None:
+        with meta.change() as kept:
+            kept.subscription("apply").acked_seq = 5
+        mine = meta.read()
+        for state in (kept, mine):
+            state.subscription("apply").acked_seq = 9
+            state.subscription("apply").outstanding.append(entry(1, 0, 3))
+        assert (meta.cursor("apply"), meta.batches("apply")) == (5, [])
+
+    def test_changes_of_many_threads_are_all_kept(self, meta: Meta) -> None:
+        def work() -> None:
+            for _ in range(8):
+                with meta.change() as state:
+                    state.subscription("apply").acked_seq += 1
+
+        _at_once([work] * 4)
+        assert meta.cursor("apply") == 32
+
+    def test_readers_never_see_a_mixture(self, meta: Meta) -> None:
+        meta.subscribe("audit")
+        done = threading.Event()
+
+        def write() -> None:
+            for _ in range(25):
+                with meta.change() as state:
+                    _step(state)
+            done.set()
+
+        def read() -> None:
+            seen = 0
+            while not done.is_set() or not seen:
+                _require_whole(meta.read())
+                time.sleep(0.001)  # the writer wants a processor, too
+                seen += 1
+
+        _at_once([write, read])
+
+    def test_a_holder_that_does_not_let_go_is_named(self, open_meta: MakeMeta) -> None:
+        meta = open_meta(lock_wait_s=0.2)
+        meta.subscribe("apply")
+        with meta.change() as state:
+            state.subscription("apply").acked_seq = 4
+            with pytest.raises(LeaseHeldError, match=f"process {os.getpid()}"), meta.change():
+                raise AssertionError("two holders at once")
+        assert meta.cursor("apply") == 4
+
+    def test_all_is_there_when_it_is_opened_again(self, open_meta: MakeMeta, meta: Meta) -> None:
+        meta.bind_source(IDENTITY)
+        meta.subscribe("audit", "")
+        for batch, after in enumerate((0, 100, 200, 300), start=1):
+            meta.add_batch("apply", entry(batch, after, after + 100))
+        with meta.change() as state:
+            known = state.subscription("apply")
+            known.remember(known.remove(1), "acked")
+            known.remember(known.cut(4)[0], "rolled_back")
+            known.acked_seq = 100
+        before = meta.read()
+        meta.close()
+        assert open_meta().read() == before
+        assert [e.batch for e in before.subscription("apply").outstanding] == [2, 3]
+
+    def test_random_changes_and_reopenings_end_as_in_memory(self, open_meta: MakeMeta) -> None:
+        print(f"seed {SEED}")
+        choose = random.Random(SEED)
+        meta, expected = open_meta(), MemoryMeta("shop")
+        for _ in range(60):
+            step = choose.randrange(1 << 30)
+            outcomes = [_random_change(each, random.Random(step)) for each in (expected, meta)]
+            assert outcomes[0] == outcomes[1]
+            if choose.random() < 0.1:
+                meta.close()
+                meta = open_meta()
+            assert meta.read() == expected.read()
+
+
+class SharedMetaContract(MetaContract):
+    """What holds for a meta that several processes share, too."""
+
+    def test_what_one_changed_another_sees(self, open_meta: MakeMeta, meta: Meta) -> None:
+        other = open_meta()
+        for seq in range(1, 6):
+            meta.update_cursor("apply", seq)
+            assert other.cursor("apply") == seq
+            other.add_batch("apply", entry(seq, seq, seq + 1))
+            assert meta.clear_batches("apply") == [entry(seq, seq, seq + 1)]
+
+    def test_changes_of_many_processes_are_all_kept(self, make_meta: MakeMeta, meta: Meta) -> None:
+        workers = [_start(_count, make_meta, 8) for _ in range(3)]
+        for worker in workers:
+            worker.join(120)
+            assert worker.exitcode == 0
+        assert meta.cursor("apply") == 24
+        with meta.change() as state:
+            state.subscription("apply").acked_seq += 1
+        assert meta.cursor("apply") == 25
+
+    def test_sigkill_of_a_holder_frees_the_lock_and_changes_nothing(
+        self, make_meta: MakeMeta, meta: Meta, tmp_path: Path
+    ) -> None:
+        before = meta.read()
+        worker = _start(_hold, make_meta, tmp_path / "here")
+        _wait_for(tmp_path / "here", worker)
+        _kill(worker)
+        meta.update_cursor("apply", 3)
+        before.subscription("apply").acked_seq = 3
+        assert meta.read() == before
+
+    def test_sigkill_in_the_middle_of_changes_leaves_the_old_or_the_new_state(
+        self, make_meta: MakeMeta, meta: Meta, tmp_path: Path
+    ) -> None:
+        print(f"seed {SEED}")
+        moments = random.Random(SEED)
+        meta.subscribe("audit")
+        for kill in range(KILLS):
+            journal = tmp_path / f"journal{kill}"
+            worker = _start(_step_for_ever, make_meta, journal)
+            _wait_for(journal, worker)
+            time.sleep(moments.uniform(0.0, 0.1))
+            _kill(worker)
+            state = meta.read()
+            _require_whole(state)
+            assert state.subscription("apply").acked_seq >= int(journal.read_text().split()[-1])
+
+
+# What the processes and threads do ------------------------------------------------------------------------------------
+
+
+def _count(make_meta: MakeMeta, times: int) -> None:
+    with make_meta() as meta:
+        for _ in range(times):
+            with meta.change() as state:
+                state.subscription("apply").acked_seq += 1
+
+
+def _hold(make_meta: MakeMeta, here: Path) -> None:
+    with make_meta().change() as state:
+        _step(state)
+        here.write_text("here\n")
+        time.sleep(600)
+
+
+def _step_for_ever(make_meta: MakeMeta, journal: Path) -> None:
+    meta = make_meta()
+    with journal.open("a") as done:
+        while True:
+            with meta.change() as state:
+                _step(state)
+                seq = state.subscription("apply").acked_seq
+            done.write(f"{seq}\n")
+            done.flush()
+
+
+def _step(state: State) -> None:
+    """Move all subscribers on together: one batch acked, the next outstanding."""
+    for known in state.subscriptions.values():
+        if known.outstanding:
+            ended = known.remove(known.outstanding[0].batch)
+            known.remember(ended, "acked")
+            known.acked_seq = ended.last_seq
+        known.add(entry(known.next_batch, known.start_seq(), known.start_seq() + 10))
+        known.filter = f"after {known.next_batch}"
+
+
+def _require_whole(state: State) -> None:
+    """All subscribers are where one step, or the step after it, left them; nobody between."""
+    found = [known.model_dump(exclude={"filter"}) for known in state.subscriptions.values()]
+    assert all(each == found[0] for each in found), state
+    for known in state.subscriptions.values():
+        if known.outstanding:
+            assert known.filter == f"after {known.next_batch}"
+            assert [(e.batch, e.after_seq) for e in known.outstanding] == [(known.next_batch - 1, known.acked_seq)]
+            assert known.acked_seq == 10 * (known.next_batch - 2)
+
+
+def _random_change(meta: Meta, choose: random.Random) -> Any:
+    """One operation; what it gave, or how it failed."""
+    name = choose.choice(["apply", "audit", "1001"])
+
+    def add() -> None:
+        known = meta.read().subscription(name)
+        batch = known.next_batch + choose.choice([0, 0, 0, 2, -1])
+        after = known.start_seq() + choose.choice([0, 0, 5, -3])
+        meta.add_batch(name, entry(max(1, batch), after, after + choose.randrange(1, 1 << 40)))
+
+    operations: list[Callable[[], Any]] = [
+        lambda: meta.subscribe(name, choose.choice([None, "", "a", "b"])),
+        lambda: meta.subscribe(name),
+        lambda: meta.unsubscribe(name),
+        lambda: meta.update_cursor(name, choose.randrange(1 << 62)),
+        lambda: meta.clear_batches(name),
+        lambda: meta.remove_batch(name, choose.randrange(1, 6)),
+        lambda: meta.bind_source(IDENTITY),
+        *[add] * 6,
+    ]
+    try:
+        return choose.choice(operations)()
+    except (BatchError, UsageError) as error:
+        return type(error), error.message
+
+
+def _at_once(works: list[Callable[[], None]]) -> None:
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    if failures:
+        raise failures[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def _start(target: Callable[..., None], *args: Any) -> BaseProcess:
+    process = _processes.Process(target=target, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def _wait_for(file: Path, worker: BaseProcess) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists() or not file.read_text().endswith("\n"):
+        assert worker.is_alive() and time.monotonic() < deadline, f"the other process did not get to {file.name}"
+        time.sleep(0.005)
+
+
+def _kill(worker: BaseProcess) -> None:
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL

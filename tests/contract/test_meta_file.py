@@ -1,0 +1,28 @@
+"""The contract of metas, held by the file: changed at once, and by period."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from cdc.meta import Meta
+from cdc.meta.file import FileMeta
+from cdc.meta.mixed import MixedMeta
+from cdc.testing.meta_contract import MakeMeta, MetaContract, SharedMetaContract
+
+
+class TestFile(SharedMetaContract):
+    @pytest.fixture
+    def make_meta(self, tmp_path: Path) -> MakeMeta:
+        return functools.partial(FileMeta, tmp_path / "meta", "shop")
+
+
+class TestFileByPeriod(MetaContract):
+    @pytest.fixture
+    def make_meta(self, tmp_path: Path) -> MakeMeta:
+        def make(*, lock_wait_s: float = 30.0) -> Meta:
+            return MixedMeta(FileMeta(tmp_path / "meta", "shop"), period_s=0.02, lock_wait_s=lock_wait_s)
+
+        return make

@@ -1,0 +1,22 @@
+"""The contract of metas, held in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.meta import Meta
+from cdc.meta.memory import MemoryMeta
+from cdc.testing.meta_contract import MakeMeta, MetaContract
+
+
+class TestMemory(MetaContract):
+    @pytest.fixture
+    def make_meta(self) -> MakeMeta:
+        found: list[MemoryMeta] = []
+
+        def make(*, lock_wait_s: float = 30.0) -> Meta:
+            if not found:  # it lives as long as the object
+                found.append(MemoryMeta("shop", lock_wait_s=lock_wait_s))
+            return found[0]
+
+        return make

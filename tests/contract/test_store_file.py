@@ -1,0 +1,55 @@
+"""The contract of stores, held by the relay log on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cdc.store.contract import EventStore
+from cdc.store.file_store import RelayLogStore
+from cdc.store.policy import FlushPolicy
+from cdc.store.transaction import PutStatus, Transaction
+from cdc.testing.store_contract import MakeStore, StoreContract
+
+
+class TestSync(StoreContract):
+    limited = False
+    durable = True
+    policy = FlushPolicy()
+    kind = RelayLogStore
+
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> MakeStore:
+        def make(events: int | None = None) -> EventStore:
+            return self.open(tmp_path / "store")
+
+        return make
+
+    def open(self, path: Path) -> RelayLogStore:
+        return self.kind.open(path, destination="shop", segment_bytes=65536, policy=self.policy)
+
+    def reopen(self, store: EventStore) -> EventStore:
+        assert isinstance(store, RelayLogStore)
+        store.close()
+        return self.open(store.log.path)
+
+
+class FlushedAtOnce(RelayLogStore):
+    """With asynchronous flush nothing is handed out before it is flushed: here that need not be waited for."""
+
+    def put(self, transactions: Sequence[Transaction], *, timeout_s: float | None = None) -> PutStatus:
+        status = super().put(transactions, timeout_s=timeout_s)
+        self.log.flush()
+        return status
+
+    def try_put(self, transactions: Sequence[Transaction]) -> PutStatus:
+        status = super().try_put(transactions)
+        self.log.flush()
+        return status
+
+
+class TestAsync(TestSync):
+    policy = FlushPolicy("async")
+    kind = FlushedAtOnce

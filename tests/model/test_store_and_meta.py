@@ -1,0 +1,251 @@
+"""Random puts, gets, acks, rollbacks, kills and reopenings of store and meta, against a model of a few lines.
+
+``TOWPATH_MODEL_STEPS`` sets how many steps are taken (10,000 in ``make test``, more in ``make test-model``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cdc.batches.lease import Lease
+from cdc.batches.manifests import load_manifest
+from cdc.batches.service import BatchService
+from cdc.config import DestinationConfig
+from cdc.errors import BatchOrderError, TokenError
+from cdc.store.base import Limits
+from cdc.store.index import read_entries
+from cdc.store.reader import StoreReader
+from cdc.store.relaylog import RelayLog
+from cdc.store.transaction import Transaction
+from cdc.testing.transactions import make_transactions
+from tests.unit.batches_support import IDENTITY, make_config
+
+STEPS = int(os.environ.get("TOWPATH_MODEL_STEPS", "10000"))
+STEPS_EACH = 50
+OWNER = "model"
+POOL: list[Transaction] = make_transactions(300, rows=2, tables=("shop.orders", "shop.items"), ddl_every=7)
+SEGMENT_BYTES = 1500
+"""A few transactions each, so that batches go over several segments. Below what a configuration allows."""
+
+
+@dataclass
+class Model:
+    """What has to be true: transactions are numbers, 0 the first."""
+
+    put: int = 0
+    acked: int = 0
+    batches: list[tuple[int, int, int]] = field(default_factory=list)  # id, first, last (exclusive)
+    newest_id: int = 0
+
+    def next_batch(self, most: int) -> tuple[int, int] | None:
+        first = last = self.batches[-1][2] if self.batches else self.acked
+        while last < self.put and last - first < most and not (POOL[last].ddl and last > first):
+            last += 1
+            if POOL[last - 1].ddl:
+                break
+        return (first, last) if last > first else None
+
+
+class StoreAndMeta(RuleBasedStateMachine):
+    """The real store and meta, and the model beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Path(tempfile.mkdtemp(prefix="towpath-model-"))
+        self.generation = 0
+        self.model = Model()
+        self.leases: dict[int, Lease] = {}
+        self.old_tokens: list[tuple[int, str]] = []
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = self.base / "0"
+        self.folder.mkdir()
+        self._open()
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+        shutil.rmtree(self.base)
+
+    def _open(self) -> None:
+        self.config: DestinationConfig = make_config(self.folder)
+        self.store = RelayLog(self.config.store.path, destination="shop", segment_bytes=SEGMENT_BYTES)
+        for table in ("shop.orders", "shop.items"):
+            self.store.tables.number(table)
+        self.service = BatchService(self.config)
+        self.service.meta.bind_source(IDENTITY)
+        self.begun = False
+
+    def _append(self, transaction: Transaction, *, part: int | None = None) -> None:
+        """Bytes and index entry as capture writes them; with ``part`` only so many bytes, and no entry."""
+        if not self.begun:
+            pos = transaction.position.pos - transaction.size_bytes
+            self.offset = self.store.begin(
+                0, transaction.source.name, pos, transaction.source.format_description, transaction.source.server_id
+            )
+            self.begun = True
+        elif self.offset > SEGMENT_BYTES:
+            self.offset = self.store.roll(0, transaction.position.pos - transaction.size_bytes)
+        self.store.append(memoryview(transaction.data)[:part])
+        if part is not None:
+            return
+        entry = transaction.entry.copy()
+        entry["offset"] = self.offset
+        self.offset += transaction.size_bytes
+        self.store.publish(entry)
+
+    # --- what may happen
+
+    @rule(count=st.integers(1, 12))
+    def put(self, count: int) -> None:
+        for transaction in POOL[self.model.put : self.model.put + count]:
+            self._append(transaction)
+        self.store.flush()
+        self.model.put = min(len(POOL), self.model.put + count)
+
+    @rule(most=st.integers(1, 6))
+    def get(self, most: int) -> None:
+        lease = self.service.get(OWNER, limits=Limits(max_transactions=most), wait_s=0)
+        if self.model.batches:
+            assert lease is not None and lease.batch == self.model.batches[0][0]
+            self.old_tokens.append((lease.batch, self.leases[lease.batch].token))
+            self._same(lease, *self.model.batches[0][1:])
+            self.leases[lease.batch] = lease
+        else:
+            self._new_batch(lease, most)
+
+    @rule(most=st.integers(1, 6))
+    def get_ahead(self, most: int) -> None:
+        self._new_batch(self.service.get(OWNER, limits=Limits(max_transactions=most), wait_s=0, ahead=True), most)
+
+    def _new_batch(self, lease: Lease | None, most: int) -> None:
+        expected = self.model.next_batch(most)
+        if expected is None:
+            assert lease is None
+            return
+        assert lease is not None and lease.batch > self.model.newest_id
+        self._same(lease, *expected)
+        self.model.newest_id = lease.batch
+        self.model.batches.append((lease.batch, *expected))
+        self.leases[lease.batch] = lease
+
+    def _same(self, lease: Lease, first: int, last: int) -> None:
+        """The batch is these transactions, to the byte."""
+        wanted = POOL[first:last]
+        manifest = load_manifest(lease.manifest_path)
+        assert (manifest.first_seq, manifest.last_seq) == (wanted[0].seq, wanted[-1].seq)
+        assert manifest.ddl == wanted[0].ddl and manifest.transactions == len(wanted)
+        assert set(manifest.tables) == {table for t in wanted for table in t.tables}
+        data, seqs = b"", []
+        for part in manifest.ranges:
+            with open(part.path, "rb") as file:
+                file.seek(part.offset)
+                data += file.read(part.length)
+            seqs += [int(seq) for seq in read_entries(Path(part.path), part.offset, part.length)["seq"]]
+        assert seqs == [t.seq for t in wanted]
+        assert data == b"".join(t.data for t in wanted)
+
+    @precondition(lambda self: self.model.batches)
+    @rule()
+    def ack(self) -> None:
+        batch, _, last = self.model.batches.pop(0)
+        self.service.ack(batch, self.leases[batch].token)
+        self.model.acked = last
+
+    @precondition(lambda self: len(self.model.batches) > 1)
+    @rule(data=st.data())
+    def ack_another_than_the_first(self, data: st.DataObject) -> None:
+        batch = data.draw(st.sampled_from(self.model.batches[1:]))[0]
+        with pytest.raises(BatchOrderError, match=rf"\b{batch}\b.*\b{self.model.batches[0][0]}\b"):
+            self.service.ack(batch, self.leases[batch].token)
+
+    @precondition(lambda self: any(b == o for b, *_ in self.model.batches for o, _ in self.old_tokens))
+    @rule()
+    def end_with_a_replaced_token(self) -> None:
+        batch, token = next((b, t) for b, t in self.old_tokens if b in [known[0] for known in self.model.batches])
+        with pytest.raises(TokenError):
+            self.service.rollback(batch, token)
+
+    @precondition(lambda self: self.model.batches)
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, len(self.model.batches) - 1))
+        gone = [known[0] for known in self.model.batches[at:]]
+        assert self.service.rollback(gone[0], self.leases[gone[0]].token) == gone
+        del self.model.batches[at:]
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self._open()
+
+    @rule(part=st.one_of(st.integers(0, 260), st.just(10_000)), torn_meta=st.booleans(), data=st.data())
+    def kill(self, part: int, torn_meta: bool, data: st.DataObject) -> None:
+        """The folder as a killed process leaves it: bytes without an entry, an entry torn, a meta half written."""
+        if self.model.put < len(POOL) and part:
+            transaction = POOL[self.model.put]
+            self._append(transaction, part=part)
+            if part >= transaction.size_bytes:  # whole: recovery may keep it, since it is what the source said
+                self.model.put += 1
+        self.generation += 1
+        folder = self.base / str(self.generation)
+        shutil.copytree(self.folder, folder)
+        self.store.close()
+        shutil.rmtree(self.folder)
+        self.folder.symlink_to(folder)  # manifests that are outstanding name the old place
+        self.folder = folder
+        newest = max((folder / "shop" / "store" / "segments").glob("*.index"), default=None)
+        if newest is not None and data.draw(st.booleans()):
+            with newest.open("ab") as file:
+                file.write(bytes(data.draw(st.integers(1, 127))))
+        if torn_meta:
+            (folder / "shop" / "meta" / ".meta.json.new").write_bytes(b'{"format": "towpa')
+        self._open()
+
+    @rule()
+    def kill_between_results_and_ack(self) -> None:
+        if self.model.batches:
+            batch = self.model.batches[0][0]
+            path = self.service.manifests.path("apply", batch)
+            self.service.manifests.mark_acked(path, self.leases[batch].expires, ())
+
+    # --- what always holds
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        reader = StoreReader(self.config.store.path)
+        put = self.model.put
+        assert reader.first_seq() == (POOL[0].seq if put else None)
+        assert reader.last_seq() == (POOL[put - 1].seq if put else None)
+        known = self.service.meta.read().subscriptions.get("apply")
+        if known is not None:
+            assert known.acked_seq == (POOL[self.model.acked - 1].seq if self.model.acked else 0)
+            assert [o.batch for o in known.outstanding] == [batch for batch, *_ in self.model.batches]
+
+
+def test_everything_is_as_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing here cuts the power: what a process wrote stays. Waiting for the disk would only make it slow.
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    case = StoreAndMeta.TestCase
+    case.settings = settings(
+        max_examples=max(1, STEPS // STEPS_EACH),
+        stateful_step_count=STEPS_EACH,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    assert np.all(np.diff([t.seq for t in POOL]) > 0)
+    case("runTest").runTest()
