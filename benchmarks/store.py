@@ -16,13 +16,14 @@ import ctypes
 import os
 import random
 import shutil
+import signal
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from rich.console import Console
@@ -32,10 +33,11 @@ from rich.table import Table
 from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.durable import replace_file
-from cdc.positions import make_file_name, make_seq
+from cdc.log import configure
+from cdc.positions import make_file_name, make_seq, split_seq
 from cdc.store import layout
 from cdc.store.base import Limits
-from cdc.store.checkpoint import FILE_NAME, Checkpoint
+from cdc.store.checkpoint import FILE_NAME, Checkpoint, was_aborted
 from cdc.store.index import make_header, seal
 from cdc.store.memory import MemoryStore
 from cdc.store.policy import FlushPolicy
@@ -44,9 +46,12 @@ from cdc.store.relaylog import RelayLog
 from cdc.store.segment import head
 from cdc.store.state import TableNumbers
 from cdc.store.transaction import PutStatus, SourceFile, Transaction
-from cdc.testing.transactions import make_transactions
+from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.transactions import make_transactions, transactions_of
 
 INJECTED_S = 0.002
+Ahead: TypeAlias = Literal["plain", "reserved", "zeroed"]
+"""What a file has before it is written to: nothing; blocks and no size (fallocate); zeros."""
 PUTTERS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -94,15 +99,22 @@ def at_growing_places(made: Transaction, lists: int, each: int) -> Iterator[list
 # --- puts, against a bare loop
 
 
-def bare(folder: Path, data: bytes, count: int, *, sync: bool, preallocate: bool = False) -> Run:
-    """The same bytes into one file; an fdatasync after each, or one at the end."""
+def bare(folder: Path, data: bytes, count: int, *, sync: bool, ahead: Ahead = "plain", entries: int = 0) -> Run:
+    """The same bytes into one file; an fdatasync after each, or one at the end. What is done ``ahead`` is not timed.
+    With ``entries`` so many of 128 bytes go into a second file, which is never synced, as an index does."""
+    index_fd = os.open(folder / "entries", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    entry = bytes(ENTRY_SIZE * entries)
     fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    if preallocate:
+    if ahead == "reserved":
         keep_size = 1
         done = ctypes.CDLL(None, use_errno=True).fallocate(
             fd, keep_size, ctypes.c_long(0), ctypes.c_long(len(data) * count)
         )
         assert done == 0, os.strerror(ctypes.get_errno())
+    elif ahead == "zeroed":
+        files.write_all(fd, bytes(len(data) * count))
+        os.fsync(fd)
+        os.lseek(fd, 0, os.SEEK_SET)
     times = []
     began = time.perf_counter()
     for _ in range(count):
@@ -110,11 +122,15 @@ def bare(folder: Path, data: bytes, count: int, *, sync: bool, preallocate: bool
         files.write_all(fd, data)
         if sync:
             files.layer.fdatasync(fd)
+        if entries:
+            files.write_all(index_fd, entry)
         times.append(time.perf_counter() - start)
     files.layer.fdatasync(fd)
     took_s = time.perf_counter() - began
     os.close(fd)
+    os.close(index_fd)
     os.unlink(folder / "bare")
+    os.unlink(folder / "entries")
     os.sync()
     return figures(took_s, times, count if sync else 1)
 
@@ -134,6 +150,36 @@ def ours(folder: Path, lists: list[list[Transaction]], policy: FlushPolicy, putt
             times.append(time.perf_counter() - start)
     else:
         _many(log, lists[1:], putters, times)
+    log.flush()
+    took_s = time.perf_counter() - began
+    flushes = log.flushes - flushes
+    log.close()
+    shutil.rmtree(path)
+    os.sync()
+    return figures(took_s, times, flushes)
+
+
+def stream(folder: Path, kind: Kind, count: int, policy: FlushPolicy) -> Run:
+    """Capture's way in: bytes and entries as they come from the source, nothing made of them."""
+    made = make_transactions(1, rows=kind.rows)[0]
+    data = memoryview(made.data * kind.transactions)
+    path, source = folder / "store", made.source
+    log = RelayLog(path, destination="bench", segment_bytes=1 << 40, policy=policy)
+    begin = log.begin(source.epoch, source.name, 4, source.format_description, source.server_id)
+    places = np.arange(count * kind.transactions, dtype=np.uint64) * np.uint64(made.size_bytes)
+    entries = np.repeat(made.entry, len(places))
+    entries["seq"] += places
+    entries["offset"] = places + begin
+    times = []
+    flushes = log.flushes
+    began = time.perf_counter()
+    for n in range(0, len(entries), kind.transactions):
+        start = time.perf_counter()
+        log.append(data)
+        log.publish(entries[n : n + kind.transactions])
+        if policy.mode == "sync":
+            log.flush()
+        times.append(time.perf_counter() - start)
     log.flush()
     took_s = time.perf_counter() - began
     flushes = log.flushes - flushes
@@ -169,7 +215,19 @@ def _many(log: RelayLog, lists: list[list[Transaction]], putters: int, times: li
 def put_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
     for mode, goal in (("sync", "0.9"), ("async", "0.9")):
         table = Table(title=f"Puts, flush: {mode}, against a bare loop of the same writes", title_justify="left")
-        columns = ("put", "bare/s", "ours/s", "MB/s", "ratio", "goal", "p50 µs", "p99 µs", "bare p50", "flusher/s")
+        columns: tuple[str, ...] = (
+            "put",
+            "bare/s",
+            "ours/s",
+            "MB/s",
+            "ratio",
+            "goal",
+            "p50 µs",
+            "p99 µs",
+            "bare p50",
+            "bare p99",
+        )
+        columns += ("flusher/s", "stream/s", "ratio", "with index", "ratio")
         for name in columns:
             table.add_column(name, justify="right")
         for kind in KINDS:
@@ -179,7 +237,12 @@ def put_part(folder: Path, options: argparse.Namespace, console: Console) -> Non
             lists = list(at_growing_places(made, count + 1, kind.transactions))
             policy = FlushPolicy("sync" if mode == "sync" else "async")
             pairs = [
-                (bare(folder, data, count, sync=mode == "sync"), ours(folder, lists, policy))
+                (
+                    bare(folder, data, count, sync=mode == "sync"),
+                    ours(folder, lists, policy),
+                    stream(folder, kind, count, policy),
+                    bare(folder, data, count, sync=mode == "sync", entries=kind.transactions),
+                )
                 for _ in range(options.rounds)
             ]
             handed = ours(folder, lists, policy, lead=False)
@@ -195,10 +258,17 @@ def put_part(folder: Path, options: argparse.Namespace, console: Console) -> Non
                 f"{middle.p50_us:,.0f}",
                 f"{middle.p99_us:,.0f}",
                 f"{statistics.median(pair[0].p50_us for pair in pairs):,.0f}",
+                f"{statistics.median(pair[0].p99_us for pair in pairs):,.0f}",
                 f"{handed.per_s:,.0f}" if mode == "sync" else "",
+                f"{statistics.median(pair[2].per_s for pair in pairs):,.0f}",
+                f"{statistics.median(pair[2].per_s / pair[0].per_s for pair in pairs):.2f}",
+                f"{statistics.median(pair[3].per_s for pair in pairs):,.0f}",
+                f"{statistics.median(pair[1].per_s / pair[3].per_s for pair in pairs):.2f}",
             )
         console.print(table)
     console.print("flusher/s: the same where every flush is left to a thread of its own (lead_puts=False).")
+    console.print("with index: the bare loop, which writes the index entries too; the ratio is ours to that.")
+    console.print("stream/s: the same bytes and entries by append and publish, which is capture's way.")
     _many_part(folder, options, console)
 
 
@@ -255,20 +325,22 @@ def group_part(folder: Path, options: argparse.Namespace, console: Console) -> N
 
 
 def disk_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
-    table = Table(title="Bare loops: preallocated or not", title_justify="left")
-    for name in ("write", "plain/s", "preallocated/s", "ratio", "plain p99 µs", "preallocated p99 µs"):
+    table = Table(title="Bare loops with an fdatasync for each write, into three kinds of file", title_justify="left")
+    for name in ("write", "plain/s", "reserved/s", "ratio", "zeroed/s", "ratio", "plain p99 µs", "reserved", "zeroed"):
         table.add_column(name, justify="right")
+    ways: tuple[Ahead, ...] = get_args(Ahead)
     for kind in KINDS:
         data = make_transactions(1, rows=kind.rows)[0].data * kind.transactions
         count = max(20, int(kind.sync_puts * options.scale))
-        pairs = []
-        for _ in range(options.rounds):
-            plain = bare(folder, data, count, sync=True)
-            pairs.append((plain, bare(folder, data, count, sync=True, preallocate=True)))
-        sides = [statistics.median(pair[side].per_s for pair in pairs) for side in (0, 1)]
-        tails = [statistics.median(pair[side].p99_us for pair in pairs) for side in (0, 1)]
-        ratio = statistics.median(pair[1].per_s / pair[0].per_s for pair in pairs)
-        table.add_row(kind.name, *(f"{x:,.0f}" for x in sides), f"{ratio:.2f}", *(f"{x:,.0f}" for x in tails))
+        rounds = [[bare(folder, data, count, sync=True, ahead=way) for way in ways] for _ in range(options.rounds)]
+        per_s = [statistics.median(runs[n].per_s for runs in rounds) for n in range(len(ways))]
+        ratio = [statistics.median(runs[n].per_s / runs[0].per_s for runs in rounds) for n in range(len(ways))]
+        p99 = [statistics.median(runs[n].p99_us for runs in rounds) for n in range(len(ways))]
+        table.add_row(
+            kind.name,
+            f"{per_s[0]:,.0f}", f"{per_s[1]:,.0f}", f"{ratio[1]:.2f}", f"{per_s[2]:,.0f}", f"{ratio[2]:.2f}",
+            *(f"{us:,.0f}" for us in p99),
+        )  # fmt: skip
     console.print(table)
     table = Table(title="Into the page cache: each write as it comes, or joined by 64 KiB first", title_justify="left")
     for name in ("write", "plain/s", "joined/s", "plain µs", "joined µs"):
@@ -310,6 +382,7 @@ def _joined(folder: Path, data: bytes, count: int) -> float:
 
 
 BYTES_EACH = 300
+CRASHED_MB = (1, 64, 256)
 IN_SEGMENT = 2_000_000
 _AT_ONCE = 500_000
 
@@ -352,13 +425,45 @@ def make_store(path: Path, transactions: int) -> list[int]:
         finished=True,
     )
     replace_file(path / FILE_NAME, noted.render())
-    log = RelayLog(path, destination="bench", segment_bytes=1 << 40)
-    source = SourceFile(0, make_file_name("binlog", number + 1), made.source.format_description, 1)
-    entry = made.entry.copy()
-    entry["seq"] = make_seq(0, number + 1, 4 + made.size_bytes)
-    log.put([Transaction(entry, made.data, source, made.tables)])
-    log.close()
+    _begin_again(RelayLog(path, destination="bench", segment_bytes=1 << 40))
     return some
+
+
+def _to_crash(size_bytes: int) -> list[Transaction]:
+    """So many bytes of transactions with their own places: recovery numbers them by these."""
+    log = BinlogBuilder()
+    while log.pos < size_bytes:
+        log.transaction("shop", "orders", [0] * KINDS[1].rows)
+    return transactions_of(log)
+
+
+def _behind(path: Path, made: list[Transaction]) -> Iterator[Transaction]:
+    """The same transactions in the source's next file."""
+    number = split_seq(StoreReader(path).last_seq() or 0).file_number + 1
+    source = SourceFile(0, make_file_name("binlog", number), made[0].source.format_description, 1)
+    for one in made:
+        entry = one.entry.copy()
+        entry["seq"] = make_seq(0, number, split_seq(one.seq).offset)
+        yield Transaction(entry, one.data, source, one.tables)
+
+
+def _crash(path: Path, made: list[Transaction]) -> None:
+    """A writer that fills a segment, everything acknowledged, and is killed."""
+    child = os.fork()
+    if child == 0:
+        log = RelayLog(path, destination="bench", segment_bytes=1 << 40, policy=FlushPolicy("async"))
+        for one in _behind(path, made):
+            log.put([one])
+        log.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL and was_aborted(path)
+
+
+def _begin_again(log: RelayLog) -> None:
+    """End in order, with a last segment that holds one transaction."""
+    log.put(list(_behind(log.path, make_transactions(1))))
+    log.close()
 
 
 def find_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
@@ -391,6 +496,19 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
         opened.append(time.perf_counter() - start)
         log.close()
     table.add_row("opening after a clean stop", f"{statistics.median(opened) * 1e3:.1f}", "", "1000")
+    made = _to_crash(CRASHED_MB[-1] * 1_000_000)
+    for megabytes in CRASHED_MB:
+        part = [one for one in made if split_seq(one.seq).offset <= megabytes * 1_000_000]
+        opened = []
+        for _ in range(3):
+            _crash(path, part)
+            start = time.perf_counter()
+            log = RelayLog(path, destination="bench", segment_bytes=1 << 40)
+            opened.append(time.perf_counter() - start)
+            _begin_again(log)
+        size_bytes = layout.list_segments(path)[-2].stat().st_size
+        what = f"opening after a crash, {size_bytes / 1e6:,.0f} MB in the last segment"
+        table.add_row(what, f"{statistics.median(opened) * 1e3:.1f}", "", "")
     console.print(table)
     shutil.rmtree(path)
 
@@ -430,6 +548,7 @@ def main() -> None:
     chosen = options.parts.split(",")
     if unknown := [part for part in chosen if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
+    configure()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=options.folder or os.environ.get("TMPDIR")) as folder:
         for part in chosen:

@@ -20,6 +20,7 @@ from cdc.config_standby import StandbyConfig
 from cdc.config_text import explain, read_yaml
 from cdc.config_values import DurationS, FilledPath, FilledText, Section, WaitS, Whole
 from cdc.errors import ConfigError
+from cdc.patterns import is_list
 from cdc.store.policy import FlushPolicy
 
 __all__ = [
@@ -86,6 +87,11 @@ class TablesConfig(Section):
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+            if is_list(pattern):
+                raise ValueError(
+                    f"{pattern!r} has a comma, which does not separate expressions here; make each an item of the list "
+                    "(a comma in a table's name is written \\,)"
+                )
         return patterns
 
     @model_validator(mode="after")

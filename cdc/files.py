@@ -86,9 +86,11 @@ def use(other: Files) -> Iterator[None]:
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write all of it at the descriptor's place. Raises OSError, some of it may then be written."""
-    left = memoryview(data)
-    while len(left):
-        left = left[layer.write(fd, left) :]
+    written = layer.write(fd, data)
+    if written < len(data):
+        left = memoryview(data)[written:]
+        while len(left):
+            left = left[layer.write(fd, left) :]
 
 
 def pwrite_all(fd: int, data: bytes | memoryview, offset: int) -> None:

@@ -47,6 +47,11 @@ class SourceClock:
         if len(self._ahead) > _MOST_PROBES:  # far behind: the older half of the probes is as good as all
             self._ahead = deque(list(self._ahead)[::2])
 
+    def expect(self, probe: ClockProbe) -> None:
+        """A probe that was made before all those still ahead: the place at which a bounded capture ends. Those of
+        :meth:`probe` may lie behind that place on a busy source, and then prove nothing any more."""
+        self._ahead.appendleft(probe)
+
     def settle(self, session: Session, store: RelayLog) -> None:
         """Take over what the stream has passed since."""
         while self._ahead and session.has_passed(self._ahead[0].position):

@@ -23,7 +23,7 @@ from cdc.meta import open_meta
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect
 from cdc.source.preflight import require_source
-from cdc.source.server import current_position
+from cdc.source.server import ClockProbe, clock_and_position
 from cdc.store.relaylog import RelayLog
 from cdc.store.standby.master import Master
 from cdc.store.state import CaptureState, write_capture_state
@@ -55,7 +55,7 @@ class Capture:
         self._on_progress = on_progress
         self.counters = Counters()
         self._clock = SourceClock()
-        self._target: BinlogPosition | None = None
+        self._target: ClockProbe | None = None
         self._last: Progress | None = None
         self._keeper: Keeper | None = None
 
@@ -133,8 +133,10 @@ class Capture:
     ) -> None:
         """One connection, until there is nothing more to do."""
         config = self._config
-        if until_current and self._target is None:
-            self._target = current_position(control)
+        if until_current:
+            if self._target is None:
+                self._target = clock_and_position(control)
+            self._clock.expect(self._target)
         meta = open_meta(config)
         start = find_start(config, control, meta, store.last_seq)
         if self._keeper is None:
@@ -144,7 +146,8 @@ class Capture:
             self._report(store, session)
             probed_at = -_PROBE_EVERY_S
             while not stop.is_set():
-                if self._target is not None and store.last_seq is not None and session.has_passed(self._target):
+                target = self._target
+                if target is not None and store.last_seq is not None and session.has_passed(target.position):
                     break
                 now = time.monotonic()
                 if deadline is not None and now >= deadline:
@@ -168,7 +171,8 @@ class Capture:
         """Write the state file, and tell whoever watches."""
         if session is not None:
             self._clock.settle(session, store)
-            self._last = Progress(True, session.position, self._target, self.counters, self._clock.complete_until_us)
+            target = None if self._target is None else self._target.position
+            self._last = Progress(True, session.position, target, self.counters, self._clock.complete_until_us)
             self._gtid, self._time_us = session.gtid, session.time_us
         if self._last is None:
             return

@@ -31,10 +31,12 @@ def maintain(
     compaction is not there yet.
     """
     from cdc.batches.keeper import Keeper
+    from cdc.capture.replication import require_no_standby
     from cdc.errors import ConfigError
     from cdc.meta import open_meta
 
     config = load(ctx, dest)
+    require_no_standby(config)  # there the master's retention rules
     if not config.store.path.is_dir():
         raise ConfigError(
             "there is no store yet",

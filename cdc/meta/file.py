@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from cdc import files
 from cdc.durable import explain, locked, make_folder, replace_file
 from cdc.errors import IdentityError
 from cdc.meta.base import DurableMeta
@@ -47,7 +48,7 @@ class FileMeta(DurableMeta):
 
     def read(self) -> State:
         try:
-            data = self.file.read_bytes()
+            data = files.layer.read_file(self.file)
         except FileNotFoundError:
             return State(destination=self._destination)
         except OSError as error:

@@ -12,7 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,6 +126,7 @@ class Checkpoints:
         self._store = store
         self._count_tables = count_tables
         self._seq = 0
+        self._noted: Checkpoint | None = None
 
     def opened(self, last: Path | None, seq: int, *, empty: bool, finished: bool) -> None:
         """The store is recovered and synced, ``last`` its newest segment, ``empty`` where that has no transaction (it
@@ -169,6 +170,14 @@ class Checkpoints:
             finished=finished,
         )
         replace_file(self._store / FILE_NAME, note.render())
+        self._noted = note
+
+    def fewer_tables(self, count: int) -> None:
+        """``tables.json`` is about to be replaced by one with ``count`` names, on purpose: the note must not ask for
+        more."""
+        if self._noted is not None and self._noted.tables > count:
+            self._noted = replace(self._noted, tables=count)
+            replace_file(self._store / FILE_NAME, self._noted.render())
 
 
 def _sizes(segment: Path | None) -> tuple[int, int]:

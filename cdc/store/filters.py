@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.errors import UsageError
+from cdc.patterns import is_list
 
 
 class TableFilter:
-    """Which tables a subscriber wants. Raises UsageError for what is no regular expression."""
+    """Which tables a subscriber wants. Raises UsageError for what is no regular expression, for an empty one, and
+    for several joined by commas, as Canal's filters are."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -28,6 +30,15 @@ class TableFilter:
                 f"the filter {pattern!r} is not a regular expression: {error}",
                 remedy=r"Write one over db.table, like shop\.(orders|items); flags as (?i:shop)\..*",
             ) from None
+        if not pattern.strip():
+            raise UsageError(
+                f"the filter {pattern!r} is empty: it would match no table", remedy="Leave it out to get all tables."
+            )
+        if is_list(pattern):
+            raise UsageError(
+                f"the filter {pattern!r} has a comma, which does not separate expressions here",
+                remedy=r"Give each its own --filter, or join them with |; a comma in a table's name is written \,",
+            )
         self.matches = lru_cache(maxsize=4096)(self._matches)
 
     def _matches(self, table: str) -> bool:

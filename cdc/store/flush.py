@@ -139,7 +139,8 @@ class Flusher:
     @property
     def clear(self) -> bool:
         """Is everything handed in durable and visible?"""
-        return not self._busy and not self._queue
+        with self._mutex:  # read one after the other, a batch could be taken out of the queue in between
+            return not self._busy and not self._queue and self.error is None
 
     @property
     def waiting_bytes(self) -> int:
@@ -187,12 +188,23 @@ class Flusher:
                 return False
         elif work.leads:
             with self._mutex:
-                batch = self._take()
-            self._flush(batch)
+                batch = self._take() if self._leader is work else None
+            if batch is not None:  # else the log has failed before it began
+                self._flush(batch)
         if not work.done:
             self.check()
             raise StoreClosedError("the relay log was closed")
         return True
+
+    def abandon(self) -> None:
+        """The call on this thread was interrupted: nobody counts on it to flush."""
+        mine = threading.get_ident()
+        with self._mutex:
+            for work in self._queue:
+                work.gone = work.gone or work.owner == mine
+            if self._leader is not None and self._leader.gone:
+                self._leader.leads, self._leader = False, None
+                self._hand_on()
 
     def _gave_up(self, work: Work) -> bool:
         """Nobody waits for it any more; False where it has ended at this very moment."""
@@ -225,32 +237,38 @@ class Flusher:
         if self.clear:
             return True
         work = Work(now=True)
-        self.add_waiting(work, lead=lead)
-        return self.wait(work, timeout_s)
+        try:
+            self.add_waiting(work, lead=lead)
+            return self.wait(work, timeout_s)
+        except BaseException:
+            self.abandon()
+            raise
 
     def close(self) -> None:
-        """Flush what waits, and end. What was met is in ``error``."""
+        """Flush what waits, and end, once nobody flushes any more. What was met is in ``error``."""
         with self._mutex:
             self._closing = True
-            if self._leader is not None and self._leader.owner == threading.get_ident():
-                self._busy = False  # it was interrupted before it began
             self._wake.notify_all()
             self._moved.notify_all()
         self._thread.join()
-        self._on_moved()
+        self._tell()
 
-    def fail(self, error: CdcError, batch: Iterable[Work] = ()) -> None:
-        """Nothing is flushed any more; everybody who waits gets this error."""
+    def fail(self, error: CdcError) -> None:
+        """Nothing is flushed any more; everybody who waits gets this error, but for those whose flush is under way."""
+        self._end(error, ())
+        self._tell()
+
+    def _end(self, error: CdcError, batch: Iterable[Work]) -> None:
         with self._mutex:
             if self.error is None:
                 self.error = error
+            if self._leader is not None:  # it has not begun, and will not
+                self._busy = False
             for work in (*batch, *self._take()):
                 if work.waiter is not None and not work.leads:
                     work.waiter.release()
-            self._busy = False
             self._wake.notify_all()
             self._moved.notify_all()
-        self._on_moved()
 
     # --- who flushes; all under the mutex
 
@@ -288,7 +306,7 @@ class Flusher:
     def _hand_on(self) -> None:
         """Whoever led has ended: somebody else goes on, if there is something to do."""
         self._busy = False
-        if not self._queue and not self._closing:
+        if not self._queue and not self._closing and self.error is None:
             return
         if self._due_in_s() == 0.0:
             for work in self._queue:
@@ -306,7 +324,8 @@ class Flusher:
         while True:
             with self._mutex:
                 while True:
-                    if self.error is not None or (self._closing and not self._queue and not self._busy):
+                    # Whoever flushes still uses the files: they are closed after this thread's end.
+                    if not self._busy and (self.error is not None or (self._closing and not self._queue)):
                         return
                     due_in_s = None if self._busy else self._due_in_s()
                     if due_in_s == 0.0:
@@ -339,15 +358,27 @@ class Flusher:
             if self._watchers:
                 self._moved.notify_all()
             self._hand_on()
-        self._on_moved()
+        self._tell()
         for each_s in slow:
             log.warning("slow flush", seconds=round(each_s, 3), limit_s=self.policy.slow_flush_s)
 
     def _failed(self, error: CdcError, batch: deque[Work]) -> None:
         with self._mutex:
             segments = dict.fromkeys(part.segment for work in (*batch, *self._queue) for part in work.parts)
-        self.fail(error, batch)
-        self._on_failure(segments)
+        self._end(error, batch)
+        try:
+            self._on_failure(segments)  # may have to wait for an append that waits for a flush, so after the end
+        finally:
+            with self._mutex:
+                self._hand_on()
+        self._tell()
+
+    def _tell(self) -> None:
+        """A callback that fails is not the log's failure, nor may it end the thread that flushes."""
+        try:
+            self._on_moved()
+        except Exception:
+            log.exception("a call for what has moved failed")
 
     def _write(self, batch: deque[Work]) -> list[float]:
         """Make the log durable, all of it, then write the entries, in order. Returns seconds per fdatasync."""

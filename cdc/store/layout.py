@@ -24,6 +24,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cdc import files
 from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
 from cdc.positions import make_seq
@@ -84,7 +85,7 @@ def list_segments(store: Path) -> list[Path]:
 def read_json(path: Path) -> Any:
     """The document in a file, None where there is no such file. Raises DamagedError."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(files.layer.read_file(path))
     except FileNotFoundError:
         return None
     except (ValueError, UnicodeDecodeError) as error:

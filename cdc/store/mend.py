@@ -147,6 +147,7 @@ def mend(looked: Looked, flushed: int) -> None:
         replace_file(path, content)
         return
     with _opened(path) as fd:
+        _write_again(fd, 0, len(content))
         files.layer.fdatasync(fd)
 
 

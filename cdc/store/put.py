@@ -10,15 +10,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from cdc.binlog.entry import EntryFlag
 from cdc.binlog.events import stored_format_description
 from cdc.errors import UsageError
+from cdc.log import get_logger
 from cdc.positions import OFFSET_BITS, format_seq, make_seq, split_file_name
 from cdc.store.flush import Flushed, Work
 from cdc.store.latency import LatencyFigures
 from cdc.store.transaction import PutStatus, SourceFile, Transaction
+
+log = get_logger(__name__)
 
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
 _OFFSET_AT, _LENGTH_AT, _STORE_TIME_AT, _FLAGS_AT, _MASK_AT, _CRC_AT = 8, 16, 32, 48, 80, 124
@@ -136,10 +139,11 @@ class Acknowledger:
         return future
 
     def close(self) -> None:
-        """End once all futures are complete."""
+        """End once all futures are complete; called from one's callback, without waiting for those behind it."""
         if self._thread is not None:
             self._queue.put(None)
-            self._thread.join()
+            if self._thread is not threading.current_thread():
+                self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
@@ -147,9 +151,16 @@ class Acknowledger:
             future, work, end, deadline = promise
             if not future.set_running_or_notify_cancel():
                 continue
+            status: PutStatus | None = None
+            error: BaseException | None = None
             try:
                 status = self._settle(work, end, deadline)
-            except BaseException as error:  # noqa: BLE001  # it belongs to whoever asks for the result
-                future.set_exception(error)
-            else:
-                future.set_result(status)
+            except BaseException as met:  # noqa: BLE001  # it belongs to whoever asks for the result
+                error = met
+            try:
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(cast(PutStatus, status))
+            except BaseException:  # a callback that would end this thread; those behind it want their answers
+                log.exception("a callback of a put's future failed")

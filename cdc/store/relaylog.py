@@ -76,16 +76,19 @@ class RelayLog:
         self._lead_puts = lead_puts
         layout.create(path, destination)
         self._lock = StoreLock(path)
+        segment: SegmentWriter | None = None
         try:
             with undisturbed(path):
                 self.tables = TableNumbers(path)
                 recovered = recover(path, self.tables)
+            segment = recovered.segment
             last = StoreReader(path).last_entry()
         except BaseException:
+            if segment is not None:
+                segment.close()
             self._lock.release()
             raise
         self._checkpoints = recovered.checkpoints
-        segment = recovered.segment
         self._tail = LogTail(path, self.tables, segment, None if last is None else int(last["seq"]), segment_bytes)
         self._flusher = Flusher(
             self.policy,
@@ -183,11 +186,16 @@ class RelayLog:
         status = PutStatus.PUT_OK
         if transactions:
             waits = wait and self.policy.mode == "sync"
-            stored = self._store(transactions, deadline, waits=waits, lead=lead)
-            if stored is None:
-                status = PutStatus.STORE_FULL
-            elif wait:
-                status = self._settle(*stored, deadline)
+            try:
+                stored = self._store(transactions, deadline, waits=waits, lead=lead)
+                if stored is None:
+                    status = PutStatus.STORE_FULL
+                elif wait:
+                    status = self._settle(*stored, deadline)
+            except BaseException:
+                self._flusher.abandon()
+                self._told = self._told or self._flusher.error is not None
+                raise
         else:
             self._check()
         if wait:
@@ -219,17 +227,19 @@ class RelayLog:
             self._enter("put")
             if not self.has_room and not flusher.flush(_left_s(deadline), lead=False):
                 return None
-            new = above(transactions, -1 if self.last_seq is None else self.last_seq)
+            lot = self._tail.as_lot(transactions)
+            raws = above(transactions, -1 if self.last_seq is None else self.last_seq) if lot is None else []
+            new = [raw.transaction for raw in raws] if lot is None else lot.transactions
             if not new:
                 work = Work()
                 if waits and not flusher.clear:  # what was put before may be on its way still
                     flusher.add_waiting(work, lead=lead)
                 return work, self._tail.written
-            size_bytes = sum([len(raw.transaction.data) for raw in new])
+            size_bytes = sum([len(transaction.data) for transaction in new]) if lot is None else lot.size_bytes
             if self._disk is not None:
                 self._disk.check(size_bytes)
             try:
-                work = self._tail.write(new)
+                work = self._tail.write(raws) if lot is None else self._tail.write_lot(lot)
                 if waits:
                     flusher.add_waiting(work, lead=lead)
                 else:
@@ -240,7 +250,7 @@ class RelayLog:
             self._put_transactions += len(new)
             self._put_bytes += size_bytes
             if self.on_put is not None:
-                self.on_put([raw.transaction for raw in new])
+                self.on_put(new)
             return work, self._tail.written
         finally:
             self._append_lock.release()
@@ -327,7 +337,11 @@ class RelayLog:
     def flush(self) -> None:
         """Wait until everything handed in is durable and visible, whatever the policy. Raises what the flusher met."""
         self._check()
-        self._flusher.flush()
+        try:
+            self._flusher.flush()
+        except CdcError:
+            self._told = True
+            raise
 
     def close(self) -> None:
         """Flush what can be, and let the lock go. Raises StorageError where that fails and no call has said so yet."""
@@ -390,7 +404,7 @@ class RelayLog:
         self._flusher.fail(known)
 
     def _moved(self) -> None:
-        for call in self.on_moved:
+        for call in tuple(self.on_moved):  # one may be taken out meanwhile
             call()
 
     def _finished(self, segment: SegmentWriter) -> None:

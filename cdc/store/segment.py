@@ -102,13 +102,17 @@ class SegmentWriter:
 
     def sync(self) -> None:
         """Make all that was written before this call durable, the file's name included."""
+        self._check()
         size = self.size
-        with self._refusing(self.path, final=True):
+        try:
             if size > self.synced:
                 files.layer.fdatasync(self._fd)
             if not self._named:
                 files.layer.sync_folder(self.path.parent)
                 self._named = True
+        except OSError as error:
+            self._broken = _refused(self.path, error)
+            raise self._broken from None
         self.synced = size
 
     def sync_index(self) -> None:

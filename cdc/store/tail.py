@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from cdc.binlog.events import parse_header, with_checksum
 from cdc.positions import MAX_OFFSET, OFFSET_BITS, split_file_name
 from cdc.store import layout
 from cdc.store.flush import Flushed, Part, Work
+from cdc.store.lot import Lot, as_lot, seal_lot
 from cdc.store.put import Raw, seal_entry
 from cdc.store.segment import SegmentWriter, head
 from cdc.store.state import TableNumbers
-from cdc.store.transaction import SourceFile
+from cdc.store.transaction import SourceFile, Transaction
 
 _JOIN_BYTES = 1 << 20
 """Transactions of a put are written together up to this size."""
@@ -142,6 +144,32 @@ class LogTail:
         self.written = end = Flushed(self.written.segment, size, new[-1].seq)
         finished = self.take_finished() if self._finishing else ()
         return Work(tuple(parts), count=len(new), end=end, size_bytes=total, finish=finished)
+
+    def as_lot(self, transactions: Sequence[Transaction]) -> Lot | None:
+        """All of them, if they are new and plain, and go into the current segment."""
+        lot = as_lot(transactions, -1 if self.last_seq is None else self.last_seq)
+        if lot is None or self.segment is None or not self._goes_on(lot.source, lot.first_seq, self.segment.size):
+            return None
+        return lot if self.segment.size + int(lot.starts[-1]) < self._segment_bytes else None
+
+    def write_lot(self, lot: Lot) -> Work:
+        """:meth:`write` of what :meth:`as_lot` has answered just before."""
+        segment = self.segment
+        assert segment is not None
+        same = lot.tables.count(lot.tables[0]) == len(lot.tables)
+        masks = np.array([self._mask(tables) for tables in (lot.tables[:1] if same else lot.tables)], dtype=np.uint64)
+        entries = seal_lot(lot, segment.size, time.time_ns() // 1000, masks)
+        _append(segment, list(lot.data))
+        self.last_seq = lot.last_seq
+        self.published += len(lot.transactions)
+        self.written = Flushed(self.written.segment, segment.size, lot.last_seq)
+        return Work(
+            (Part(segment, segment.size, entries),),
+            count=len(lot.transactions),
+            end=self.written,
+            size_bytes=lot.size_bytes,
+            finish=self.take_finished() if self._finishing else (),
+        )
 
     def _goes_on(self, source: SourceFile, seq: int, size: int) -> bool:
         """Does this transaction go into the current segment, ``size`` bytes long by then?"""

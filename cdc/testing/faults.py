@@ -63,6 +63,20 @@ class _Plan:
     name: str
 
 
+class UnflushedFiles(Files):
+    """A disk that takes no time to flush, because it does not: for tests that ask what bytes mean, not whether they are
+    there after a power cut."""
+
+    def fdatasync(self, fd: int) -> None:
+        """Nothing."""
+
+    def fsync(self, fd: int) -> None:
+        """Nothing."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Nothing."""
+
+
 class FaultyFiles(Files):
     """A page cache and a disk below ``root``; what is there already counts as on the disk. Thread-safe."""
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cdc.store.standby.frames import Kind, render
-from cdc.store.standby.messages import Compare, Compared, Fetch, Follow, Have, Hello, Refuse, Welcome, sealed
+from cdc.store.standby.messages import Compare, Compared, Fetch, Follow, Formats, Have, Hello, Refuse, Welcome, sealed
 
 SECRET = b"a secret of more than 16 bytes"
 NAME = "000-0000001-00000000004.binlog"
@@ -31,7 +31,16 @@ def main(file: Path) -> None:
         tail_crc=7,
         files={"tables.json": 1},
     )
-    welcome = Welcome(term=3, mastership="ab" * 16, towpath="0.1.0", heartbeat_s=1.0, segments=[NAME], removed_seq=0)
+    welcome = Welcome(
+        term=3,
+        mastership="ab" * 16,
+        towpath="0.1.0",
+        formats=Formats(store=1, index=1),
+        heartbeat_s=1.0,
+        segments=[NAME],
+        removed_seq=0,
+        given_up=False,
+    )
     payloads = {
         Kind.CHALLENGE: bytes(range(16, 32)),
         Kind.HELLO: sealed(hello, b"hello", bytes(range(16, 32)), SECRET),
@@ -48,6 +57,7 @@ def main(file: Path) -> None:
         Kind.HEARTBEAT: struct.pack("<QQ", 17179869311, 0),
         Kind.REPORT: struct.pack("<QQ", 17179869311, 4102) + NAME.encode(),
         Kind.FETCH: Fetch(segment=NAME, start=0, stop=3).model_dump_json().encode(),
+        Kind.FILE_PART: struct.pack("<H", 11) + b"tables.json" + b'{"version": 1, ',
     }
     file.write_bytes(b"".join(render(kind, payloads[kind]) + payloads[kind] for kind in Kind))
 

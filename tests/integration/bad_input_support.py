@@ -116,7 +116,7 @@ class Site:
         return {
             str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(self.folder.rglob("*"))
-            if path.is_file() and path.name not in ("lock", "apply.lock")
+            if path.is_file() and path.name not in ("lock", "apply.lock", "retention.lock")
         }
 
 

@@ -223,4 +223,4 @@ def test_inspect_of_something_else(cdc: Cli, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     for name in ("x.txt", "x.json", "none", "."):
         text = cdc("inspect", str(tmp_path / name), code=2)
-        assert "Name a segment (.binlog)" in text
+        assert "a segment (.binlog) or another binlog file" in text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc import files
 from cdc.batches.manifest import Manifest
 from cdc.batches.manifests import parse_manifest
 from cdc.binlog.entry import Entries
@@ -29,11 +31,19 @@ from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
 from cdc.store.relaylog import RelayLog
+from cdc.testing.faults import UnflushedFiles
 from cdc.testing.transactions import make_transactions
 
 STRIDE = 1 if os.environ.get("TOWPATH_EVERY_BYTE") else 13
 COUNT = 4
 GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unflushed() -> Iterator[None]:
+    """Thousands of openings, none of which a power cut follows."""
+    with files.use(UnflushedFiles()):
+        yield
 
 
 def places(start: int, stop: int, first: int) -> range:

@@ -334,6 +334,24 @@ def test_after_a_failed_flush_the_page_cache_is_not_believed(
     assert found == expected
 
 
+def test_an_index_that_could_not_be_flushed_is_written_again(
+    tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction]
+) -> None:
+    """Its entries stand in the page cache, taken for written: the next checkpoint must not vouch for them unwritten."""
+    store = tmp_path / "store"
+    log = opened(store)
+    log.put(transactions[:4])
+    faulty.fail("fdatasync", name="*.index")
+    with pytest.raises(StorageError, match=r"index.*Input/output error"):
+        log.close()
+    assert was_aborted(store)
+    opened(store).close()
+    faulty.power_cut()
+    with files.use(files.Files()):
+        (segment,) = list_segments(store)
+        assert IndexFile(segment).is_whole() and seqs(store) == numbers(transactions[:4])
+
+
 def test_a_segment_writer_refuses_everything_after_a_failed_flush(
     tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction]
 ) -> None:
@@ -409,7 +427,14 @@ def test_short_writes_are_completed(tmp_path: Path, faulty: FaultyFiles, transac
 
 
 @pytest.mark.parametrize(
-    ("operation", "name"), [("pread", "*.binlog"), ("read_file", "*.index"), ("read_file", "checkpoint")]
+    ("operation", "name"),
+    [
+        ("pread", "*.binlog"),
+        ("read_file", "*.index"),
+        ("read_file", "checkpoint"),
+        ("read_file", "tables.json"),
+        ("read_file", "store.json"),
+    ],
 )
 def test_a_disk_that_cannot_read_is_a_sentence(
     tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction], operation: str, name: str
@@ -424,6 +449,56 @@ def test_a_disk_that_cannot_read_is_a_sentence(
         opened(store)
     opened(store).close()
     assert seqs(store) == numbers(transactions)
+
+
+def test_a_meta_that_cannot_be_read_is_a_sentence_and_stays(tmp_path: Path, faulty: FaultyFiles) -> None:
+    meta = FileMeta(tmp_path / "meta", "shop")
+    meta.subscribe("apply", "1")
+    before = meta.file.read_bytes()
+    for call in (meta.subscriptions, lambda: meta.subscribe("apply", "2"), lambda: meta.update_cursor("apply", 5)):
+        faulty.fail("read_file", name="meta.json")
+        with pytest.raises(StorageError, match=r"meta\.json.*Input/output error"):
+            call()
+    assert meta.file.read_bytes() == before and meta.subscriptions()["apply"].filter == "1"
+
+
+def test_a_rename_of_the_checkpoint_that_never_reached_the_disk(
+    tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction]
+) -> None:
+    """The machine dies between the rename and the flush of its folder: the checkpoint of before is there, which vouches for
+    less, and the abort marker; nothing is missing."""
+    store = tmp_path / "store"
+    log = opened(store)
+    log.put(transactions[:2])
+    old = (store / "checkpoint").read_bytes()
+    faulty.fail("sync_folder", name="store")
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.close()
+    assert (store / "checkpoint").read_bytes() != old, "renamed, as everybody sees who looks now"
+    faulty.power_cut()
+    with files.use(files.Files()):
+        assert (store / "checkpoint").read_bytes() == old and was_aborted(store)
+        with opened_and_closed(store) as again:
+            assert again.last_seq == transactions[1].seq
+            again.put(transactions)
+    assert seqs(store) == numbers(transactions)
+
+
+def test_a_rename_of_the_meta_that_never_reached_the_disk(tmp_path: Path, faulty: FaultyFiles) -> None:
+    """The call that was not answered is undone as a whole; one that was answered before is not."""
+    meta = FileMeta(tmp_path / "meta", "shop")
+    meta.subscribe("apply", None)
+    meta.update_cursor("apply", 5)
+    faulty.fail("sync_folder", name="meta")
+    with pytest.raises(StorageError, match="Input/output error"):
+        meta.update_cursor("apply", 9)
+    assert meta.cursor("apply") == 9, "renamed, as everybody sees who looks now"
+    faulty.power_cut()
+    with files.use(files.Files()):
+        again = FileMeta(tmp_path / "meta", "shop")
+        assert again.cursor("apply") == 5
+        again.update_cursor("apply", 9)
+        assert again.cursor("apply") == 9
 
 
 @pytest.mark.parametrize("kind", ["meta", "manifest", "checkpoint"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,34 @@ def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
     assert picked is not None and picked.transactions == 300 and picked.tables == ("shop.orders",)
 
 
+@pytest.mark.parametrize("tables", [("shop.orders",), ("shop.orders", "shop.items", "shop.stock")])
+def test_many_at_once_are_stored_as_one_by_one(tmp_path: Path, tables: tuple[str, ...]) -> None:
+    """Entries made by columns are those made singly; also where some are there already, and over several segments."""
+    made = make_transactions(900, rows=100, tables=tables, ddl_every=40)
+    singly, at_once = open_log(tmp_path / "a", segment_bytes=65536), open_log(tmp_path / "b", segment_bytes=65536)
+    for transaction in made:
+        singly.put([transaction])
+    told: list[int] = []
+    at_once.on_put = lambda new: told.extend(seqs(new))
+    for start, stop in ((0, 1), (1, 300), (200, 400), (350, 350), (0, 401), (401, 900)):
+        assert at_once.put(made[start:stop]) is OK
+    assert told == seqs(made) and at_once.published == singly.published == 900
+    assert at_once.written == singly.written and at_once.metrics().put_bytes == singly.metrics().put_bytes
+    singly.close()
+    at_once.close()
+    one, two = list_segments(tmp_path / "a"), list_segments(tmp_path / "b")
+    assert [s.name for s in one] == [s.name for s in two] and len(one) > 3
+    for a, b in zip(one, two, strict=True):
+        assert a.read_bytes() == b.read_bytes()
+        left, right = (
+            IndexFile(a).verified(0, len(IndexFile(a).entries)),
+            IndexFile(b).verified(0, len(IndexFile(b).entries)),
+        )
+        for entries in (left, right):
+            entries["store_time_us"] = entries["crc"] = 0
+        assert left.tobytes() == right.tobytes()
+
+
 def test_a_list_over_two_source_files(tmp_path: Path) -> None:
     first = make_transactions(3)
     log = BinlogBuilder()
@@ -174,8 +203,9 @@ def test_a_gap_of_4_gib_begins_a_new_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["length", "file", "tables", "bytes"])
-def test_what_is_no_transaction_is_refused_whole(tmp_path: Path, what: str) -> None:
-    good, other = make_transactions(2)
+@pytest.mark.parametrize("before", [0, 30])
+def test_what_is_no_transaction_is_refused_whole(tmp_path: Path, what: str, before: int) -> None:
+    *more, good, other = make_transactions(before + 2)
     entry, data, source, tables = other.entry.copy(), other.data, other.source, other.tables
     if what == "length":
         data += b"!"
@@ -187,7 +217,7 @@ def test_what_is_no_transaction_is_refused_whole(tmp_path: Path, what: str) -> N
         data, entry["length"] = b"", 0
     log = open_log(tmp_path)
     with pytest.raises(UsageError, match=f"seq {int(entry['seq'][0])}"):
-        log.put([good, Transaction(entry, data, source, tables)])
+        log.put([*more, good, Transaction(entry, data, source, tables)])
     assert log.put([good]) is OK, "nothing of the list was put, and the log goes on"
     log.close()
     assert visible(tmp_path) == [good.seq]
@@ -458,6 +488,141 @@ def test_a_closed_log_refuses_puts(tmp_path: Path, disk: Disk) -> None:
         log.put_async(made)
     with pytest.raises(StoreClosedError):
         log.wait_flushed(1 << 62)
+
+
+# --- races between whoever flushes and whoever ends it
+
+
+def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write fails while another thread's flush is under way: that one still uses the descriptors, and its put is good."""
+    made = make_transactions(2)
+    log = open_log(tmp_path)
+    disk.go.clear()
+    flushing = Call(lambda: log.put(made[:1]))
+    wait_until(lambda: disk.flushes > 0)
+
+    def write(fd: int, data: bytes | memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", write)
+        with pytest.raises(StorageError, match="No space left"):
+            log.put(made)
+    closing = Call(log.close)
+    assert closing.waits() and flushing.waits()
+    disk.go.set()
+    assert flushing.result() is OK
+    closing.result()
+    assert visible(tmp_path) == seqs(made[:1])
+    log = open_log(tmp_path)
+    assert log.put(made) is OK
+    log.close()
+    assert visible(tmp_path) == seqs(made)
+
+
+@pytest.mark.parametrize("lead", [True, False])
+def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, lead: bool
+) -> None:
+    """Else what another writer has acknowledged since could be cut off with it."""
+    made = make_transactions(3)
+    log = open_log(tmp_path, lead_puts=lead)
+    log.put(made[:1])
+    may_cut, cut = threading.Event(), disk.ftruncate
+
+    def ftruncate(fd: int, size: int) -> None:
+        may_cut.wait(30)
+        cut(fd, size)
+
+    monkeypatch.setattr(disk, "ftruncate", ftruncate)
+    disk.go.clear()
+    disk.fails = True
+    first = Call(lambda: log.put(made[:2]))
+    wait_until(lambda: log.last_seq == made[1].seq)
+    second = Call(lambda: log.put(made))
+    wait_until(lambda: log.last_seq == made[2].seq)
+    disk.go.set()
+    with pytest.raises(StorageError, match="Input/output error"):
+        second.result()
+    closing = Call(log.close)
+    assert closing.waits()
+    may_cut.set()
+    closing.result()
+    with pytest.raises(StorageError, match="Input/output error"):
+        first.result()
+    disk.fails = False
+    log = open_log(tmp_path)
+    assert log.last_seq == made[0].seq
+    log.close()
+
+
+def test_a_log_that_has_failed_is_not_taken_for_flushed(tmp_path: Path, disk: Disk) -> None:
+    """A failure empties the queue; a put of what it had, read again, must not be answered with PUT_OK."""
+    log = open_log(tmp_path)
+    log._flusher.fail(StorageError("as if a flush had failed"))
+    assert not log._flusher.clear
+    with pytest.raises(StorageError, match="as if"):
+        log._flusher.flush()
+    with pytest.raises(StorageError, match="as if"):
+        log.close()
+
+
+def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: Disk) -> None:
+    """Ctrl-C while it waits for somebody else's flush, and before it flushes itself: nobody waits for it for ever."""
+    made = make_transactions(5)
+    log = open_log(tmp_path)
+    disk.go.clear()
+    first = Call(lambda: log.put(made[:1]))
+    wait_until(lambda: disk.flushes > 0)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            log.put(made[:2], timeout_s=None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    later = Call(lambda: log.put(made[:3]))
+    wait_until(lambda: log.last_seq == made[2].seq)
+    disk.go.set()
+    assert first.result() is OK and later.result() is OK
+    log.on_put = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        log.put(made[:4])
+    log.on_put = None
+    assert Call(lambda: log.put(made)).result() is OK
+    Call(log.close).result()
+    assert visible(tmp_path) == seqs(made)
+
+
+def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
+    """Neither the thread that flushes nor the one that completes futures."""
+    made = make_transactions(6)
+    log = open_log(tmp_path, lead_puts=False)
+
+    def fails(*_: object) -> None:
+        raise SystemExit if _ else ValueError
+
+    moves: list[int] = []
+    log.on_moved += [lambda: moves.append(log.flushed.seq), fails]
+    assert log.put(made[:1]) is OK and log.put(made[:2]) is OK
+    disk.go.clear()
+    futures = [log.put_async([one]) for one in made[2:]]
+    futures[0].add_done_callback(fails)
+    closes = futures[1]
+    closes.add_done_callback(lambda _: log.close())
+    disk.go.set()
+    assert [future.result(10) for future in futures] == [OK] * 4
+    wait_until(lambda: len(moves) > 2)
+    log.close()
+    wait_until(lambda: not any(t.name == "acknowledger" for t in threading.enumerate()))
+    assert visible(tmp_path) == seqs(made)
+    open_log(tmp_path).close()
 
 
 # --- asynchronous flush

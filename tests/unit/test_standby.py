@@ -34,7 +34,7 @@ from cdc.store.retention import remove_until
 from cdc.store.standby import frames
 from cdc.store.standby.frames import Channel, Frames, Kind
 from cdc.store.standby.master import Master
-from cdc.store.standby.messages import Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
+from cdc.store.standby.messages import Formats, Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
 from cdc.store.standby.report import read_report
 from cdc.store.standby.settings import Address, parse_address, read_secret
 from cdc.store.standby.term import Term, become_master, read_term, require_follows, write_term
@@ -45,6 +45,7 @@ from cdc.testing.transactions import make_transactions
 
 SEGMENT_BYTES = 65536
 SECRET = b"a secret of more than 16 bytes"
+FORMATS = Formats(store=1, index=1)
 GOLDEN = Path(__file__).parents[1] / "golden" / "standby-v1.frames"
 
 
@@ -209,7 +210,16 @@ def test_a_master_that_does_not_know_the_secret_gets_nothing(stack: ExitStack, t
         channel = Channel(connection, send_timeout_s=5)
         channel.send(Kind.CHALLENGE, new_nonce())
         data = expect(channel, Kind.HELLO, 5)
-        welcome = Welcome(term=9, mastership="ab", towpath="1", heartbeat_s=1, segments=[], removed_seq=0)
+        welcome = Welcome(
+            term=9,
+            mastership="ab",
+            towpath="1",
+            formats=FORMATS,
+            heartbeat_s=1,
+            segments=[],
+            removed_seq=0,
+            given_up=False,
+        )
         channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes(16), b"another secret than that"))
         said = expect_refusal(channel)
         channel.close()
@@ -494,7 +504,16 @@ def test_a_silent_master_is_dead(stack: ExitStack, tmp_path: Path) -> None:
         stack.callback(channel.close)
         channel.send(Kind.CHALLENGE, new_nonce())
         hello = parse(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-        welcome = Welcome(term=1, mastership="ab", towpath="1", heartbeat_s=1, segments=[], removed_seq=0)
+        welcome = Welcome(
+            term=1,
+            mastership="ab",
+            towpath="1",
+            formats=FORMATS,
+            heartbeat_s=1,
+            segments=[],
+            removed_seq=0,
+            given_up=False,
+        )
         channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes.fromhex(hello.nonce), None))
         expect(channel, Kind.FOLLOW, 5)
     assert standby.error is None
@@ -528,7 +547,16 @@ def test_garbage_from_the_master_changes_nothing(stack: ExitStack, tmp_path: Pat
         channel = Channel(connection, send_timeout_s=5)
         channel.send(Kind.CHALLENGE, new_nonce())
         hello = parse(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-        welcome = Welcome(term=1, mastership="ab", towpath="1", heartbeat_s=1, segments=[], removed_seq=0)
+        welcome = Welcome(
+            term=1,
+            mastership="ab",
+            towpath="1",
+            formats=FORMATS,
+            heartbeat_s=1,
+            segments=[],
+            removed_seq=0,
+            given_up=False,
+        )
         channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes.fromhex(hello.nonce), None))
         with suppress(IdentityError):
             expect(channel, Kind.FOLLOW, 5)

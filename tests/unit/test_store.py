@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cdc import files
 from cdc.errors import DamagedError, LeaseHeldError, StorageError, VersionError
 from cdc.store.base import Limits
 from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
 from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.faults import UnflushedFiles
 from cdc.testing.stores import Filler
 
 
@@ -156,7 +159,14 @@ def forget_checkpoint(path: Path) -> None:
     (path / "checkpoint").unlink()
 
 
-def test_cut_at_every_byte(tmp_path: Path) -> None:
+@pytest.fixture
+def unflushed() -> Iterator[None]:
+    """Hundreds of openings, none of which a power cut follows."""
+    with files.use(UnflushedFiles()):
+        yield
+
+
+def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
     """Unacknowledged: the index is gone. What is left is a prefix of whole transactions, and it can be gone on with."""
     whole = tmp_path / "whole"
     fill(whole, 3)
@@ -184,7 +194,7 @@ def test_cut_below_what_was_acknowledged_is_named(tmp_path: Path) -> None:
         reopen(tmp_path)
 
 
-def test_every_flipped_byte_of_the_tail(tmp_path: Path) -> None:
+def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None:
     """A damaged tail is kept aside and cut; what lies before it is there, and never anything wrong."""
     whole = tmp_path / "whole"
     fill(whole, 2)
@@ -215,7 +225,7 @@ def test_damage_to_something_acknowledged_is_named(tmp_path: Path) -> None:
     assert segment.read_bytes() == bytes(data)
 
 
-def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path) -> None:
+def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: None) -> None:
     whole = tmp_path / "whole"
     fill(whole, 2)
     (segment,) = list_segments(whole)

@@ -13,11 +13,14 @@ from pathlib import Path
 
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import IdentityError
+from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.store import layout
 from cdc.store.removed import kept_names
 from cdc.store.standby.messages import Compared, Have
 from cdc.store.standby.view import Sort, View
+
+log = get_logger(__name__)
 
 Ask = Callable[[str, int, int, Sort], Compared]
 """Segment, start, stop, which entries → what the master has there."""
@@ -70,6 +73,9 @@ def plan(store: Path, theirs: list[str], removed_seq: int, ask: Ask, compared: s
         _require_nothing(store, mine)
         found.cut = mine
         return found
+    if mine[0] != first:
+        # Its own retention, from when it was the master, had gone further than the new one's; that will come after.
+        log.warning("the master's store begins earlier", store=str(store), first=mine[0], theirs=first)
     expected = theirs[theirs.index(mine[0]) :]
     for number, name in enumerate(mine):
         if expected[number : number + 1] != [name]:

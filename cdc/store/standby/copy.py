@@ -6,9 +6,11 @@ bytes durable, as in the master's own writer; one flush serves all frames that h
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from cdc.errors import CorruptStreamError
 from cdc.store import layout
 from cdc.store.checkpoint import Checkpoints
 from cdc.store.index import first_bad
+from cdc.store.removed import FILE_NAME as REMOVED
+from cdc.store.removed import read_removed
 from cdc.store.segment import SegmentWriter
 from cdc.store.standby.agree import segment_path
 from cdc.store.standby.cut import remove_segment
@@ -27,6 +31,8 @@ from cdc.store.standby.view import is_small_file
 
 SYNC_BYTES = 16 << 20
 """So much is left to the page cache at most."""
+MAX_FILE = 256 << 20
+"""Of a small file."""
 
 
 class Copy:
@@ -41,6 +47,8 @@ class Copy:
         """Of the newest visible entry."""
         self._writer: SegmentWriter | None = None
         self._pending: list[bytes] = []
+        self._parts = bytearray()
+        self._parts_of = ""
         self._pending_seq = last_seq
         self._end = 0
         """Where whole transactions end in the current segment."""
@@ -53,7 +61,8 @@ class Copy:
 
     @property
     def unsynced_bytes(self) -> int:
-        return 0 if self._writer is None else self._writer.size - self._writer.synced
+        pending = sum(map(len, self._pending))
+        return pending if self._writer is None else pending + self._writer.size - self._writer.synced
 
     # --- frames
 
@@ -102,12 +111,34 @@ class Copy:
         self._pending.append(data)
         self._pending_seq = int(seqs[-1])
 
-    def file(self, name: str, content: bytes) -> None:
-        """A small file, whole; durable at once, since entries that need it come behind it."""
+    def file(self, name: str, content: bytes, *, whole: bool = True) -> None:
+        """A small file, or a part of it that goes on in the next frame; durable once it is whole, since entries that
+        need it come behind it. Raises VersionError for one that a newer Towpath wrote."""
         if not is_small_file(name):
             raise self._wrong(f"a file {name!r}")
-        make_folder((self._store / name).parent)
-        replace_file(self._store / name, content)
+        if self._parts and self._parts_of != name:
+            raise self._wrong(f"a file {name!r} in the middle of {self._parts_of!r}")
+        if len(self._parts) + len(content) > MAX_FILE:
+            raise self._wrong(f"a file {name!r} of more than {MAX_FILE} bytes")
+        if not whole:
+            self._parts_of = name
+            self._parts += content
+            return
+        content = bytes(self._parts) + content
+        self._parts.clear()
+        path = self._store / name
+        try:
+            document = json.loads(content)
+        except ValueError:
+            raise self._wrong(f"a file {name!r} that is not JSON") from None
+        layout.require_version(document, path)
+        if name == REMOVED and self._removed_more(document):
+            return
+        make_folder(path.parent)
+        if name == "tables.json":
+            # A former master may know more tables than its master. The checkpoint must not ask for them then.
+            self._checkpoints.fewer_tables(len(document.get("tables", ())) if isinstance(document, dict) else 0)
+        replace_file(path, content)
 
     def forget(self, name: str) -> None:
         """The master has removed a segment or a small file."""
@@ -123,6 +154,8 @@ class Copy:
             return
         if not is_small_file(name):
             raise self._wrong(f"a file {name!r}")
+        if name == REMOVED and self._removed_more({"seq": 0}):
+            return
         path = self._store / name
         with storage_errors(path), suppress(FileNotFoundError):
             files.layer.unlink(path)
@@ -152,6 +185,12 @@ class Copy:
             writer.close()
 
     # --- between them
+
+    def _removed_more(self, theirs: Any) -> bool:
+        """Has this store's own retention, when it was the master, removed more than the new master's? Then its
+        low-water mark stays, until that one's has come as far: whoever misses the difference has to be told."""
+        seq = theirs.get("seq") if isinstance(theirs, dict) else None
+        return isinstance(seq, int) and read_removed(self._store).seq > seq
 
     def _finish(self) -> None:
         self.commit()

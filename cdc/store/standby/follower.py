@@ -11,10 +11,13 @@ from pathlib import Path
 
 from cdc import __version__
 from cdc.binlog.entry import ENTRY_SIZE
+from cdc.durable import remove_file
 from cdc.errors import CdcError, CorruptStreamError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.store import layout
 from cdc.store.checkpoint import Checkpoints
+from cdc.store.counts import FILE_NAME as COUNTS
+from cdc.store.damaged import read_damaged
 from cdc.store.reader import StoreReader
 from cdc.store.relaylog import RelayLog
 from cdc.store.removed import kept_names
@@ -39,6 +42,8 @@ from cdc.store.standby.messages import (
     parse,
     refusal,
     require,
+    require_known,
+    require_nonce,
     sealed,
     unsealed,
 )
@@ -151,13 +156,14 @@ class Follower:
 
     def _greet(self, channel: Channel) -> tuple[Welcome, Term | None]:
         wait_s = self._timing.greeting_s
-        nonce = expect(channel, Kind.CHALLENGE, wait_s)
+        nonce = require_nonce(expect(channel, Kind.CHALLENGE, wait_s), channel.peer)
         term = read_term(self._store)
         mine = new_nonce()
         channel.send(Kind.HELLO, sealed(self._hello(mine, term), b"hello", nonce, self._secret))
         channel.frames.max_payload = MAX_PAYLOAD
         data = expect(channel, Kind.WELCOME, wait_s)
         welcome = parse(Welcome, unsealed(data, b"welcome", mine, self._secret, channel.peer), channel.peer)
+        require_known(welcome.formats, channel.peer)
         require_follows(term, Term(welcome.term, welcome.mastership, "master"))
         return welcome, term
 
@@ -188,11 +194,16 @@ class Follower:
             return parse(Compared, expect(channel, Kind.COMPARED, self._timing.dead_s), channel.peer)
 
         same = term is not None and term.mastership == welcome.mastership
-        compared = term.compared if term is not None and same else ""
+        # Where something was given up, here or there, the index of a segment that was equal may have changed since.
+        given_up = welcome.given_up or bool(read_damaged(self._store))
+        compared = term.compared if term is not None and same and not given_up else ""
         found = plan(self._store, welcome.segments, welcome.removed_seq, ask, compared)
         fetched = {name: self._fetch(channel, name, *numbers) for name, numbers in found.fetch.items()}
         changed = self._shrink(found, fetched, f"term {welcome.term} of {channel.peer}")
         if not same or term is None or term.state != "standby" or changed:
+            # What capture and retention noted here is about a store that was another one.
+            for name in ("capture.json", COUNTS):
+                remove_file(self._store / name)
             become_standby(self._store, Term(welcome.term, welcome.mastership, "standby"))
         return found
 
@@ -253,9 +264,10 @@ class Follower:
             copy.entries(ENTRIES.unpack_from(payload)[0], payload[ENTRIES.size :])
         elif frame.kind is Kind.SEGMENT:
             copy.segment(_name(payload, peer))
-        elif frame.kind is Kind.FILE and len(payload) > FILE.size:
+        elif frame.kind in (Kind.FILE, Kind.FILE_PART) and len(payload) > FILE.size:
             (length,) = FILE.unpack_from(payload)
-            copy.file(_name(payload[FILE.size : FILE.size + length], peer), payload[FILE.size + length :])
+            name = _name(payload[FILE.size : FILE.size + length], peer)
+            copy.file(name, payload[FILE.size + length :], whole=frame.kind is Kind.FILE)
         elif frame.kind is Kind.FORGET:
             copy.forget(_name(payload, peer))
         elif frame.kind is Kind.HEARTBEAT and len(payload) == HEARTBEAT.size:

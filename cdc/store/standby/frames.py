@@ -21,7 +21,7 @@ MAGIC = b"TPSB"
 VERSION = 1
 HEADER = struct.Struct("<4sHHII")
 MAX_PAYLOAD = 16 << 20
-MAX_GREETING = 1 << 20
+MAX_GREETING = 4 << 20
 """Of a payload before the other side has shown that it knows the secret."""
 PIECE_BYTES = 1 << 20
 """So much of a segment travels in one frame."""
@@ -46,6 +46,7 @@ class Kind(enum.IntEnum):
     HEARTBEAT = 13
     REPORT = 14
     FETCH = 15
+    FILE_PART = 16
 
 
 class Frame(NamedTuple):
@@ -118,14 +119,19 @@ class Channel:
     """A connection. One thread may send while another one receives."""
 
     def __init__(self, connection: socket.socket, *, send_timeout_s: float) -> None:
+        """Raises PeerUnavailableError where it is broken already."""
         self.socket = connection
-        connection.settimeout(send_timeout_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             host, port = connection.getpeername()[:2]
         except OSError:
             host, port = "?", 0
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            connection.settimeout(send_timeout_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            connection.close()
+            raise self._broken(error) from None
         self.frames = Frames(self.peer)
         self.received_at = time.monotonic()
         self._poll = select.poll()

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc import __version__
+from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.store import layout
+from cdc.store.damaged import read_damaged
 from cdc.store.removed import kept_names, read_removed
 from cdc.store.standby.frames import MAX_PAYLOAD, Channel, Kind
 from cdc.store.standby.messages import (
@@ -22,6 +24,7 @@ from cdc.store.standby.messages import (
     Compared,
     Fetch,
     Follow,
+    Formats,
     Hello,
     Welcome,
     expect,
@@ -29,6 +32,7 @@ from cdc.store.standby.messages import (
     parse,
     refusal,
     require,
+    require_nonce,
     sealed,
     unsealed,
 )
@@ -79,7 +83,7 @@ class Link:
         self._on_change = on_change
         self.progress = Progress(channel.peer)
         self._wake = threading.Event()
-        self._stopped = False
+        self._stopped = self._closing = False
         self._place: tuple[str, int] = ("", 0)
         self._looked_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"standby {channel.peer}", daemon=True)
@@ -92,7 +96,7 @@ class Link:
         self._wake.set()
 
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped = self._closing = True
         self._wake.set()
         self._channel.close()
         self._thread.join()
@@ -108,7 +112,7 @@ class Link:
             hello = self._greet()
             self._stream(hello)
         except CdcError as error:
-            if not self._stopped:
+            if not self._closing:
                 self._say(error)
         finally:
             self.progress.following = False
@@ -140,7 +144,7 @@ class Link:
         theirs = None if hello.state == "none" else Term(hello.term, hello.mastership, hello.state)
         require_follows(theirs, self._term)
         try:
-            their_nonce = bytes.fromhex(hello.nonce)
+            their_nonce = require_nonce(bytes.fromhex(hello.nonce), channel.peer)
         except ValueError:
             raise CorruptStreamError("a nonce that is none", place=channel.peer) from None
         channel.frames.max_payload = MAX_PAYLOAD
@@ -149,9 +153,11 @@ class Link:
             term=self._term.term,
             mastership=self._term.mastership,
             towpath=__version__,
+            formats=Formats(store=layout.VERSION, index=INDEX_VERSION),
             heartbeat_s=self._timing.heartbeat_s,
             segments=self._names,
             removed_seq=read_removed(self._store).seq,
+            given_up=bool(read_damaged(self._store)),
         )
         channel.send(Kind.WELCOME, sealed(welcome, b"welcome", their_nonce, self._secret))
         log.info(
@@ -189,6 +195,7 @@ class Link:
                 for start in range(asked.start, min(asked.stop, len(view.entries)), ENTRIES_AT_ONCE):
                     some = view.entries[start : min(asked.stop, start + ENTRIES_AT_ONCE)]
                     channel.send(Kind.ENTRIES, ENTRIES.pack(start), some.tobytes())
+                self._require_kept(asked.segment)
                 continue
             answer = Compared(
                 count=view.count(asked.of),
@@ -196,12 +203,21 @@ class Link:
                 digest=view.digest(asked.of, asked.start, asked.stop),
                 entries=view.entries_until(asked.of, asked.stop),
             )
+            self._require_kept(asked.segment)
             channel.send(Kind.COMPARED, answer.model_dump_json().encode())
+
+    def _require_kept(self, segment: str) -> None:
+        """To be asked after looking: where retention has begun to remove a segment meanwhile, what was seen of it is
+        worth nothing, and the standby must not take it for a difference. It asks again, with the names of then."""
+        if segment not in kept_names(self._store):
+            raise PeerUnavailableError(
+                f"retention has removed {segment} while the standby compared it", place=self._channel.peer
+            )
 
     def _stream(self, hello: Hello) -> None:
         follow = self._follow()
         known = sorted({*self._names, *(one.segment for one in follow.have)})
-        stream = Stream(self._store, self._send, follow.have, known, hello.files)
+        stream = self._sent = Stream(self._store, self._send, follow.have, known, hello.files)
         self._sent_at = time.monotonic()
         self._channel.received_at = time.monotonic()
         listener = threading.Thread(target=self._listen, name=f"reports of {self.progress.peer}", daemon=True)
@@ -227,12 +243,14 @@ class Link:
         finally:
             stream.close()
             self._stopped = True
-            self._channel.close()
-            listener.join()
+            self.progress.following = False
+            self._on_change(self)
+            listener.join()  # it ends by itself; nobody else sends when the standby is told why
         if self._broken is not None:
             raise self._broken
 
     _broken: CdcError | None = None
+    _sent: Stream | None = None
     _seen_seq = 1 << 63
     """Of the newest visible entry here; too large while it is not known."""
 
@@ -252,6 +270,11 @@ class Link:
                 if frame.kind is not Kind.REPORT or len(frame.payload) < REPORT.size:
                     raise CorruptStreamError(f"a {frame.kind.name} where a report was due", place=self._channel.peer)
                 seq, offset = REPORT.unpack_from(frame.payload)
+                assert self._sent is not None
+                if seq > self._sent.last_seq:  # a put would be told that it is where it is not
+                    raise CorruptStreamError(
+                        f"a report of seq {seq}, and only {self._sent.last_seq} was sent", place=self._channel.peer
+                    )
                 self._place = (frame.payload[REPORT.size :].decode("ascii", "replace"), offset)
                 self._look(force=not self.progress.following)
                 if seq >= self._seen_seq:

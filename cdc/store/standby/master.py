@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from cdc.errors import CdcError, ConfigError
+from cdc.errors import CdcError, ConfigError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.store.standby.frames import Channel
 from cdc.store.standby.link import Link
@@ -132,11 +132,10 @@ class Master:
             if self._closing:
                 return
             self._closing = True
-            links = list(self._links)
             self._changed.notify_all()
         self._thread.join()
         self._socket.close()
-        for link in links:
+        for link in list(self._links):  # nobody adds to them any more
             link.stop()
         self._report()
 
@@ -164,9 +163,14 @@ class Master:
                 log.warning("too many standby connections", most=_MAX_LINKS)
                 connection.close()
                 continue
+            try:
+                channel = Channel(connection, send_timeout_s=self._timing.dead_s)
+            except PeerUnavailableError as error:
+                log.warning("a standby could not connect", error=str(error))
+                continue
             link = Link(
                 self._store,
-                Channel(connection, send_timeout_s=self._timing.dead_s),
+                channel,
                 destination=self._destination,
                 term=self._term,
                 secret=self._secret,

@@ -6,11 +6,13 @@ import hashlib
 import hmac
 import secrets
 import struct
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.errors import CdcError, ConfigError, CorruptStreamError, IdentityError, PeerUnavailableError, VersionError
+from cdc.store import layout
 from cdc.store.standby.frames import Channel, Frame, Kind
 
 NONCE_SIZE = 16
@@ -24,7 +26,10 @@ HEARTBEAT = struct.Struct("<QQ")
 REPORT = struct.Struct("<QQ")
 """Seq of the newest visible entry at the standby, bytes of the segment that are on its disk; the name follows."""
 FILE = struct.Struct("<H")
-"""Length of the name; name and content follow."""
+"""Length of the name; name and content follow. The same in a FILE_PART, whose content goes on in the next frame."""
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+"""A number, size or seq: nobody's arithmetic overflows by what the other side says."""
 
 
 class Message(BaseModel):
@@ -39,28 +44,38 @@ class Hello(Message):
     destination: str
     nonce: str
     towpath: str
-    term: int
+    term: Count
     state: Literal["none", "master", "standby"]
     mastership: str
     segment: str
     """The newest; empty where there is none."""
-    size_bytes: int
-    last_seq: int
-    tail_crc: int
+    size_bytes: Count
+    last_seq: Count
+    tail_crc: Count
     """CRC32 of the last index entry; 0 where there is none."""
-    files: dict[str, int]
+    files: dict[str, Count]
     """CRC32 of each small file, by its path in the store."""
 
 
+class Formats(Message):
+    """Versions of the formats that the master writes: what the standby's files will have."""
+
+    store: Count
+    index: Count
+
+
 class Welcome(Message):
-    term: int
+    term: Count
     mastership: str
     towpath: str
+    formats: Formats
     heartbeat_s: float
     segments: list[str]
     """All up to the newest with a visible entry, oldest first."""
-    removed_seq: int
+    removed_seq: Count
     """Retention has removed every transaction up to here; 0: none."""
+    given_up: bool
+    """The master's store has a ``damaged.json``."""
 
 
 class Refuse(Message):
@@ -73,21 +88,21 @@ class Compare(Message):
     """Asks for a digest of the master's entries ``start`` to ``stop`` (exclusive) of a segment."""
 
     segment: str
-    start: int
-    stop: int
+    start: Count
+    stop: Count
     of: Literal["index", "log"]
     """``index``: entries as they stand in the file. ``log``: seq, offset, length and checksum of those with bytes,
     which are the only ones counted."""
 
 
 class Compared(Message):
-    count: int
+    count: Count
     """How many entries of this sort there are."""
-    head_crc: int
+    head_crc: Count
     """CRC32 of the segment's bytes before its first transaction."""
     digest: str
     """Empty where there are fewer than ``stop`` entries."""
-    entries: int
+    entries: Count
     """So many entries of all sorts up to the last one compared; 0 where there are fewer than ``stop``."""
 
 
@@ -95,16 +110,16 @@ class Fetch(Message):
     """Asks for the master's entries themselves; ENTRIES frames answer."""
 
     segment: str
-    start: int
-    stop: int
+    start: Count
+    stop: Count
 
 
 class Have(Message):
     """From where a segment is to be sent."""
 
     segment: str
-    size_bytes: int
-    entries: int
+    size_bytes: Count
+    entries: Count
 
 
 class Follow(Message):
@@ -164,6 +179,26 @@ def refusal(error: CdcError) -> bytes:
 
 def new_nonce() -> bytes:
     return secrets.token_bytes(NONCE_SIZE)
+
+
+def require_nonce(nonce: bytes, peer: str) -> bytes:
+    """Raises CorruptStreamError."""
+    if len(nonce) != NONCE_SIZE:
+        raise CorruptStreamError(f"a nonce of {len(nonce)} bytes; it has {NONCE_SIZE}", place=peer)
+    return nonce
+
+
+def require_known(formats: Formats, peer: str) -> None:
+    """The standby asks this before it writes anything. Raises VersionError."""
+    known = Formats(store=layout.VERSION, index=INDEX_VERSION)
+    for name in ("store", "index"):
+        if getattr(formats, name) > getattr(known, name):
+            raise VersionError(
+                f"the master writes version {getattr(formats, name)} of the {name} format; this Towpath knows"
+                f" {getattr(known, name)}",
+                place=peer,
+                remedy="Run the same Towpath on both machines; bring the newer one to the standby first.",
+            )
 
 
 def sealed(message: Message, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:

@@ -22,7 +22,7 @@ from cdc.errors import DamagedError, PeerUnavailableError
 from cdc.store import layout
 from cdc.store.index import IndexFile, first_bad, head_size
 from cdc.store.removed import kept_names
-from cdc.store.standby.frames import PIECE_BYTES, Kind
+from cdc.store.standby.frames import MAX_PAYLOAD, PIECE_BYTES, Kind
 from cdc.store.standby.messages import DATA, ENTRIES, FILE, Have
 from cdc.store.standby.view import read_small, small_files
 
@@ -49,8 +49,8 @@ class Stream:
         self._name = ""
         self._fd = self._index_fd = -1
         self._offset = self._entries = 0
-        self.last_seq = 0
-        """Of the newest entry that was sent."""
+        self.last_seq = self._last_of(have)
+        """Of the newest entry that the standby has or was sent."""
 
     def advance(self) -> bool:
         """Send what is visible and not sent yet, some of it; False where there is nothing. Raises DamagedError,
@@ -58,12 +58,15 @@ class Stream:
         return (bool(self._name) and self._send_new()) or self._next()
 
     def tidy(self) -> None:
-        """Tell what was removed here, and what has changed of the small files."""
+        """Tell what has changed of the small files, then what was removed here: the low-water mark is there before the
+        first segment goes."""
         names = kept_names(self._store)
+        self._send_files()
         for name in sorted(self._known.difference(names)):
             self._send(Kind.FORGET, f"segments/{name}".encode())
+            if name == self._name:  # nothing more of it, although its files may be there for a moment
+                self.close()
         self._known = set(names)
-        self._send_files()
 
     def close(self) -> None:
         for fd in (self._fd, self._index_fd):
@@ -82,6 +85,9 @@ class Stream:
             return False
         if self._name and self._send_new():  # what came before the later one's first
             return True
+        self._require_all_sent()
+        if self._known.difference(names):  # else the standby had two segments for a while, and nothing told of a gap
+            self.tidy()
         self._from = later[0]
         self.close()
         return self._open(later[0])
@@ -101,9 +107,35 @@ class Stream:
         self._known.add(name)
         self._send(Kind.SEGMENT, name.encode())
         if not self._offset:
-            self._send_bytes(head_size(path))
+            with storage_errors(path):
+                try:
+                    size = head_size(path)
+                except FileNotFoundError:
+                    self.close()
+                    return False
+            self._send_bytes(size)
         self._send_new()
         return True
+
+    def _last_of(self, have: list[Have]) -> int:
+        """Seq of the newest entry that the standby has; 0 where it has none. What comes before ``have`` is whole."""
+        counts = {one.segment: one.entries for one in have}
+        for name in reversed(kept_names(self._store) if have else []):
+            if name <= have[-1].segment:
+                entries = IndexFile(layout.segments_folder(self._store) / name).entries
+                count = counts.get(name, len(entries))
+                if 0 < count <= len(entries):
+                    return int(entries["seq"][count - 1])
+        return 0
+
+    def _require_all_sent(self) -> None:
+        """A segment is left. An entry at its end that is not whole now is damage: nobody writes it any more."""
+        if not self._name:
+            return
+        with storage_errors(layout.segments_folder(self._store) / self._name):
+            stat = os.fstat(self._index_fd)
+        if stat.st_nlink and (stat.st_size - HEADER_SIZE) // ENTRY_SIZE > self._entries:
+            raise DamagedError(f"entry {self._entries} fails its checksum", place=f"{self._name}.index")
 
     # --- inside a segment
 
@@ -141,9 +173,9 @@ class Stream:
             limit = max(self._offset, int(ends[start])) + PIECE_BYTES
             stop = max(start + 1, int(np.searchsorted(ends, np.uint64(limit), side="right")))
             self._send_bytes(int(ends[stop - 1]))
+            self.last_seq = max(self.last_seq, int(entries["seq"][stop - 1]))  # before its report can come
             self._send(Kind.ENTRIES, ENTRIES.pack(self._entries), entries[start:stop].tobytes())
             self._entries += stop - start
-            self.last_seq = int(entries["seq"][stop - 1])
             start = stop
 
     def _send_bytes(self, end: int) -> None:
@@ -172,10 +204,18 @@ class Stream:
             if content is None:
                 continue
             if self._their_files.get(name) != zlib.crc32(content):
-                self._send(Kind.FILE, FILE.pack(len(name.encode())), name.encode(), content)
+                self._send_file(name.encode(), content)
             self._their_files[name] = zlib.crc32(content)
         for name in set(self._their_files).difference(found):
             self._send(Kind.FORGET, name.encode())
             with suppress(KeyError):
                 del self._their_files[name]
         self._files = found
+
+    def _send_file(self, name: bytes, content: bytes) -> None:
+        """In as many frames as it takes: the definitions of thousands of tables are larger than one."""
+        head, room = FILE.pack(len(name)) + name, MAX_PAYLOAD // 2
+        while len(content) > room:
+            self._send(Kind.FILE_PART, head, content[:room])
+            content = content[room:]
+        self._send(Kind.FILE, head, content)

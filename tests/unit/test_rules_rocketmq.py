@@ -1,0 +1,283 @@
+"""Rules of RocketMQ's commit log that no other suite shows: names of segments, their ends, and puts across them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cdc import files
+from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
+from cdc.binlog.file import scan
+from cdc.errors import StorageError
+from cdc.positions import split_seq
+from cdc.store.index import IndexFile, read_entries
+from cdc.store.layout import index_path, list_segments
+from cdc.store.relaylog import RelayLog
+from cdc.store.transaction import PutStatus, Transaction
+from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.standby import open_master
+from cdc.testing.threads import Call, took_s
+from cdc.testing.transactions import make_transactions, transactions_of
+from tests.unit.test_standby import FakeStandby
+
+LEAST_SEGMENT = 65536
+
+
+class Disk(files.Files):
+    """Flushes wait for :attr:`go`, unless some are let through; new files can be refused."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.let_through = 0
+        self.flushes = 0
+        self.refuse_segments = False
+
+    def fdatasync(self, fd: int) -> None:
+        self.flushes += 1
+        if self.let_through:
+            self.let_through -= 1
+        else:
+            self.go.wait()
+        super().fdatasync(fd)
+
+    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+        if self.refuse_segments and flags & os.O_CREAT and path.suffix == ".binlog":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, flags, mode)
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    disk = Disk()
+    with files.use(disk):
+        yield disk
+
+
+def open_log(path: Path) -> RelayLog:
+    return RelayLog(path, destination="shop", segment_bytes=LEAST_SEGMENT)
+
+
+def seqs_in(path: Path) -> list[int]:
+    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
+
+
+def seqs(transactions: list[Transaction]) -> list[int]:
+    return [transaction.seq for transaction in transactions]
+
+
+def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
+    """RocketMQ names a file by its first offset in the whole log. Here it is the place in the source's binlog: epoch,
+    number of its file, offset. So names sort as the log goes, and a transaction's segment is found by its seq alone."""
+    made = make_transactions(300, rows=200)
+    log = open_log(tmp_path)
+    for n in range(0, 300, 10):
+        log.put(made[n : n + 10])
+    log.close()
+    segments = list_segments(tmp_path)
+    assert len(segments) > 3
+    known = {t.seq: t for t in made}
+    for segment in segments:
+        epoch, number, offset = (int(part) for part in segment.name.removesuffix(".binlog").split("-"))
+        first = known[int(read_entries(segment)["seq"][0])]
+        assert (epoch, number) == (split_seq(first.seq).epoch, split_seq(first.seq).file_number)
+        assert offset == split_seq(first.seq).offset - first.size_bytes
+
+
+def test_no_filler_at_the_end_and_no_transaction_across_two_segments(tmp_path: Path) -> None:
+    """RocketMQ pads the end of a file that a message does not fit in. Here the transaction that reaches the size is the
+    segment's last, whole, however large it is: there is none that is too large to be put."""
+    small, large = make_transactions(6), make_transactions(8, rows=50_000)[6:]
+    assert large[0].size_bytes > 3 * LEAST_SEGMENT
+    log = open_log(tmp_path)
+    for transactions in (small[:3], small[3:], large[:1], large[1:]):
+        assert log.put(transactions) is PutStatus.PUT_OK
+    log.close()
+    first, second = list_segments(tmp_path)
+    assert [int(s) for s in read_entries(first)["seq"]] == seqs([*small, large[0]])
+    assert [int(s) for s in read_entries(second)["seq"]] == seqs([large[1]])
+    for segment in (first, second):
+        found, entries = scan(segment), read_entries(segment)
+        assert found.damage is None
+        assert int(entries["offset"][-1] + entries["length"][-1]) == found.size, "it ends where its last one ends"
+
+
+def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: Path, disk: Disk) -> None:
+    """RocketMQ's group commit tries twice, since a message may lie in the next file. Here whoever flushes takes all files
+    that the waiting puts lie in: what has waited needs no second turn."""
+    made = make_transactions(200, rows=200)
+    log = open_log(tmp_path)
+    disk.flushes = 0
+    disk.go.clear()
+    futures = [log.put_async([transaction], timeout_s=60) for transaction in made]
+    assert not any(future.done() for future in futures)
+    assert seqs_in(tmp_path) == []
+    disk.go.set()
+    assert {future.result(30) for future in futures} == {PutStatus.PUT_OK}
+    segments = list_segments(tmp_path)
+    assert len(segments) > 2
+    assert seqs_in(tmp_path) == seqs(made)
+    # One flush may have begun with the first put; a finished segment's index is flushed, too.
+    assert disk.flushes <= 1 + 2 * len(segments)
+    log.close()
+
+
+def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_path: Path, disk: Disk) -> None:
+    """Several messages put at once may lie in two files: the first one's flush is not enough for its part."""
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    made = [*make_transactions(2), *transactions_of(log, file="binlog.000002")]
+    relay = open_log(tmp_path)
+    disk.flushes, disk.let_through = 0, 1
+    disk.go.clear()
+    call = Call(lambda: relay.put(made))
+    assert call.waits(0.3)
+    assert disk.flushes == 2, "the first segment is flushed, the second one is at it"
+    assert seqs_in(tmp_path) == []
+    disk.go.set()
+    assert call.result() is PutStatus.PUT_OK
+    assert seqs_in(tmp_path) == seqs(made)
+    relay.close()
+
+
+# standbys
+
+
+@pytest.mark.parametrize(
+    ("max_behind_bytes", "answer"),
+    [(20_000, PutStatus.SLAVE_NOT_AVAILABLE), (1 << 28, PutStatus.FLUSH_SLAVE_TIMEOUT)],
+)
+def test_a_live_standby_is_waited_for_only_if_it_is_near(
+    tmp_path: Path, max_behind_bytes: int, answer: PutStatus
+) -> None:
+    """It answers all the time, and has nothing. With RocketMQ's haSlaveFallbehindMax exceeded the put is answered at once;
+    else it waits its time."""
+    made = make_transactions(301)
+    with ExitStack() as stack:
+        log = open_log(tmp_path)
+        stack.callback(log.close)
+        log.put(made[:300])
+        master = open_master(log, timeout_s=1.0, max_behind_bytes=max_behind_bytes)
+        stack.callback(master.close)
+        fake, stop = FakeStandby(stack, master), threading.Event()
+
+        def report() -> None:
+            while not stop.wait(0.05):
+                fake.report(seq=0)
+
+        reporting = Call(report)
+        stack.callback(reporting.result)
+        stack.callback(stop.set)
+        deadline = time.monotonic() + 10
+        while not any(one.connected and one.behind_bytes > 20_000 for one in master.standbys()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        found: list[PutStatus] = []
+        spent_s = took_s(lambda: found.append(log.put(made[300:], timeout_s=30)))
+        assert found == [answer]
+        assert spent_s >= 1.0 if answer is PutStatus.FLUSH_SLAVE_TIMEOUT else spent_s < 0.8
+        assert master.standbys()[0].connected, "it is not for want of a standby"
+
+
+def test_the_statuses_of_a_put() -> None:
+    """RocketMQ's by their names, and one for a store without room; what is wrong for good is an error instead."""
+    assert {status.name for status in PutStatus} == {
+        "PUT_OK",
+        "FLUSH_DISK_TIMEOUT",
+        "FLUSH_SLAVE_TIMEOUT",
+        "SLAVE_NOT_AVAILABLE",
+        "STORE_FULL",
+    }
+    assert [status for status in PutStatus if not status.stored] == [PutStatus.STORE_FULL]
+
+
+def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -> None:
+    """RocketMQ's CREATE_MAPPED_FILE_FAILED. What was acknowledged is there, and the next opening goes on."""
+    made = make_transactions(300, rows=200)
+    log = open_log(tmp_path)
+    assert log.put(made[:10]) is PutStatus.PUT_OK
+    disk.refuse_segments = True
+    with pytest.raises(StorageError, match="Too many open files"):
+        log.put(made)
+    with pytest.raises(StorageError, match="Too many open files"):
+        log.put(made)
+    log.close()
+    disk.refuse_segments = False
+    log = open_log(tmp_path)
+    assert seqs_in(tmp_path)[:10] == seqs(made[:10])
+    assert log.put(made) is PutStatus.PUT_OK
+    log.close()
+    assert seqs_in(tmp_path) == seqs(made)
+
+
+def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
+    """RocketMQ truncates behind the last good record; here the bytes stay, for whoever wants to know what happened. An
+    unfinished transaction, which the source still has, does not."""
+    made = make_transactions(5)
+    log = open_log(tmp_path / "live")
+    log.put(made)
+    shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    log.close()
+    (segment,) = list_segments(tmp_path / "crashed")
+    starts = [int(offset) for offset in read_entries(segment)["offset"]]
+    data = bytearray(segment.read_bytes())
+    data[starts[3] + 30] ^= 1
+    segment.write_bytes(data)
+    os.truncate(index_path(segment), HEADER_SIZE + 2 * ENTRY_SIZE)  # it lags: the last three were not acknowledged
+    open_log(tmp_path / "crashed").close()
+    assert seqs_in(tmp_path / "crashed") == seqs(made[:3])
+    assert segment.read_bytes() == bytes(data[: starts[3]])
+    (kept,) = segment.parent.glob("*.cut")
+    assert kept.name == f"{segment.name}.{starts[3]}.cut"
+    assert kept.read_bytes() == bytes(data[starts[3] :])
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from cdc.store.policy import FlushPolicy
+from cdc.store.relaylog import RelayLog
+from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.standby import open_master
+from cdc.testing.threads import Call, took_s
+from cdc.testing.transactions import make_transactions, transactions_of
+from tests.unit.test_standby import FakeStandby
+
+policy = FlushPolicy("async", interval_s=600, thorough_interval_s=600)
+log = RelayLog(Path(sys.argv[1]), destination="shop", segment_bytes=1 << 30, policy=policy)
+for transaction in make_transactions(2_000):
+    print(transaction.seq, log.put([transaction]).name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_asynchronous_puts_outlive_a_sigkill(tmp_path: Path) -> None:
+    """What RocketMQ's transient pool gives up: a put is in the page cache when it is answered, which is the kernel's. The
+    flush that would make it visible is ten minutes away."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "store")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        answered = [writer.stdout.readline().split() for _ in range(300)]
+        writer.kill()
+        assert writer.wait() == -signal.SIGKILL
+        answered += [line.split() for line in writer.stdout if line.endswith("\n")]
+    assert {status for _, status in answered} == {"PUT_OK"}
+    assert len(seqs_in(tmp_path / "store")) < 300, "most of it was not flushed"
+    open_log(tmp_path / "store").close()
+    found = seqs_in(tmp_path / "store")
+    assert found[: len(answered)] == [int(seq) for seq, _ in answered]
