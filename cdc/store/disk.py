@@ -26,7 +26,8 @@ _EVERY_BYTES = 64 << 20
 
 
 class Usage(NamedTuple):
-    """Of a file system, in bytes. ``free``: what this user may still write."""
+    """Of a file system, in bytes: ``free`` is what this user may still write, ``total`` that and what is used. Blocks
+    set aside for root are in neither, as ``df`` counts them."""
 
     total: int
     free: int
@@ -71,7 +72,7 @@ class Ratios:
 def disk_usage(path: Path) -> Usage:
     """Of the file system that holds ``path``. Raises OSError."""
     found = shutil.disk_usage(path)
-    return Usage(found.total, found.free)
+    return Usage(found.used + found.free, found.free)
 
 
 class DiskWatch:

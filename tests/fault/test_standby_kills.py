@@ -123,8 +123,9 @@ class Pair:
         self.require(self.standby_store, {PutStatus.PUT_OK}, 0)
         self.standby = self._start_standby()
 
-    def kill_master(self, *, also_standby: bool, take_over: bool) -> None:
-        """The standby, killed too or ended, must have what was acknowledged; then either goes on as the master."""
+    def kill_master(self, *, also_standby: bool, take_over: bool) -> bool:
+        """The standby, killed too or ended, must have what was acknowledged; then either goes on as the master. Answers
+        whether it was the standby: one that has not followed this master yet cannot take over from it."""
         kill(self.master)
         if also_standby:
             kill(self.standby)
@@ -132,11 +133,15 @@ class Pair:
             end(self.standby)
         self.require(self.standby_store, {PutStatus.PUT_OK}, 0)
         self.require(self.master_store, {s for s in PutStatus if s.stored}, self.since)
+        ours, theirs = read_term(self.standby_store), read_term(self.master_store)
+        assert theirs is not None
+        take_over = take_over and ours is not None and ours.mastership == theirs.mastership
         if take_over:
             self.since = len(self.lines())
             self.master_store, self.standby_store = self.standby_store, self.master_store
         self.master = self._start_master()
         self.standby = self._start_standby()
+        return take_over
 
     def kill_all(self) -> None:
         """Whatever has happened, nobody is left behind."""
@@ -194,9 +199,8 @@ def kill_at_random(pair: Pair, dice: random.Random) -> None:
         if victim == "standby":
             pair.kill_standby()
         else:
-            take_over = dice.random() < 0.7
-            take_overs += take_over
-            pair.kill_master(also_standby=dice.random() < 0.5, take_over=take_over)
+            wanted = dice.random() < 0.7
+            take_overs += pair.kill_master(also_standby=dice.random() < 0.5, take_over=wanted)
     pair.wait_for(PutStatus.PUT_OK)
     end(pair.master)
     end(pair.standby)

@@ -412,10 +412,11 @@ def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: 
     made = make_transactions(6)
     log = open_log(tmp_path, lead_puts=lead)
     assert log.put(made[:2]) is OK
+    flushes = disk.flushes
     disk.go.clear()
     disk.fails = True
     first = Call(lambda: log.put(made[:3]))
-    wait_until(lambda: log.last_seq == made[2].seq)
+    wait_until(lambda: log.last_seq == made[2].seq and disk.flushes > flushes)
     second = Call(lambda: log.put(made[:4]))
     wait_until(lambda: log.last_seq == made[3].seq)
     future = log.put_async(made[:5])
@@ -603,6 +604,7 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
 def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     """Neither the thread that flushes nor the one that completes futures."""
     made = make_transactions(6)
+    before = set(threading.enumerate())
     log = open_log(tmp_path, lead_puts=False)
 
     def fails(*_: object) -> None:
@@ -620,7 +622,7 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     assert [future.result(10) for future in futures] == [OK] * 4
     wait_until(lambda: len(moves) > 2)
     log.close()
-    wait_until(lambda: not any(t.name == "acknowledger" for t in threading.enumerate()))
+    wait_until(lambda: set(threading.enumerate()) <= before)
     assert visible(tmp_path) == seqs(made)
     open_log(tmp_path).close()
 

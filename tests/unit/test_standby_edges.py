@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -231,6 +232,34 @@ def test_before_a_gap_the_standby_forgets_what_lies_before_it(stack: ExitStack, 
     assert mark < kinds.index(Kind.FORGET)
 
 
+@pytest.mark.parametrize("first", ["segments", "schemas", "store.json", "tables.json"])
+def test_a_master_that_loses_its_store_does_not_take_the_copy_with_it(
+    stack: ExitStack, tmp_path: Path, first: str
+) -> None:
+    """Its disk is unmounted, or its folder deleted, in whatever order: that is what a standby is for."""
+    made = make_transactions(600)
+    log = open_log(stack, tmp_path / "m")
+    replace_file(tmp_path / "m" / "schemas" / "7.json", b'{"version": 1}')
+    master = serve(stack, log)
+    standby = follow(stack, tmp_path / "s", master.address)
+    log.put(made)
+    caught_up(log, master)
+    same(tmp_path / "m", tmp_path / "s")
+    before = digests(tmp_path / "s")
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for name in (first, *(set(os.listdir(tmp_path / "m")) - {first})):
+        (tmp_path / "m" / name).rename(hidden / name)
+        time.sleep(0.4 if name == first else 0.0)  # some heartbeats
+    time.sleep(0.4)
+    assert digests(tmp_path / "s") == before
+    standby.close()
+    for name in os.listdir(hidden):  # so that the log can be closed
+        if not (tmp_path / "m" / name).exists():
+            (hidden / name).rename(tmp_path / "m" / name)
+    assert digests(tmp_path / "s") == before
+
+
 def test_nothing_follows_of_a_segment_that_was_forgotten(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +273,8 @@ def test_nothing_follows_of_a_segment_that_was_forgotten(
     stack.callback(stream.close)
     assert stream.advance()
     assert (Kind.SEGMENT, first) in sent
-    write_removed(tmp_path / "m", Removed(1, 1, (first.decode(),)))
+    last_seq = int(IndexFile(layout.list_segments(tmp_path / "m")[0]).entries["seq"][-1])
+    write_removed(tmp_path / "m", Removed(last_seq, 1, (first.decode(),)))
     stream.tidy()
     assert sent.pop() == (Kind.FORGET, b"segments/" + first)
     sent.clear()
@@ -350,7 +380,8 @@ def test_a_former_master_with_more_tables_opens_after_a_kill(stack: ExitStack, t
         follow(inner, tmp_path / "m", new_master.address)
         caught_up(new_log, new_master)
         same(tmp_path / "s", tmp_path / "m")
-        shutil.copytree(tmp_path / "m", tmp_path / "killed")  # what a kill leaves
+        ignore = shutil.ignore_patterns(".*.new")  # they come and go
+        shutil.copytree(tmp_path / "m", tmp_path / "killed", ignore=ignore)  # what a kill leaves
     assert TableNumbers(tmp_path / "killed").names == ["shop.a", "shop.b"]
     with RelayLogOf(tmp_path / "killed") as opened:
         assert opened.last_seq == common[-1].seq

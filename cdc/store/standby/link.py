@@ -39,7 +39,7 @@ from cdc.store.standby.messages import (
 from cdc.store.standby.settings import Timing
 from cdc.store.standby.stream import ENTRIES_AT_ONCE, Stream
 from cdc.store.standby.term import Term, require_follows
-from cdc.store.standby.view import View, segment_names
+from cdc.store.standby.view import View, require_there, segment_names, small_files
 
 log = get_logger(__name__)
 
@@ -148,6 +148,7 @@ class Link:
         except ValueError:
             raise CorruptStreamError("a nonce that is none", place=channel.peer) from None
         channel.frames.max_payload = MAX_PAYLOAD
+        require_there(self._store, small_files(self._store))
         self._names = segment_names(self._store)
         welcome = Welcome(
             term=self._term.term,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,10 @@ from cdc.durable import storage_errors
 from cdc.errors import DamagedError, PeerUnavailableError
 from cdc.store import layout
 from cdc.store.index import IndexFile, first_bad, head_size
-from cdc.store.removed import kept_names
+from cdc.store.removed import kept_names, read_removed
 from cdc.store.standby.frames import MAX_PAYLOAD, PIECE_BYTES, Kind
 from cdc.store.standby.messages import DATA, ENTRIES, FILE, Have
-from cdc.store.standby.view import read_small, small_files
+from cdc.store.standby.view import LASTING, read_small, require_there, small_files
 
 ENTRIES_AT_ONCE = 4096
 
@@ -62,11 +61,19 @@ class Stream:
         first segment goes."""
         names = kept_names(self._store)
         self._send_files()
-        for name in sorted(self._known.difference(names)):
+        # Only what retention has removed: a store whose disk is unmounted, or whose folder is being deleted, must not
+        # take its copy with it. Segments without transactions at the mark stay until it has moved on.
+        mark = read_removed(self._store).seq
+        gone = {
+            name
+            for name in self._known.difference(names)
+            if names and name < names[0] and (layout.segment_start(Path(name)) or 0) < mark
+        }
+        for name in sorted(gone):
             self._send(Kind.FORGET, f"segments/{name}".encode())
             if name == self._name:  # nothing more of it, although its files may be there for a moment
                 self.close()
-        self._known = set(names)
+        self._known = self._known.difference(gone).union(names)
 
     def close(self) -> None:
         for fd in (self._fd, self._index_fd):
@@ -195,6 +202,7 @@ class Stream:
 
     def _send_files(self) -> None:
         found = small_files(self._store)
+        require_there(self._store, found)
         if found == self._files:
             return
         for name, mark in found.items():
@@ -206,9 +214,12 @@ class Stream:
             if self._their_files.get(name) != zlib.crc32(content):
                 self._send_file(name.encode(), content)
             self._their_files[name] = zlib.crc32(content)
-        for name in set(self._their_files).difference(found):
-            self._send(Kind.FORGET, name.encode())
-            with suppress(KeyError):
+        removed_seq = read_removed(self._store).seq
+        for name in set(self._their_files).difference(found, LASTING):
+            # What was here a moment ago goes by retention only; what never was is another store's.
+            seq = Path(name).stem
+            if name not in self._files or (seq.isdigit() and int(seq) <= removed_seq):
+                self._send(Kind.FORGET, name.encode())
                 del self._their_files[name]
         self._files = found
 

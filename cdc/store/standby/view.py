@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import zlib
+from collections.abc import Container
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from cdc import files
 from cdc.binlog.entry import Entries
 from cdc.durable import storage_errors
+from cdc.errors import StorageError
 from cdc.store import layout
 from cdc.store.damaged import FILE_NAME as DAMAGED
 from cdc.store.index import IndexFile, head_size
@@ -22,6 +24,8 @@ from cdc.store.removed import FILE_NAME as REMOVED
 from cdc.store.removed import kept_names
 
 SMALL_FILES = ("store.json", "tables.json", REMOVED, DAMAGED)
+LASTING = ("store.json", "tables.json")
+"""A store never loses these on purpose."""
 _SCHEMA = re.compile(r"schemas/\d{1,19}\.json")
 Sort = Literal["index", "log"]
 
@@ -49,6 +53,16 @@ def small_files(store: Path) -> dict[str, tuple[int, int, int]]:
                 continue
             found[name] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
     return found
+
+
+def require_there(store: Path, found: Container[str]) -> None:
+    """Raises StorageError where the store has gone from under a running master: unmounted, or deleted."""
+    if "store.json" not in found:
+        raise StorageError(
+            "the master's store is not there any more",
+            place=str(store),
+            remedy="Mount its disk and start capture again; if it is lost, take over (docs/operating/standby.md).",
+        )
 
 
 def read_small(store: Path, name: str) -> bytes | None:
