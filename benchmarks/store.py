@@ -37,13 +37,13 @@ from cdc.log import configure
 from cdc.positions import make_file_name, make_seq, split_seq
 from cdc.store import layout
 from cdc.store.base import Limits
-from cdc.store.checkpoint import FILE_NAME, Checkpoint, was_aborted
-from cdc.store.index import make_header, seal
-from cdc.store.memory import MemoryStore
-from cdc.store.policy import FlushPolicy
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
-from cdc.store.segment import head
+from cdc.store.relaylog.checkpoint import FILE_NAME, Checkpoint, was_aborted
+from cdc.store.relaylog.index import make_header, seal
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.relaylog.policy import FlushPolicy
+from cdc.store.relaylog.segment import head
+from cdc.store.ring.memory import MemoryStore
 from cdc.store.state import TableNumbers
 from cdc.store.transaction import PutStatus, SourceFile, Transaction
 from cdc.testing.binlog import BinlogBuilder

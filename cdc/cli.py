@@ -30,6 +30,8 @@ _HELP = (
     "fill the tables with `cdc apply`."
 )
 
+_AGAIN_AFTER_S = 0.1
+
 app = typer.Typer(
     name="cdc",
     no_args_is_help=True,
@@ -87,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
+            if sys.unraisablehook is sys.__unraisablehook__:
+                sys.unraisablehook = _interrupt_again
         result = app(args=arguments, prog_name="cdc", standalone_mode=False)
     except CdcError as error:
         if verbose:
@@ -114,6 +118,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _terminate(signum: int, frame: FrameType | None) -> None:
     """SIGTERM ends a command as Ctrl-C does; commands that run for long set handlers of their own."""
     raise KeyboardInterrupt
+
+
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """An interrupt that is raised in a destructor, or in a callback at a fork, is lost: Python can only print it. So it
+    is asked for again, a moment later. Sent to the main thread, since a call that waits there has to end, too."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    again = threading.Timer(_AGAIN_AFTER_S, signal.pthread_kill, (main_thread, signal.SIGTERM))
+    again.daemon = True
+    again.start()
 
 
 def _wants_tracebacks(arguments: Sequence[str]) -> bool:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError, StorageError
 from cdc.log import get_logger
-from cdc.store.disk import DiskWatch, Level, Ratios, disk_usage
 from cdc.store.reader import StoreReader
-from cdc.store.retention import HeldBack, Holder, Outcome, Rules, held_back, retain
+from cdc.store.retention.disk import DiskWatch, Level, Ratios, disk_usage
+from cdc.store.retention.retain import HeldBack, Holder, Outcome, Rules, held_back, retain
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig, StoreConfig
-    from cdc.config_retain import RetainConfig
+    from cdc.config.retain import RetainConfig
     from cdc.meta import Meta
     from cdc.meta.state import Subscription
 

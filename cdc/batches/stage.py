@@ -28,8 +28,8 @@ from cdc.binlog.entry import Entries
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.store.base import Range
-from cdc.store.index import head_size, make_header, read_entries, seal
 from cdc.store.layout import INDEX_SUFFIX
+from cdc.store.relaylog.index import head_size, make_header, read_entries, seal
 from cdc.store.staged import filesystem, refused
 
 PIECE_BYTES = 24 * 1024 * 1024

@@ -21,7 +21,7 @@ from cdc.log import get_logger
 from cdc.positions import make_seq
 from cdc.source.server import ClockProbe, clock_and_position
 from cdc.store.clock import MARGIN_US, ClockLog, clock_path
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
 
 log = get_logger(__name__)
 

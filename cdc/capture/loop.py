@@ -24,7 +24,7 @@ from cdc.positions import BinlogPosition
 from cdc.source.connection import connect
 from cdc.source.preflight import require_source
 from cdc.source.server import ClockProbe, clock_and_position
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.standby.master import Master
 from cdc.store.state import CaptureState, write_capture_state
 

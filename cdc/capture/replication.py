@@ -5,7 +5,7 @@ from __future__ import annotations
 from cdc.config import DestinationConfig
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.standby.master import Master
 from cdc.store.standby.settings import parse_address, read_secret
 from cdc.store.standby.term import become_master

@@ -22,7 +22,7 @@ from cdc.source.schemas import Schemas, read_schemas
 from cdc.source.server import replica_label
 from cdc.source.stream import DumpStream, explain_dump_error
 from cdc.store.layout import schemas_folder
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 

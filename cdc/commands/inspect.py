@@ -67,7 +67,7 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
     """Fill the report. Damage after which something could still be read is returned, other damage raised."""
     from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
     from cdc.binlog.entry import MAGIC as INDEX_MAGIC
-    from cdc.store.checkpoint import MAGIC as CHECKPOINT_MAGIC
+    from cdc.store.relaylog.checkpoint import MAGIC as CHECKPOINT_MAGIC
 
     try:
         with path.open("rb") as file:
@@ -122,8 +122,8 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
     """The index beside a segment may lag behind it, never contradict it."""
     import numpy as np
 
-    from cdc.store.index import read_entries
     from cdc.store.layout import index_path
+    from cdc.store.relaylog.index import read_entries
 
     known = read_entries(path)
     report["indexed"] = len(known)
@@ -143,8 +143,8 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
 
 def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.binlog.entry import HEADER_SIZE
-    from cdc.store.index import IndexFile
     from cdc.store.layout import INDEX_SUFFIX
+    from cdc.store.relaylog.index import IndexFile
 
     report["kind"] = "index"
     if path.suffix != INDEX_SUFFIX:

@@ -11,8 +11,8 @@ from cdc.commands.common import Destination, Json, human_bytes, load, out, print
 if TYPE_CHECKING:
     from cdc.batches.keeper import Keeper, Kept
     from cdc.config import DestinationConfig
-    from cdc.store.disk import DiskWatch
-    from cdc.store.retention import HeldBack
+    from cdc.store.retention.disk import DiskWatch
+    from cdc.store.retention.retain import HeldBack
 
 
 def register(app: typer.Typer) -> None:

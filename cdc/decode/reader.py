@@ -23,8 +23,8 @@ from cdc.decode.gtids import gtid_strings
 from cdc.decode.layout import BEFORE, META_FIELDS, Images, KernelSpec, TableLayout
 from cdc.decode.row_kernels import locate_rows
 from cdc.errors import DamagedError, UnsupportedError, UsageError
-from cdc.store.index import read_entries
 from cdc.store.layout import index_path, list_segments
+from cdc.store.relaylog.index import read_entries
 from cdc.store.staged import is_uri, local_copy
 
 TARGET_BYTES = 32 * 1024 * 1024

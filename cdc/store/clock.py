@@ -21,8 +21,8 @@ import numpy.typing as npt
 from cdc.binlog.entry import Entries
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
-from cdc.store.index import IndexFile
 from cdc.store.layout import list_segments, segment_start
+from cdc.store.relaylog.index import IndexFile
 from cdc.store.state import read_capture_state
 
 MAGIC = b"TPCK"

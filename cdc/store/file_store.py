@@ -15,11 +15,11 @@ from cdc.store import layout
 from cdc.store.contract import EventStore
 from cdc.store.filters import TableFilter
 from cdc.store.meter import StoreMeter
-from cdc.store.policy import FlushPolicy
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
-from cdc.store.retention import remove_until
-from cdc.store.ring import Mark, New
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.relaylog.policy import FlushPolicy
+from cdc.store.retention.retain import remove_until
+from cdc.store.ring.ring import Mark, New
 from cdc.store.transaction import Events, Position, PutStatus, StoreMetrics, Transaction
 from cdc.store.walk import Piece, Walker, first_ddl, weights
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from cdc.store.ring import Mark, New
+from cdc.store.ring.ring import Mark, New
 from cdc.store.transaction import StoreMetrics, Transaction
 
 

@@ -15,11 +15,11 @@ from cdc.positions import make_file_name, split_seq
 from cdc.store import layout
 from cdc.store.base import Behind, Limits, Place, Selection, Totals
 from cdc.store.clock import Until, complete_until_us
-from cdc.store.counts import Counts
 from cdc.store.filters import TableFilter
-from cdc.store.index import IndexFile, read_entries
 from cdc.store.picker import Picker
-from cdc.store.removed import holding, kept_names, read_removed, require_kept
+from cdc.store.relaylog.index import IndexFile, read_entries
+from cdc.store.retention.counts import Counts
+from cdc.store.retention.removed import holding, kept_names, read_removed, require_kept
 from cdc.store.state import CaptureState, TableNumbers, read_capture_state
 
 log = get_logger(__name__)

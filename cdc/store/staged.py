@@ -17,8 +17,8 @@ from typing import IO, Any, cast
 
 from cdc.binlog.entry import Entries
 from cdc.errors import ConfigError, DamagedError, StorageError
-from cdc.store.index import read_entries
 from cdc.store.layout import INDEX_SUFFIX, index_path
+from cdc.store.relaylog.index import read_entries
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NAME = re.compile(r"[0-9]+-([0-9a-f]{64})\.[a-z]+")

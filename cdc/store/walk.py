@@ -16,8 +16,8 @@ from cdc.durable import storage_errors
 from cdc.errors import DamagedError
 from cdc.store import layout
 from cdc.store.filters import TableFilter
-from cdc.store.index import IndexFile
-from cdc.store.removed import holding, kept_names
+from cdc.store.relaylog.index import IndexFile
+from cdc.store.retention.removed import holding, kept_names
 from cdc.store.state import TableNumbers
 from cdc.store.transaction import SourceFile, Transaction
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.store.disk import Usage
+from cdc.store.retention.disk import Usage
 
 
 class FakeDisk:
-    """Takes the place of :func:`cdc.store.disk.disk_usage`; with ``folder`` the files in it count, too."""
+    """Takes the place of :func:`cdc.store.retention.disk.disk_usage`; with ``folder`` the files in it count, too."""
 
     def __init__(self, total: int = 1_000_000, used: int = 0, folder: Path | None = None) -> None:
         self.total = total

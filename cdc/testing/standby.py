@@ -9,7 +9,7 @@ from typing import Literal
 
 from cdc.errors import CdcError
 from cdc.store import layout
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.standby.follower import Follower
 from cdc.store.standby.master import Master
 from cdc.store.standby.settings import Address, Timing

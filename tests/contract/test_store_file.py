@@ -9,7 +9,7 @@ import pytest
 
 from cdc.store.contract import EventStore
 from cdc.store.file_store import RelayLogStore
-from cdc.store.policy import FlushPolicy
+from cdc.store.relaylog.policy import FlushPolicy
 from cdc.store.transaction import PutStatus, Transaction
 from cdc.testing.store_contract import MakeStore, StoreContract
 

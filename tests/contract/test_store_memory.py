@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cdc.store.contract import EventStore
-from cdc.store.memory import MemoryStore
+from cdc.store.ring.memory import MemoryStore
 from cdc.store.transaction import Transaction
 from cdc.testing.store_contract import MakeStore, StoreContract
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from cdc.log import configure
 from cdc.store import layout
-from cdc.store.index import IndexFile
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.index import IndexFile
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.standby.follower import Follower
 from cdc.store.standby.settings import Address
 from cdc.store.standby.term import read_term

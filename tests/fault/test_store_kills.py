@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from cdc.store import layout
-from cdc.store.index import IndexFile
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.index import IndexFile
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.transaction import PutStatus, Transaction
 from cdc.testing.transactions import make_transactions
 

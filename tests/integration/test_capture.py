@@ -22,9 +22,9 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.errors import CdcError, IdentityError, UnsupportedEventError
 from cdc.store.base import Limits
-from cdc.store.index import read_entries
 from cdc.store.layout import list_segments
 from cdc.store.reader import StoreReader
+from cdc.store.relaylog.index import read_entries
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 
 Database = Callable[[Server], str]

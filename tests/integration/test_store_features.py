@@ -29,10 +29,10 @@ from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import LeaseHeldError
 from cdc.store.clock import read_clock
-from cdc.store.disk import disk_usage
-from cdc.store.index import IndexFile
 from cdc.store.layout import list_segments, segments_folder
 from cdc.store.reader import StoreReader
+from cdc.store.relaylog.index import IndexFile
+from cdc.store.retention.disk import disk_usage
 from cdc.store.standby.term import read_term
 from cdc.testing.compare import store_faults
 from cdc.testing.ports import free_port

@@ -23,9 +23,9 @@ from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.errors import BatchOrderError, TokenError
 from cdc.store.base import Limits
-from cdc.store.index import read_entries
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.index import read_entries
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.transaction import Transaction
 from cdc.testing.transactions import make_transactions
 from tests.unit.batches_support import IDENTITY, make_config

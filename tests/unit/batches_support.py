@@ -17,8 +17,8 @@ from cdc.source.schemas import Schemas, TableSchema
 from cdc.store import layout
 from cdc.store.base import Limits, Place, Range, Selection
 from cdc.store.filters import TableFilter
-from cdc.store.index import make_header, seal
-from cdc.store.segment import head
+from cdc.store.relaylog.index import make_header, seal
+from cdc.store.relaylog.segment import head
 from cdc.store.state import CaptureState, TableNumbers
 
 GOLDEN_BINLOG = Path(__file__).parents[1] / "golden" / "mysql9-binlog.000007"

@@ -9,8 +9,8 @@ import numpy as np
 
 from cdc.binlog.entry import Entries
 from cdc.store import layout
-from cdc.store.index import IndexFile, make_header, seal
 from cdc.store.layout import index_path, list_segments
+from cdc.store.relaylog.index import IndexFile, make_header, seal
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 

@@ -11,13 +11,13 @@ import pytest
 from cdc.cli import main
 from cdc.decode import decode_range
 from cdc.errors import CdcError, DamagedError, LeaseHeldError, UsageError, VersionError
-from cdc.store.accept import accept_loss, examine
 from cdc.store.base import Limits
-from cdc.store.damaged import read_damaged, write_damaged
-from cdc.store.index import read_entries
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.recovery.accept import accept_loss, examine
+from cdc.store.recovery.damaged import read_damaged, write_damaged
+from cdc.store.relaylog.index import read_entries
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.transaction import Transaction
 from cdc.testing.transactions import make_transactions
 

@@ -36,10 +36,10 @@ from cdc.store.clock import (
     make_header,
     read_clock,
 )
-from cdc.store.index import IndexFile, seal
-from cdc.store.index import make_header as index_header
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
+from cdc.store.relaylog.index import IndexFile, seal
+from cdc.store.relaylog.index import make_header as index_header
 from cdc.store.state import CaptureState, StoreLock, write_capture_state
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler

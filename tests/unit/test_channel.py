@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import ChannelFullError, ConfigError, StoreClosedError, StoreLimitError, TransactionStateError
-from cdc.store.channel import MemoryChannel
-from cdc.store.channel_transaction import ChannelTransaction
+from cdc.store.channel.channel import MemoryChannel
+from cdc.store.channel.transaction import ChannelTransaction
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions
 
@@ -641,7 +641,7 @@ def test_fault_an_invalid_value_is_not_replaced_by_a_default() -> None:
 AGENT = """
 import sys, threading
 from pathlib import Path
-from cdc.store.channel import MemoryChannel
+from cdc.store.channel.channel import MemoryChannel
 
 out, last = Path(sys.argv[1]), int(sys.argv[2])
 done = out.read_text().split("\\n")[:-1] if out.exists() else []

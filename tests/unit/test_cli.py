@@ -138,6 +138,23 @@ def test_sigterm_ends_a_command_cleanly() -> None:
     assert time.monotonic() - began < 10
 
 
+def test_a_sigterm_that_python_cannot_raise_is_not_lost() -> None:
+    """One that arrives in a destructor, or in a callback at a fork: an exception there ends nothing."""
+    script = (
+        "import os, signal, sys, time; from cdc import cli, config\n"
+        "class Gone:\n"
+        "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(0)\n"
+        "def load(*a):\n"
+        "    Gone(); print('ready', flush=True); time.sleep(30)\n"
+        "config.load_destination = load\n"
+        "sys.exit(cli.main(['status', 'shop']))"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "ready\n", "cdc: Stopped.\n")
+    assert time.monotonic() - began < 15
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

@@ -25,12 +25,12 @@ from cdc.errors import CdcError, DamagedError, VersionError
 from cdc.meta import Outstanding
 from cdc.meta.file import FileMeta, parse
 from cdc.store.base import Limits
-from cdc.store.checkpoint import FILE_NAME
-from cdc.store.checkpoint import parse as parse_checkpoint
-from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.checkpoint import FILE_NAME
+from cdc.store.relaylog.checkpoint import parse as parse_checkpoint
+from cdc.store.relaylog.index import IndexFile, read_entries
+from cdc.store.relaylog.log import RelayLog
 from cdc.testing.faults import UnflushedFiles
 from cdc.testing.transactions import make_transactions
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from cdc.decode import decode_range, layouts, read
 from cdc.decode.jsonl import to_json_lines
 from cdc.errors import DamagedError, UsageError
-from cdc.store.index import make_header, seal
 from cdc.store.layout import index_path, segment_name, segments_folder
+from cdc.store.relaylog.index import make_header, seal
 from tests.unit.decode_support import DECODABLE, GOLDEN, TABLE, decode, golden
 
 KIND = "mysql9"

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.errors import ConfigError, StorageError
-from cdc.store.disk import DiskWatch, Level, Ratios, Usage, disk_usage
+from cdc.store.retention.disk import DiskWatch, Level, Ratios, Usage, disk_usage
 from cdc.testing.disk import FakeClock, FakeDisk
 
 

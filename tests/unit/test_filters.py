@@ -14,9 +14,9 @@ from cdc.decode import decode_range, layouts
 from cdc.errors import UsageError
 from cdc.store.base import Limits, Selection
 from cdc.store.filters import TableFilter, join_filters
-from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import list_segments
 from cdc.store.reader import StoreReader
+from cdc.store.relaylog.index import IndexFile, read_entries
 from cdc.store.state import TableNumbers
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler

@@ -15,10 +15,10 @@ from cdc.decode import decode_range
 from cdc.errors import DamagedError, VersionError
 from cdc.source.schemas import Schemas
 from cdc.store.base import Limits
-from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.index import IndexFile, read_entries
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.state import TableNumbers
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "store-v1"

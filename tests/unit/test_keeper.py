@@ -20,9 +20,9 @@ from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, UsageError
 from cdc.meta import open_meta
-from cdc.store.disk import DiskWatch, Level, Ratios
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.retention.disk import DiskWatch, Level, Ratios
 from cdc.testing.disk import FakeClock, FakeDisk
 from cdc.testing.transactions import make_transactions
 from tests.unit.batches_support import IDENTITY, Clock, make_config

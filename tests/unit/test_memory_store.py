@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cdc.errors import ConfigError, StoreLimitError, UsageError
-from cdc.store.memory import MemoryStore
+from cdc.store.ring.memory import MemoryStore
 from cdc.store.transaction import Events, PutStatus, Transaction
 from cdc.testing.threads import Call
 from cdc.testing.transactions import make_transactions

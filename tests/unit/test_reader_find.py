@@ -12,11 +12,11 @@ import pytest
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.store import layout
 from cdc.store.base import Limits
-from cdc.store.counts import Counts, update_counts
-from cdc.store.index import IndexFile, make_header, seal
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
-from cdc.store.retention import remove_until
+from cdc.store.relaylog.index import IndexFile, make_header, seal
+from cdc.store.retention.counts import Counts, update_counts
+from cdc.store.retention.retain import remove_until
 from tests.unit.retention_support import all_seqs, fill, rewrite
 
 SEED = 20_261

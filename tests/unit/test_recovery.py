@@ -17,13 +17,13 @@ from cdc.batches.manifests import Manifests, load_manifest
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import CdcError, DamagedError, StorageError, VersionError
 from cdc.meta.file import FileMeta
-from cdc.store import mend, recovery
-from cdc.store.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
-from cdc.store.index import IndexFile, make_header, read_entries, seal
 from cdc.store.layout import index_path, list_segments, segment_name
-from cdc.store.mend import Looked
-from cdc.store.relaylog import RelayLog
-from cdc.store.segment import SegmentWriter
+from cdc.store.recovery import mend, recover
+from cdc.store.recovery.mend import Looked
+from cdc.store.relaylog.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
+from cdc.store.relaylog.index import IndexFile, make_header, read_entries, seal
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.relaylog.segment import SegmentWriter
 from cdc.store.transaction import Transaction
 from cdc.testing.faults import FaultyFiles
 from cdc.testing.transactions import make_transactions
@@ -60,7 +60,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(segment.name)
         return real(segment, number)
 
-    monkeypatch.setattr(recovery, "look", look)
+    monkeypatch.setattr(recover, "look", look)
     return seen
 
 
@@ -516,7 +516,7 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
         elif kind == "manifest":
             manifests.save(manifest.model_copy(update={"bytes": value}))
         else:
-            from cdc.store.checkpoint import Checkpoints
+            from cdc.store.relaylog.checkpoint import Checkpoints
 
             store.mkdir(exist_ok=True)
             Checkpoints(store, lambda: value).opened(None, 0, empty=False, finished=False)

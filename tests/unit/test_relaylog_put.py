@@ -21,11 +21,11 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, StorageError, StoreClosedError, UsageError
 from cdc.store.base import Limits
 from cdc.store.file_store import RelayLogStore
-from cdc.store.index import IndexFile
 from cdc.store.layout import list_segments
-from cdc.store.policy import FlushPolicy
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.index import IndexFile
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.relaylog.policy import FlushPolicy
 from cdc.store.standby.master import Master
 from cdc.store.transaction import PutStatus, Transaction
 from cdc.testing.binlog import BinlogBuilder
@@ -700,7 +700,7 @@ def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_a_store_that_cannot_keep_up_is_full(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cdc.store.relaylog._DIRTY_BYTES", 1000)
+    monkeypatch.setattr("cdc.store.relaylog.log._DIRTY_BYTES", 1000)
     made = make_transactions(8)
     store = RelayLogStore.open(tmp_path, destination="shop", policy=FlushPolicy("async"))
     disk.go.clear()

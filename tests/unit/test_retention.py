@@ -13,12 +13,12 @@ import pytest
 
 from cdc.errors import CutOffError, DamagedError, StorageError, VersionError
 from cdc.store.base import Limits
-from cdc.store.counts import Counts, SegmentCounts
-from cdc.store.index import read_entries
 from cdc.store.layout import index_path, list_segments, schemas_folder, segments_folder
 from cdc.store.reader import StoreReader
-from cdc.store.removed import Removed, kept_names, read_removed
-from cdc.store.retention import Holder, Outcome, Rules, held_back, remove_until, retain
+from cdc.store.relaylog.index import read_entries
+from cdc.store.retention.counts import Counts, SegmentCounts
+from cdc.store.retention.removed import Removed, kept_names, read_removed
+from cdc.store.retention.retain import Holder, Outcome, Rules, held_back, remove_until, retain
 from cdc.testing.stores import Filler
 from tests.unit.retention_support import HOUR_US, age, all_seqs, files, fill, last_seqs, names
 
@@ -291,7 +291,7 @@ KILLER = """
 import os, signal, sys
 from pathlib import Path
 from cdc import files
-from cdc.store.retention import remove_until
+from cdc.store.retention.retain import remove_until
 
 class Killing(files.Files):
     left = int(sys.argv[2])
@@ -352,7 +352,7 @@ def test_killed_between_any_two_steps_of_a_removal(made: Path, tmp_path: Path) -
 
 def test_one_retention_at_a_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one waits for the first; its lock goes with a process that dies."""
-    import cdc.store.retention as module
+    import cdc.store.retention.retain as module
     from cdc.durable import locked
     from cdc.errors import LeaseHeldError
 

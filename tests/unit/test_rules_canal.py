@@ -26,9 +26,9 @@ from cdc.store.contract import EventStore
 from cdc.store.file_store import RelayLogStore
 from cdc.store.filters import TableFilter, join_filters
 from cdc.store.layout import list_segments
-from cdc.store.memory import MemoryStore
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.ring.memory import MemoryStore
 from cdc.store.state import TableNumbers
 from cdc.store.transaction import PutStatus
 from cdc.testing.threads import Call, took_s

@@ -21,9 +21,9 @@ from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.binlog.file import scan
 from cdc.errors import StorageError
 from cdc.positions import split_seq
-from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import index_path, list_segments
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.index import IndexFile, read_entries
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.transaction import PutStatus, Transaction
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.standby import open_master
@@ -246,8 +246,8 @@ def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from cdc.store.policy import FlushPolicy
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.policy import FlushPolicy
+from cdc.store.relaylog.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.standby import open_master
 from cdc.testing.threads import Call, took_s

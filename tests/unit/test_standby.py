@@ -27,10 +27,10 @@ from cdc.errors import (
     VersionError,
 )
 from cdc.store import layout
-from cdc.store.index import IndexFile, seal
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
-from cdc.store.retention import remove_until
+from cdc.store.relaylog.index import IndexFile, seal
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.retention.retain import remove_until
 from cdc.store.standby import frames
 from cdc.store.standby.frames import Channel, Frames, Kind
 from cdc.store.standby.master import Master

@@ -18,7 +18,7 @@ from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
+from cdc.store.relaylog.log import RelayLog
 from cdc.store.standby.follower import Follower
 from cdc.store.standby.term import read_term
 from cdc.store.transaction import PutStatus

@@ -29,11 +29,11 @@ from cdc.errors import (
     VersionError,
 )
 from cdc.store import layout
-from cdc.store.damaged import GivenUp, write_damaged
-from cdc.store.index import IndexFile, head_size, make_header, seal
-from cdc.store.relaylog import RelayLog
-from cdc.store.removed import Removed, read_removed, require_kept, write_removed
-from cdc.store.retention import remove_until
+from cdc.store.recovery.damaged import GivenUp, write_damaged
+from cdc.store.relaylog.index import IndexFile, head_size, make_header, seal
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.retention.removed import Removed, read_removed, require_kept, write_removed
+from cdc.store.retention.retain import remove_until
 from cdc.store.standby import agree, copy, follower, frames
 from cdc.store.standby import master as master_module
 from cdc.store.standby import stream as stream_module
@@ -440,7 +440,7 @@ def test_a_file_larger_than_a_frame(stack: ExitStack, tmp_path: Path) -> None:
 
 
 def make_copy(store: Path) -> copy.Copy:
-    from cdc.store.checkpoint import Checkpoints
+    from cdc.store.relaylog.checkpoint import Checkpoints
 
     layout.create(store, "shop")
     return copy.Copy(store, Checkpoints(store, lambda: 0), "peer", 0)

@@ -12,9 +12,9 @@ import pytest
 from cdc import files
 from cdc.errors import DamagedError, LeaseHeldError, StorageError, VersionError
 from cdc.store.base import Limits
-from cdc.store.index import IndexFile, read_entries
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader
+from cdc.store.relaylog.index import IndexFile, read_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.faults import UnflushedFiles
 from cdc.testing.stores import Filler

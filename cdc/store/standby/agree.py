@@ -16,7 +16,7 @@ from cdc.errors import IdentityError
 from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.store import layout
-from cdc.store.removed import kept_names
+from cdc.store.retention.removed import kept_names
 from cdc.store.standby.messages import Compared, Have
 from cdc.store.standby.view import Sort, View
 

@@ -19,11 +19,11 @@ from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import CorruptStreamError
 from cdc.store import layout
-from cdc.store.checkpoint import Checkpoints
-from cdc.store.index import first_bad
-from cdc.store.removed import FILE_NAME as REMOVED
-from cdc.store.removed import read_removed
-from cdc.store.segment import SegmentWriter
+from cdc.store.relaylog.checkpoint import Checkpoints
+from cdc.store.relaylog.index import first_bad
+from cdc.store.relaylog.segment import SegmentWriter
+from cdc.store.retention.removed import FILE_NAME as REMOVED
+from cdc.store.retention.removed import read_removed
 from cdc.store.standby.agree import segment_path
 from cdc.store.standby.cut import remove_segment
 from cdc.store.standby.term import read_term, write_term

@@ -15,7 +15,7 @@ from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import CorruptStreamError
 from cdc.log import get_logger
 from cdc.store import layout
-from cdc.store.index import first_bad, make_header
+from cdc.store.relaylog.index import first_bad, make_header
 from cdc.store.standby.agree import Plan, index_bytes, segment_path
 from cdc.store.standby.messages import Have
 from cdc.store.standby.view import View

@@ -15,12 +15,12 @@ from cdc.durable import remove_file
 from cdc.errors import CdcError, CorruptStreamError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.store import layout
-from cdc.store.checkpoint import Checkpoints
-from cdc.store.counts import FILE_NAME as COUNTS
-from cdc.store.damaged import read_damaged
 from cdc.store.reader import StoreReader
-from cdc.store.relaylog import RelayLog
-from cdc.store.removed import kept_names
+from cdc.store.recovery.damaged import read_damaged
+from cdc.store.relaylog.checkpoint import Checkpoints
+from cdc.store.relaylog.log import RelayLog
+from cdc.store.retention.counts import FILE_NAME as COUNTS
+from cdc.store.retention.removed import kept_names
 from cdc.store.standby.agree import Plan, plan
 from cdc.store.standby.copy import SYNC_BYTES, Copy
 from cdc.store.standby.cut import cut

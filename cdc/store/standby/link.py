@@ -13,8 +13,8 @@ from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.store import layout
-from cdc.store.damaged import read_damaged
-from cdc.store.removed import kept_names, read_removed
+from cdc.store.recovery.damaged import read_damaged
+from cdc.store.retention.removed import kept_names, read_removed
 from cdc.store.standby.frames import MAX_PAYLOAD, Channel, Kind
 from cdc.store.standby.messages import (
     ENTRIES,

@@ -80,7 +80,7 @@ class Master:
     # --- what a put asks
 
     def wait(self, segment_name: str, end_offset: int, seq: int, timeout_s: float | None) -> PutStatus:
-        """As :class:`cdc.store.put.Replication` says; waits ``timeout_s`` or the configured time, whichever is
+        """As :class:`cdc.store.relaylog.put.Replication` says; waits ``timeout_s`` or the configured time, whichever is
         shorter. An asynchronous master never waits."""
         with self._changed:
             for link in self._links:

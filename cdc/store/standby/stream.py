@@ -19,8 +19,8 @@ from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.durable import storage_errors
 from cdc.errors import DamagedError, PeerUnavailableError
 from cdc.store import layout
-from cdc.store.index import IndexFile, first_bad, head_size
-from cdc.store.removed import kept_names, read_removed
+from cdc.store.relaylog.index import IndexFile, first_bad, head_size
+from cdc.store.retention.removed import kept_names, read_removed
 from cdc.store.standby.frames import MAX_PAYLOAD, PIECE_BYTES, Kind
 from cdc.store.standby.messages import DATA, ENTRIES, FILE, Have
 from cdc.store.standby.view import LASTING, read_small, require_there, small_files

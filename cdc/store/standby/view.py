@@ -18,10 +18,10 @@ from cdc.binlog.entry import Entries
 from cdc.durable import storage_errors
 from cdc.errors import StorageError
 from cdc.store import layout
-from cdc.store.damaged import FILE_NAME as DAMAGED
-from cdc.store.index import IndexFile, head_size
-from cdc.store.removed import FILE_NAME as REMOVED
-from cdc.store.removed import kept_names
+from cdc.store.recovery.damaged import FILE_NAME as DAMAGED
+from cdc.store.relaylog.index import IndexFile, head_size
+from cdc.store.retention.removed import FILE_NAME as REMOVED
+from cdc.store.retention.removed import kept_names
 
 SMALL_FILES = ("store.json", "tables.json", REMOVED, DAMAGED)
 LASTING = ("store.json", "tables.json")

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# All tests, in two processes side by side: those that share servers, Spark and Airflow one after the other, and those
+# that need none of them beside them, since waiting for Spark leaves a core idle. Arguments go to both. What the second
+# process says comes when the first has ended. docs/decisions/0002 tells why not more.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python=.venv/bin/python
+log=$(mktemp)
+"$python" -m pytest tests/unit tests/contract -p no:cacheprovider --durations=10 "$@" >"$log" 2>&1 &
+beside=$!
+trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
+echo '== pytest: servers, Spark, Airflow, kills (unit and contract tests run beside it)'
+"$python" -m pytest tests --ignore=tests/unit --ignore=tests/contract --ignore=tests/fault/test_orphans.py \
+  --durations=15 "$@"
+code=$?
+echo '== pytest: unit and contract tests'
+wait "$beside"
+beside_code=$?
+cat "$log"
+# 5: the arguments chose no test in one of them.
+[[ $beside_code == 5 && $code == 0 ]] && beside_code=0
+[[ $code == 5 && $beside_code == 0 ]] && code=0
+exit $((code != 0 ? code : beside_code))
