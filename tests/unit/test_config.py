@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
-from cdc.config import DestinationConfig, StartPosition, conf_dir, find, load, load_destination, parse
+from cdc.config import ApplyOverrides, DestinationConfig, StartPosition, conf_dir, find, load, load_destination, parse
 from cdc.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 FILE = Path("/srv/towpath/conf/shop.yaml")
 BASE: dict[str, Any] = {
     "source": {"url": "mysql://cdc@db.example:3306", "server_id": 52017, "start": "earliest"},
@@ -364,3 +368,19 @@ def test_the_folder_of_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_CONF", "/etc/towpath")
     assert conf_dir() == Path("/etc/towpath")
     assert conf_dir(Path("here")) == Path("here")
+
+
+def fields(section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields(field.annotation)
+
+
+def test_the_example_has_every_key() -> None:
+    file = ROOT / "examples" / "shop.yaml"
+    text = file.read_text(encoding="utf-8")
+    assert load(file).tables.overrides.keys() == {"shop.audit", "shop.visits"}
+    names = [*fields(DestinationConfig), *fields(ApplyOverrides)]
+    missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
+    assert not missing
