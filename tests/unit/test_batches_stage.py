@@ -1,6 +1,6 @@
 """Staging: what executors read when they do not see the store's disk.
 
-``file://`` is tested for real. ``memory://`` of fsspec stands in for an object store such as S3; no S3 and no HDFS is
+``file://`` is tested for real, ``s3://`` against a fake S3 in this process, ``memory://`` is fsspec's own. No HDFS is
 spoken to here.
 """
 
@@ -40,6 +40,7 @@ from cdc.store.base import Range
 from cdc.store.layout import list_segments, schemas_folder
 from cdc.store.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.s3 import s3_server
 from cdc.testing.stores import Filler
 from tests.unit.batches_support import IDENTITY, make_config
 
@@ -47,10 +48,19 @@ OWNER = "airflow:apply_shop"
 SCHEMA = Path(__file__).parents[2] / "docs" / "formats" / "manifest.schema.json"
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_server("towpath") as uri:
+        yield uri
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
 def stage_uri(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "file":
         yield f"file://{tmp_path}/stage"
+        return
+    if request.param == "s3":
+        yield f"{request.getfixturevalue('bucket')}/{tmp_path.name}/stage"
         return
     uri = "memory://towpath-stage"
     yield uri
