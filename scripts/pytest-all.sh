@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# All tests, in two processes side by side: those that share servers, Spark and Airflow one after the other, and those
-# that need none of them beside them, since waiting for Spark leaves a core idle. Arguments go to both. What the second
-# process says comes when the first has ended. docs/decisions/0002 tells why not more.
+# All tests, in two processes side by side: those that share database servers and Spark one after the other, and those
+# that need neither beside them, since waiting for Spark leaves a core idle. Arguments go to both. What the second process
+# says comes when the first has ended. docs/decisions/0002 tells why not more.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 log=$(mktemp)
-"$python" -m pytest tests/unit tests/contract -p no:cacheprovider --durations=10 "$@" >"$log" 2>&1 &
+shared=(tests/integration tests/fault/test_kills.py)
+"$python" -m pytest tests "${shared[@]/#/--ignore=}" --ignore=tests/fault/test_orphans.py -p no:cacheprovider --durations=10 "$@" >"$log" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
-echo '== pytest: servers, Spark, Airflow, kills (unit and contract tests run beside it)'
-"$python" -m pytest tests --ignore=tests/unit --ignore=tests/contract --ignore=tests/fault/test_orphans.py \
-  --durations=15 "$@"
+echo "== pytest ${shared[*]} (the others run beside it)"
+"$python" -m pytest "${shared[@]}" --durations=15 "$@"
 code=$?
-echo '== pytest: unit and contract tests'
+echo '== pytest: the others'
 wait "$beside"
 beside_code=$?
 cat "$log"

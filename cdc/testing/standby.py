@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -90,10 +91,14 @@ class Standby:
 
 def digests(store: Path) -> dict[str, str]:
     """SHA-256 of all that a standby copies, by the path in the store. A segment behind the newest entry does not count:
-    it may still be begun anew."""
+    it may still be begun anew; nor does what is removed at this moment."""
     names = segment_names(store)
     folder = layout.segments_folder(store)
     paths = [folder / name for name in names] + [layout.index_path(folder / name) for name in names]
     paths += [store / name for name in SMALL_FILES if (store / name).exists()]
     paths += sorted(layout.schemas_folder(store).glob("*.json"))
-    return {str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    found = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found[str(path.relative_to(store))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found

@@ -88,7 +88,7 @@ def until(condition: Callable[[], bool], what: str, limit_s: float = 10) -> None
 def same(one: Path, other: Path) -> None:
     """Equal in all that is copied; small files may come up to a heartbeat later."""
     with suppress(AssertionError):
-        until(lambda: digests(one) == digests(other), "equal stores", 3)
+        until(lambda: digests(one) == digests(other), "equal stores")
     assert digests(other) == digests(one)
 
 
