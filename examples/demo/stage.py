@@ -55,7 +55,7 @@ def fetch_all(now: Callable[[str], None]) -> None:
 
 
 def given_account() -> Account | None:
-    """The server that ``CDC_DEMO_SOURCE`` names. Raises StageError when the URL is no good."""
+    """The server that ``CDC_DEMO_SOURCE`` names. Raises StageError when the URL is no good, or lets nobody in."""
     url = os.environ.get("CDC_DEMO_SOURCE")
     if not url:
         return None
@@ -63,7 +63,12 @@ def given_account() -> Account | None:
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not parts.username:
         raise StageError("CDC_DEMO_SOURCE must look like mysql://user:password@host:3306 or mariadb://…")
     password = unquote(parts.password or "")
-    return Account(parts.scheme, parts.hostname, parts.port or 3306, unquote(parts.username), password)
+    account = Account(parts.scheme, parts.hostname, parts.port or 3306, unquote(parts.username), password)
+    try:
+        account.connect().close()
+    except pymysql.MySQLError as error:
+        raise StageError(f"CDC_DEMO_SOURCE: {account.url()}: {error.args[-1]}") from None
+    return account
 
 
 def position_of(account: Account) -> tuple[str, int]:
