@@ -2,7 +2,7 @@
 
 ``["get", owner, transactions, lease_s]`` → the number of tables in the batch, null, or an error's class; ``["merge",
 pause]`` → "merged" or an error's class (``pause``: each table's statement is held by :func:`cdc.testing.pause.pause` at
-``pause.DB.TABLE``; null: none is); ``["ack"]`` and ``["rollback"]`` → "done" or an error's class; ``["rows", path,
+``pause.DB.TABLE``; null: none is), the lease being renewed for as long as get asked; ``["ack"]`` and ``["rollback"]`` → "done" or an error's class; ``["rows", path,
 columns]`` → how Spark itself shows the rows of a Delta table.
 """
 
@@ -32,10 +32,12 @@ class Driver:
     def __init__(self, file: Path) -> None:
         self.config = load(file)
         self.lease: Lease | None = None
+        self.lease_s = self.config.batch.lease_s
         self.results: list[TableResult] = []
 
     def get(self, owner: str, transactions: int | None, lease_s: float | None) -> int | None:
         limits = Limits(max_transactions=transactions)
+        self.lease_s = self.config.batch.lease_s if lease_s is None else lease_s
         self.lease = BatchService(self.config).get(owner, limits=limits, wait_s=0, lease_s=lease_s)
         return None if self.lease is None else len(self.lease.manifest.tables)
 
@@ -44,7 +46,8 @@ class Driver:
         merge.before_statement = (
             (lambda table: None) if held is None else (lambda table: pause(Path(f"{held}.{table}"), table))
         )
-        self.results = pipeline.merge(self.config, self.lease)
+        batch = self.config.batch.model_copy(update={"lease_s": self.lease_s})
+        self.results = pipeline.merge(self.config.model_copy(update={"batch": batch}), self.lease)
         return "merged"
 
     def ack(self) -> str:
