@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -79,7 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     from cdc import pipeline
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     table = Table(title="From the store to Delta")
     for name in ("batch", "rows", "seconds", "rows/s", "reading", "reducing", "merging", "decoding into noop, rows/s"):
         table.add_column(name, justify="right")

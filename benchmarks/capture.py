@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--kinds", default="large,small")
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     table = Table(title="Capture into an fsynced store, against mariadb-binlog --raw and one fsync")
     for name in (
         "transactions",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     rows = max(BATCH, args.rows // BATCH * BATCH)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-")))
         if args.url:

@@ -18,6 +18,7 @@ import random
 import shutil
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -549,7 +550,7 @@ def main() -> None:
     if unknown := [part for part in chosen if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
     configure()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     with tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=options.folder or os.environ.get("TMPDIR")) as folder:
         for part in chosen:
             PARTS[part](Path(folder), options, console)
