@@ -42,16 +42,17 @@ test: lint ## lint, and all tests: unit, contract, DAGs, integration with real s
 	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
 	@$(WITH_JAVA) scripts/pytest-all.sh $(ARGS)
 
-test-unit: install ## the tests that need neither servers nor Spark (seconds)
+test-unit: install ## the tests that need neither servers nor Spark (minutes)
 	@$(PY) -m pytest tests/unit $(ARGS)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
 	@$(WITH_JAVA) TOWPATH_KILLS=$(KILLS) $(PY) -m pytest tests/fault -v $(ARGS)
 
-test-soak: install ## store, meta and standby at length: 200 kills of a writer, 200,000 random steps, every byte
-	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 \
+test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every byte, a transaction of 1 GB (half an hour)
+	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 TOWPATH_LARGE_MB=1000 \
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
-		tests/unit/test_crash_bytes.py tests/unit/test_recovery.py -v $(ARGS)
+		tests/unit/test_crash_bytes.py tests/unit/test_recovery.py \
+		tests/integration/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)

@@ -281,7 +281,7 @@ def test_sigkill_of_capture_loses_nothing(server: Server, db: str, tmp_path: Pat
 
 
 def test_memory_stays_bounded_with_a_large_transaction(mariadb10: Server, database: Database, tmp_path: Path) -> None:
-    """200 MB here; `make test-kill` takes one of a gigabyte."""
+    """200 MB here; `make test-soak` takes one of a gigabyte."""
     db = database(mariadb10)
     size_mb = int(os.environ.get("TOWPATH_LARGE_MB", "200"))
     config = configure(tmp_path, mariadb10, db, start=position(mariadb10))

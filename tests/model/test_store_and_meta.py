@@ -1,6 +1,6 @@
 """Random puts, gets, acks, rollbacks, kills and reopenings of store and meta, against a model of a few lines.
 
-``TOWPATH_MODEL_STEPS`` sets how many steps are taken (10,000 in ``make test``, more in ``make test-model``).
+``TOWPATH_MODEL_STEPS`` sets how many steps are taken (10,000 in ``make test``, more in ``make test-soak``).
 """
 
 from __future__ import annotations
