@@ -1,6 +1,6 @@
 """The memory ring: transactions per second through put, get and ack.
 
-    python benchmarks/memory_ring.py [--transactions 200000] [--repeats 5]
+    python benchmarks/memory_ring.py [--transactions 50000] [--repeats 3]
 
 *One thread* puts a list, gets a batch of as many, and acks it: what the ring itself costs. *Two threads*: one puts and
 one gets and acks, and each waits for the other where the ring is full or empty. Lists of one are the worst case, those
@@ -84,17 +84,19 @@ def rate(way: Way, made: list[Transaction], length: int, batch_mode: BatchMode, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transactions", type=int, default=200_000)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--transactions", type=int, default=50_000)
+    parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
+    console = Console()
     made = make_transactions(args.transactions)
     table = Table("batch mode", "list and batch", "one thread, transactions/s", "two threads, transactions/s")
     modes: tuple[BatchMode, ...] = ("itemsize", "memsize")
     for batch_mode in modes:
         for length in LISTS:
+            console.print(f"{batch_mode}, {length:,} at a time …")
             rates = [rate(way, made, length, batch_mode, args.repeats) for way in (one_thread, two_threads)]
             table.add_row(batch_mode, f"{length:,}", *(f"{each:,.0f}" for each in rates))
-    Console().print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":
