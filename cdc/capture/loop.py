@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 
@@ -25,8 +25,10 @@ from cdc.source.connection import connect
 from cdc.source.preflight import require_source
 from cdc.source.server import ClockProbe, clock_and_position
 from cdc.store.relaylog.log import RelayLog
-from cdc.store.standby.master import Master
 from cdc.store.state import CaptureState, write_capture_state
+
+if TYPE_CHECKING:
+    from cdc.store.standby.master import Master
 
 log = get_logger(__name__)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cdc.config import DestinationConfig
 from cdc.errors import UsageError
 from cdc.log import get_logger
 from cdc.store.relaylog.log import RelayLog
-from cdc.store.standby.master import Master
-from cdc.store.standby.settings import parse_address, read_secret
 from cdc.store.standby.term import become_master
+
+if TYPE_CHECKING:
+    from cdc.store.standby.master import Master
 
 log = get_logger(__name__)
 
@@ -31,6 +34,10 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
     if standby.role not in ("sync_master", "async_master"):
         become_master(store.path, store.last_seq, always=False)
         return None
+    # Its protocol takes a while to import, and most captures have no standby.
+    from cdc.store.standby.master import Master
+    from cdc.store.standby.settings import parse_address, read_secret
+
     assert standby.listen is not None
     secret = read_secret(standby.secret_env, standby.secret_file)
     term = become_master(store.path, store.last_seq)

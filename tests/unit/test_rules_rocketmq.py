@@ -29,7 +29,7 @@ from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.standby import open_master
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
-from tests.unit.test_standby import FakeStandby
+from tests.unit.standby_support import FakeStandby
 
 LEAST_SEGMENT = 65536
 
@@ -252,7 +252,7 @@ from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.standby import open_master
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
-from tests.unit.test_standby import FakeStandby
+from tests.unit.standby_support import FakeStandby
 
 policy = FlushPolicy("async", interval_s=600, thorough_interval_s=600)
 log = RelayLog(Path(sys.argv[1]), destination="shop", segment_bytes=1 << 30, policy=policy)

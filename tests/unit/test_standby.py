@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -33,19 +33,31 @@ from cdc.store.relaylog.log import RelayLog
 from cdc.store.retention.retain import remove_until
 from cdc.store.standby import frames
 from cdc.store.standby.frames import Channel, Frames, Kind
-from cdc.store.standby.master import Master
-from cdc.store.standby.messages import Formats, Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
+from cdc.store.standby.messages import Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
 from cdc.store.standby.report import read_report
 from cdc.store.standby.settings import Address, parse_address, read_secret
 from cdc.store.standby.term import Term, become_master, read_term, require_follows, write_term
 from cdc.store.transaction import PutStatus, Transaction
-from cdc.testing.standby import ANY_PORT, QUICK, Standby, digests, open_master
+from cdc.testing.standby import ANY_PORT, QUICK, digests
 from cdc.testing.threads import Call
 from cdc.testing.transactions import make_transactions
+from tests.unit.standby_support import (
+    SEGMENT_BYTES,
+    FakeStandby,
+    RelayLogOf,
+    caught_up,
+    expect_refusal,
+    follow,
+    greet_as_master,
+    open_log,
+    same,
+    seqs,
+    serve,
+    until,
+    welcome,
+)
 
-SEGMENT_BYTES = 65536
 SECRET = b"a secret of more than 16 bytes"
-FORMATS = Formats(store=1, index=1)
 GOLDEN = Path(__file__).parents[1] / "golden" / "standby-v1.frames"
 
 
@@ -55,54 +67,9 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def open_log(stack: ExitStack, path: Path) -> RelayLog:
-    log = RelayLog(path, destination="shop", segment_bytes=SEGMENT_BYTES)
-    stack.callback(log.close)
-    return log
-
-
-def serve(stack: ExitStack, log: RelayLog, **options: object) -> Master:
-    master = open_master(log, **options)  # type: ignore[arg-type]
-    stack.callback(master.close)
-    return master
-
-
-def follow(stack: ExitStack, path: Path, master: Address, **options: object) -> Standby:
-    standby = Standby(path, master, **options)  # type: ignore[arg-type]
-    stack.callback(standby.close)
-    return standby
-
-
-def caught_up(log: RelayLog, master: Master) -> None:
-    log.flush()
-    assert master.wait_until(log.last_seq or 0, 10), master.standbys()
-
-
-def until(condition: Callable[[], bool], what: str, limit_s: float = 10) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {limit_s} s"
-        time.sleep(0.005)
-
-
-def same(one: Path, other: Path) -> None:
-    """Equal in all that is copied; small files may come up to a heartbeat later."""
-    with suppress(AssertionError):
-        until(lambda: digests(one) == digests(other), "equal stores")
-    assert digests(other) == digests(one)
-
-
 def fill(path: Path, made: list[Transaction]) -> None:
     with ExitStack() as stack:
         assert open_log(stack, path).put(made) is PutStatus.PUT_OK
-
-
-def seqs(path: Path) -> list[int]:
-    found: list[int] = []
-    for segment in layout.list_segments(path):
-        entries = IndexFile(segment).entries
-        found += [int(seq) for seq in entries["seq"][entries["length"] > 0]]
-    return found
 
 
 # frames
@@ -210,17 +177,7 @@ def test_a_master_that_does_not_know_the_secret_gets_nothing(stack: ExitStack, t
         channel = Channel(connection, send_timeout_s=5)
         channel.send(Kind.CHALLENGE, new_nonce())
         data = expect(channel, Kind.HELLO, 5)
-        welcome = Welcome(
-            term=9,
-            mastership="ab",
-            towpath="1",
-            formats=FORMATS,
-            heartbeat_s=1,
-            segments=[],
-            removed_seq=0,
-            given_up=False,
-        )
-        channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes(16), b"another secret than that"))
+        channel.send(Kind.WELCOME, sealed(welcome(term=9), b"welcome", bytes(16), b"another secret than that"))
         said = expect_refusal(channel)
         channel.close()
         return data + said
@@ -230,13 +187,6 @@ def test_a_master_that_does_not_know_the_secret_gets_nothing(stack: ExitStack, t
     assert isinstance(standby.wait(), ConfigError)
     assert SECRET not in call.result()
     assert read_term(tmp_path / "s") is None
-
-
-def expect_refusal(channel: Channel) -> bytes:
-    frame = channel.receive(5)
-    assert frame is not None
-    assert frame.kind is Kind.REFUSE
-    return frame.payload
 
 
 def test_a_recorded_greeting_is_worth_nothing(stack: ExitStack, tmp_path: Path) -> None:
@@ -411,15 +361,6 @@ def test_a_standby_is_a_store_that_can_be_opened(stack: ExitStack, tmp_path: Pat
     assert seqs(tmp_path / "s") == [t.seq for t in made]
 
 
-class RelayLogOf(ExitStack):
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
-    def __enter__(self) -> RelayLog:  # type: ignore[override]
-        return open_log(self, self._path)
-
-
 # statuses
 
 
@@ -500,21 +441,8 @@ def test_a_silent_master_is_dead(stack: ExitStack, tmp_path: Path) -> None:
     for _ in range(2):
         server.settimeout(QUICK.greeting_s + 5)
         connection, _ = server.accept()
-        channel = Channel(connection, send_timeout_s=5)
+        channel = greet_as_master(connection)
         stack.callback(channel.close)
-        channel.send(Kind.CHALLENGE, new_nonce())
-        hello = parse(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-        welcome = Welcome(
-            term=1,
-            mastership="ab",
-            towpath="1",
-            formats=FORMATS,
-            heartbeat_s=1,
-            segments=[],
-            removed_seq=0,
-            given_up=False,
-        )
-        channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes.fromhex(hello.nonce), None))
         expect(channel, Kind.FOLLOW, 5)
     assert standby.error is None
 
@@ -544,20 +472,7 @@ def test_garbage_from_the_master_changes_nothing(stack: ExitStack, tmp_path: Pat
     server.settimeout(10)
     for sent in bad:
         connection, _ = server.accept()
-        channel = Channel(connection, send_timeout_s=5)
-        channel.send(Kind.CHALLENGE, new_nonce())
-        hello = parse(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-        welcome = Welcome(
-            term=1,
-            mastership="ab",
-            towpath="1",
-            formats=FORMATS,
-            heartbeat_s=1,
-            segments=[],
-            removed_seq=0,
-            given_up=False,
-        )
-        channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes.fromhex(hello.nonce), None))
+        channel = greet_as_master(connection)
         with suppress(IdentityError):
             expect(channel, Kind.FOLLOW, 5)
         for kind, payload in sent:
@@ -571,34 +486,6 @@ def test_garbage_from_the_master_changes_nothing(stack: ExitStack, tmp_path: Pat
     assert seqs(tmp_path / "s") == []
     assert read_term(tmp_path / "s") == Term(1, "ab", "standby", compared=name.decode())
     assert {path.name for path in tmp_path.iterdir()} == {"s"}
-
-
-class FakeStandby:
-    """Greets, follows from the beginning, and reports what it is told to."""
-
-    def __init__(self, stack: ExitStack, master: Master) -> None:
-        self.channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
-        stack.callback(self.channel.close)
-        expect(self.channel, Kind.CHALLENGE, 5)
-        hello = Hello(
-            destination="shop",
-            nonce=bytes(16).hex(),
-            towpath="1",
-            term=0,
-            state="none",
-            mastership="",
-            segment="",
-            size_bytes=0,
-            last_seq=0,
-            tail_crc=0,
-            files={},
-        )
-        self.channel.send(Kind.HELLO, sealed(hello, b"hello", b"", None))
-        expect(self.channel, Kind.WELCOME, 5)
-        self.channel.send(Kind.FOLLOW, b'{"have":[]}')
-
-    def report(self, *, seq: int) -> None:
-        self.channel.send(Kind.REPORT, struct.pack("<QQ", seq, 0))
 
 
 # who may follow whom

@@ -42,13 +42,8 @@ from cdc.store.standby.messages import (
     DATA,
     Formats,
     Have,
-    Hello,
-    Welcome,
     expect,
-    new_nonce,
-    parse,
     require_known,
-    sealed,
 )
 from cdc.store.standby.report import PeerReport, RoleReport, read_report
 from cdc.store.standby.settings import Address
@@ -60,12 +55,13 @@ from cdc.testing.faults import FaultyFiles
 from cdc.testing.standby import ANY_PORT, Standby, digests
 from cdc.testing.threads import Call
 from cdc.testing.transactions import make_transactions
-from tests.unit.test_standby import (
+from tests.unit.standby_support import (
     FakeStandby,
     RelayLogOf,
     caught_up,
     expect_refusal,
     follow,
+    greet_as_master,
     open_log,
     same,
     seqs,
@@ -477,20 +473,7 @@ def test_a_master_that_writes_a_newer_format_is_refused_before_anything_is_writt
 
     def newer() -> bytes:
         connection, _ = server.accept()
-        channel = Channel(connection, send_timeout_s=5)
-        channel.send(Kind.CHALLENGE, new_nonce())
-        hello = parse(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-        welcome = Welcome(
-            term=1,
-            mastership="ab",
-            towpath="9",
-            formats=formats,
-            heartbeat_s=1,
-            segments=[],
-            removed_seq=0,
-            given_up=False,
-        )
-        channel.send(Kind.WELCOME, sealed(welcome, b"welcome", bytes.fromhex(hello.nonce), None))
+        channel = greet_as_master(connection, towpath="9", formats=formats)
         said = expect_refusal(channel)
         channel.close()
         return said
