@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cdc.binlog.statements import Effect
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
-    from cdc.source.schemas import Schemas
+    from cdc.schemas import Schemas
     from spark_jobs.delta_log import DeltaState
 
 MAX_PARALLEL = 8
@@ -99,7 +99,7 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
 
 
 def _schemas(manifest: Manifest) -> Schemas | None:
-    from cdc.source.schemas import Schemas
+    from cdc.schemas import Schemas
     from cdc.store.staged import local_copy
 
     if manifest.schema_path is None:

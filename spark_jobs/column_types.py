@@ -13,7 +13,7 @@ from cdc.errors import UnsupportedTypeError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdc.source.schemas import ColumnSchema
+    from cdc.schemas import ColumnSchema
 
 _SIGNED: dict[str, t.DataType] = {
     "tinyint": t.ByteType(),

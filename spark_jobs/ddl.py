@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import ByteRange, Manifest
     from cdc.config import DestinationConfig
-    from cdc.source.schemas import TableSchema
+    from cdc.schemas import TableSchema
     from spark_jobs.delta_log import DeltaState
 
 _HEADER_SIZE = 19

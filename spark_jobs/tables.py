@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
     from cdc.decode import TableLayout
-    from cdc.source.schemas import TableSchema
+    from cdc.schemas import TableSchema
 
 DESTINATION_PROPERTY = "towpath.destination"
 MODE_PROPERTY = "towpath.mode"

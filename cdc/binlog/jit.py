@@ -49,10 +49,10 @@ class Kernel(Protocol[P, R_co]):
 def _sources_digest() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for folder in _KERNEL_FOLDERS:
-        for path in sorted((_PACKAGE / folder).glob("*.py")):
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
             text = path.read_bytes()
             if b"cdc.binlog.jit import" in text or path.name == "constants.py":
-                digest.update(path.name.encode() + b"\0" + text)
+                digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + text)
     return digest.hexdigest()[:16]
 
 

@@ -18,7 +18,8 @@ from cdc.capture.start import Start, no_event_there
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CorruptStreamError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq
-from cdc.source.schemas import Schemas, read_schemas
+from cdc.schemas import Schemas
+from cdc.source.schemas import read_schemas
 from cdc.source.server import replica_label
 from cdc.source.stream import DumpStream, explain_dump_error
 from cdc.store.layout import schemas_folder

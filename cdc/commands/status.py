@@ -165,7 +165,7 @@ def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None
 
 def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[str]:
     """The tables that capture knows: those of the newest schemas, and those that it met."""
-    from cdc.source.schemas import Schemas
+    from cdc.schemas import Schemas
     from cdc.store.state import TableNumbers
     from cdc.targets import split_table
 

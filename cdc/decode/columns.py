@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdc.decode import constants as k
-from cdc.decode.fill_kernels import fill_rows
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.fill import fill_rows
 from cdc.decode.layout import KernelSpec, latin1_table, value_width
 
 MAX_TEXT_BYTES = 2**31 - 1

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from cdc.binlog.constants import CHECKSUM_SIZE
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.table_map import parse_table_map
-from cdc.decode import constants as k
 from cdc.decode.faults import scan_fault
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.scan import list_table_maps, scan_events
 from cdc.decode.layout import TableLayout
-from cdc.decode.scan_kernels import list_table_maps, scan_events
 from cdc.errors import DamagedError, UsageError
 
 Longs = npt.NDArray[np.int64]

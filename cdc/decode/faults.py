@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.binlog.constants import type_name
-from cdc.decode import constants as k
+from cdc.decode.kernels import constants as k
 from cdc.decode.layout import TableLayout, describe
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
-from cdc.decode import constants as k
-from cdc.decode.charsets import BINARY_COLLATION, LATIN1, charset_of, decode_text
-from cdc.decode.value_kernels import decimal_size
+from cdc.decode.charsets.collations import BINARY_COLLATION, LATIN1, charset_of, decode_text
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.single import decimal_size
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError, UsageError
 
 Images = Literal["after", "both"]

@@ -15,13 +15,13 @@ import pyarrow as pa
 from cdc.binlog.constants import HEADER_SIZE, MAGIC
 from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
-from cdc.decode import constants as k
 from cdc.decode.columns import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
 from cdc.decode.events import Events, Transactions, range_layouts, table_events
 from cdc.decode.faults import row_fault
 from cdc.decode.gtids import gtid_strings
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.rows import locate_rows
 from cdc.decode.layout import BEFORE, META_FIELDS, Images, KernelSpec, TableLayout
-from cdc.decode.row_kernels import locate_rows
 from cdc.errors import DamagedError, UnsupportedError, UsageError
 from cdc.store.layout import index_path, list_segments
 from cdc.store.relaylog.index import read_entries

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from cdc.config import DestinationConfig
+from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding, error, warning
-from cdc.source.schemas import ColumnSchema, Schemas, TableSchema
 
 OUR_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
 """Names that a changelog adds, and that rows carry on their way to any table."""

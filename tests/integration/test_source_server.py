@@ -10,8 +10,9 @@ import pytest
 
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import ConfigError, DamagedError, SourceRefusedError, VersionError
+from cdc.schemas import Schemas
 from cdc.source.connection import connect
-from cdc.source.schemas import Schemas, read_schemas
+from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection, binlog_files, clock_and_position, current_position, describe
 from cdc.testing.servers import PASSWORD, Server
 

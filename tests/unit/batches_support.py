@@ -13,7 +13,7 @@ from cdc.binlog.file import rows_to_entries, scan
 from cdc.config import DestinationConfig, load
 from cdc.meta import SourceIdentity
 from cdc.positions import make_file_name, split_seq
-from cdc.source.schemas import Schemas, TableSchema
+from cdc.schemas import Schemas, TableSchema
 from cdc.store import layout
 from cdc.store.base import Limits, Place, Range, Selection
 from cdc.store.filters import TableFilter

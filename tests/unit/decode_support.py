@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
-from cdc.decode import columns, events, fill_kernels, layout, reader, row_kernels, scan_kernels, value_kernels
+from cdc.decode import columns, events, layout, reader
 from cdc.decode.events import Transactions
+from cdc.decode.kernels import fill, rows, scan, single
 from cdc.decode.reader import decode_transactions
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS = ("mysql9", "mariadb10", "mariadb11")
 TABLE = "shop.every"
-KERNELS = (scan_kernels, value_kernels, row_kernels, fill_kernels)
+KERNELS = (scan, single, rows, fill)
 DECODABLE = [
     "i8",
     "u8",

@@ -35,7 +35,7 @@ from cdc.config import DestinationConfig, load
 from cdc.decode import decode_range, layouts
 from cdc.errors import ConfigError, DamagedError, StorageError
 from cdc.meta import open_meta
-from cdc.source.schemas import Schemas, TableSchema
+from cdc.schemas import Schemas, TableSchema
 from cdc.store.base import Range
 from cdc.store.layout import list_segments, schemas_folder
 from cdc.store.staged import is_uri, local_copy, staged_entries

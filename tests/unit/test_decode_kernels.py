@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.decode import constants as k
 from cdc.decode.columns import LATIN1_TABLE
-from cdc.decode.fill_kernels import put_latin1, put_number, signed
-from cdc.decode.row_kernels import all_present, prefix_value
-from cdc.decode.scan_kernels import find_layout, has_name, i64, same_bytes, sound, u16, u24, u32, u48
-from cdc.decode.value_kernels import datetime_us, days_of, decimal_size, put_decimal, timestamp_us
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.fill import put_latin1, put_number, signed
+from cdc.decode.kernels.rows import all_present, prefix_value
+from cdc.decode.kernels.scan import find_layout, has_name, i64, same_bytes, sound, u16, u24, u32, u48
+from cdc.decode.kernels.single import datetime_us, days_of, decimal_size, put_decimal, timestamp_us
 
 
 def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:

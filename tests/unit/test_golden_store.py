@@ -13,7 +13,7 @@ import pytest
 from cdc.binlog.entry import EntryFlag, format_gtid
 from cdc.decode import decode_range
 from cdc.errors import DamagedError, VersionError
-from cdc.source.schemas import Schemas
+from cdc.schemas import Schemas
 from cdc.store.base import Limits
 from cdc.store.layout import index_path, list_segments
 from cdc.store.reader import StoreReader

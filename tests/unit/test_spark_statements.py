@@ -13,7 +13,7 @@ import cdc.errors
 from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import ApplyConfig, SparkConfig
 from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError, UnsupportedTypeError
-from cdc.source.schemas import ColumnSchema, TableSchema
+from cdc.schemas import ColumnSchema, TableSchema
 from cdc.testing.pause import pause
 from spark_jobs.column_types import from_arrow_schema, literal, quote, spark_type
 from spark_jobs.delta_log import DeltaState, local_path, read_state

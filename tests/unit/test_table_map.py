@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
-from cdc.decode.charsets import charset_of, decode_text
+from cdc.decode.charsets.collations import charset_of, decode_text
 from cdc.decode.layout import TableLayout
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from tests.unit.decode_support import KINDS, find_events, golden

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import inlined, njit
-from cdc.decode.constants import DAMAGED_DATE, NO_DATE
-from cdc.decode.scan_kernels import u24
+from cdc.decode.kernels.constants import DAMAGED_DATE, NO_DATE
+from cdc.decode.kernels.scan import u24
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from cdc.binlog.crc import crc32
 from cdc.binlog.jit import inlined, njit
-from cdc.decode.constants import (
+from cdc.decode.kernels.constants import (
     BAD_CRC,
     BAD_EVENT,
     BAD_FRAME,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cdc.binlog.jit import inlined, njit
 from cdc.binlog.memory import copy_bytes
-from cdc.decode.constants import (
+from cdc.decode.kernels.constants import (
     BAD_MEMBER,
     BAD_VALUE,
     BYTES,
@@ -53,9 +53,9 @@ from cdc.decode.constants import (
     U32,
     U64,
 )
-from cdc.decode.row_kernels import fault, prefix_value
-from cdc.decode.scan_kernels import i64, u16, u24, u32
-from cdc.decode.value_kernels import date_days, datetime_us, put_decimal, timestamp_us
+from cdc.decode.kernels.rows import fault, prefix_value
+from cdc.decode.kernels.scan import i64, u16, u24, u32
+from cdc.decode.kernels.single import date_days, datetime_us, put_decimal, timestamp_us
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import inlined, njit
-from cdc.decode.constants import (
+from cdc.decode.kernels.constants import (
     BAD_HEADER,
     BAD_MEMBER,
     BYTES,
@@ -35,7 +35,7 @@ from cdc.decode.constants import (
     SPEC_WIDTH,
     WRONG_COLUMNS,
 )
-from cdc.decode.scan_kernels import same_bytes, u16, u24, u32
+from cdc.decode.kernels.scan import same_bytes, u16, u24, u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

@@ -1,0 +1,112 @@
+"""The included tables as ``information_schema`` describes them: the file ``schemas/SEQ.json``.
+
+Table maps in the binlog tell a column's type; they do not tell ``tinyint(1)``, defaults, generated columns, or
+MariaDB's UUID and INET. This does. ``cdc.source.schemas`` asks the server for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cdc.durable import make_folder, replace_file
+from cdc.errors import DamagedError, StorageError, VersionError
+
+FORMAT_VERSION = 1
+
+
+class ColumnSchema(BaseModel):
+    """One column, in the server's own words."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    data_type: str
+    """``int``, ``varchar``, … in lower case."""
+    column_type: str
+    """``int(10) unsigned``, ``enum('a','b')``, …"""
+    nullable: bool
+    default: str | None
+    """As information_schema shows it; MariaDB quotes texts and writes NULL as text, MySQL does not."""
+    extra: str
+    """``auto_increment``, ``VIRTUAL GENERATED``, ``INVISIBLE``, …"""
+    charset: str | None
+    collation: str | None
+
+
+class TableSchema(BaseModel):
+    """One base table; columns in their order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    columns: tuple[ColumnSchema, ...]
+    primary_key: tuple[str, ...]
+    """Column names in the key's order; empty without a primary key."""
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+class Schemas(BaseModel):
+    """All included tables at one moment."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = FORMAT_VERSION
+    tables: dict[str, TableSchema]
+    """By ``db.table``."""
+
+    def save(self, path: Path) -> None:
+        """Write the file atomically and durably. Raises StorageError, ConfigError."""
+        make_folder(path.parent)
+        replace_file(path, (self.model_dump_json(indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the file. Raises DamagedError, VersionError, StorageError."""
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            raise DamagedError(
+                "this file of table schemas is missing", place=str(path), remedy="Restore it from a copy of the store."
+            ) from None
+        except OSError as error:
+            raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from error
+        try:
+            found = cls.model_validate_json(text)
+        except ValidationError as error:
+            version = _version_of(text)
+            if version is not None and version > FORMAT_VERSION:
+                raise _newer(version, path) from None
+            first = error.errors()[0]
+            where = ".".join(str(step) for step in first["loc"]) or "the file"
+            raise DamagedError(
+                f"is not a file of table schemas: {where}: {first['msg'].lower()}",
+                place=str(path),
+                remedy="Restore it from a copy of the store.",
+            ) from None
+        if found.version > FORMAT_VERSION:
+            raise _newer(found.version, path)
+        return found
+
+
+class _Head(BaseModel):
+    version: int
+
+
+def _version_of(text: bytes) -> int | None:
+    try:
+        return _Head.model_validate_json(text).version
+    except ValidationError:
+        return None
+
+
+def _newer(version: int, path: Path) -> VersionError:
+    return VersionError(
+        f"has format version {version}; this Towpath knows {FORMAT_VERSION}",
+        place=str(path),
+        remedy="Update Towpath on this machine.",
+    )
