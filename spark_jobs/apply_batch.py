@@ -90,7 +90,7 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
     check()
     schemas = _schemas(manifest)
     effects = ddl.effects(config, manifest) if manifest.ddl else []
-    found = layouts(manifest.ranges, manifest.tables)
+    found = layouts(manifest.ranges, manifest.tables, schemas)
     tables = [t for t in manifest.tables if t in found or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # A table that is included exists in the lake, even when it is empty.
@@ -196,9 +196,6 @@ def _prepared(
 ) -> DeltaState | None:
     """The table, existing and with all columns that the batch needs; None where nothing is known of it yet."""
     known = plan.schemas.tables.get(place.table) if plan.schemas is not None else None
-    if layout is not None and known is not None:
-        # A table map alone does not tell MariaDB's UUID and INET from BINARY.
-        layout.check_declared({column.name: column.data_type for column in known.columns})
     own = own_columns_of_layout(layout) if layout is not None else None
     if state is None:
         if own is None and known is not None:

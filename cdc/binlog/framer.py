@@ -113,6 +113,7 @@ class Framer:
         self._keys: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
         self._values: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
         self._known_tables = 0
+        self._names: dict[int, str] = {}  # of captured tables, by table id
         self._scratch: Bytes = np.zeros(16, dtype=np.uint8)
         self._file = ""
 
@@ -135,6 +136,7 @@ class Framer:
         """Table ids are good only until the next rotation or restart."""
         self._keys[:] = -1
         self._known_tables = 0
+        self._names.clear()
 
     @property
     def in_transaction(self) -> bool:
@@ -273,6 +275,8 @@ class Framer:
         number = self.hooks.table(db, table)
         k.add_table(self._keys, self._values, table_id, -1 if number is None else number)
         self._known_tables += 1
+        if number is not None:
+            self._names[table_id] = f"{db}.{table}"
 
     def _judge(self) -> None:
         event = self._sound_event()
@@ -337,7 +341,7 @@ class Framer:
             at = int(self.st[k.IN_POS])
             size = int.from_bytes(self.src[at : at + 3].tobytes(), "little")
             raise ServerErrorPacket(self.src[at + 4 : at + 4 + size].tobytes())
-        if status in (k.REFUSED, k.XA):
+        if status in (k.REFUSED, k.XA, k.PART_IMAGE):
             self._sound_event()
         if status == k.REFUSED:
             known = REFUSED.get(EventType(event[4])) if event[4] in EventType._value2member_map_ else None
@@ -354,6 +358,15 @@ class Framer:
                 "an XA transaction, which is not there yet",
                 place=self.where,
                 remedy="Commit or roll it back on the source, and start the destination behind it.",
+            )
+        if status == k.PART_IMAGE:
+            table = self._names[int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")]
+            raise UnsupportedEventError(
+                f"rows of {table} ({kind}) hold only some of its columns: the session that wrote them has "
+                f"binlog_row_image=MINIMAL or NOBLOB",
+                place=self.where,
+                remedy="Nothing was skipped: what came before is in the store. Set binlog_row_image=FULL for every "
+                "session of the source, and rebuild the table from behind this transaction.",
             )
         text = {
             k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",

@@ -82,6 +82,7 @@ PATCH_STORED = 14  # STMT_END_F has to be set on a row event that has left out a
 BAD_PACKET = 15
 AT_BOUNDARY = 17  # ROLL_AT has been reached
 NO_POSITION = 16  # an event that ends a transaction says nothing about where
+PART_IMAGE = 18  # a row event that would be kept, whose rows lack columns
 
 # --- DECISION ---------------------------------------------------------------------------------------------------
 UNDECIDED, KEEP, DROP, KEEP_DDL = 0, 1, 2, 3
@@ -272,7 +273,8 @@ def _finish_event(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], crc: i
         st[TX_EVENTS] += 1
     st[SEEN_POS] = max(st[SEEN_POS], st[EVENT_END_POS])
     if st[TX_OPEN] == 1 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
-        st[TX_BYTES] += st[EVENT_LENGTH]
+        # In a segment it may be four bytes longer than in the source's file: the checksum that capture added.
+        st[TX_BYTES] += st[EVENT_LENGTH] - (4 if st[SCAN] == 1 else 0)
     ends = st[EVENT_ENDS]
     if ends == 2:
         _end_statement(st)
@@ -320,6 +322,55 @@ def _commit(st: npt.NDArray[np.int64]) -> int:
 
 
 @njit
+def image_columns(src: npt.NDArray[np.uint8], at: int, have: int, end: int) -> int:
+    """Do the rows of a row event hold all columns? -1 where they do, else PART_IMAGE, BAD_LENGTH or NEED_INPUT.
+
+    ``at``: the event's header, of which ``have`` bytes are there; ``end``: where its rows end. Behind the flags stand
+    (in version 2) extra information, the number of columns, and a bitmap of the columns that the images hold; an
+    update has one for the image before and one for the image after.
+    """
+    stop = at + have
+    kind = src[at + 4]
+    p = at + 27
+    if kind >= 30:
+        if p + 2 > end:
+            return BAD_LENGTH
+        if p + 2 > stop:
+            return NEED_INPUT
+        p += max(2, load_u(src, p, 2))
+    if p >= end:
+        return BAD_LENGTH
+    if p >= stop:
+        return NEED_INPUT
+    columns = np.int64(src[p])
+    p += 1
+    if columns >= 251:
+        if columns != 252:  # a table has at most 4096 columns
+            return BAD_LENGTH
+        if p + 2 > end:
+            return BAD_LENGTH
+        if p + 2 > stop:
+            return NEED_INPUT
+        columns = load_u(src, p, 2)
+        p += 2
+    size = (columns + 7) >> 3
+    maps = 2 if kind == 24 or kind == 31 or kind == 39 else 1
+    if size == 0 or p + maps * size > end:
+        return BAD_LENGTH
+    if p + maps * size > stop:
+        return NEED_INPUT
+    last = (1 << ((columns - 1) & 7) + 1) - 1  # the bits behind the last column mean nothing
+    for k in range(maps):
+        for i in range(size - 1):
+            if src[p + i] != 255:
+                return PART_IMAGE
+        p += size
+        if np.int64(src[p - 1]) & last != last:
+            return PART_IMAGE
+    return -1
+
+
+@njit
 def _start_event(
     st: npt.NDArray[np.int64],
     src: npt.NDArray[np.uint8],
@@ -356,6 +407,10 @@ def _start_event(
             if slot < 0:
                 return NO_TABLE_MAP
             value = values[slot]
+        if value >= 0 and st[SCAN] == 0:
+            whole = image_columns(src, at, have, at + length - crc_size)
+            if whole >= 0:
+                return whole
         _open_statement(st)
         if value < 0 and st[SCAN] == 0:
             if ends and st[STMT_ROWS] > 0:

@@ -11,6 +11,7 @@ from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
 from cdc.meta import Meta, SourceIdentity
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.preflight import check_start
 from cdc.source.server import binlog_files, clock_and_position, current_position, describe
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -42,6 +43,9 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
     base = split_file_name(files[-1].name)[0]
     known = meta.source()
     if last_seq is None:
+        refused = check_start(config.source, info)
+        if refused is not None:
+            raise ConfigError(refused.message, place=str(config.file), remedy=refused.remedy)
         position = _configured(config, conn, [f.name for f in files])
         epoch = known.epoch if known else 0
     else:
@@ -79,7 +83,8 @@ def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -
     raise ConfigError(
         f"source.start: {name} is not there yet",
         place=str(config.file),
-        remedy="Use start: earliest (all that the server's binlogs still hold), start: now, or {file: …, pos: …}.",
+        remedy="Use start: now, earliest (all that the server's binlogs still hold) or {file: …, pos: …}; "
+        "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
     )
 
 

@@ -44,6 +44,7 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     from cdc.commands import check_local
     from cdc.source.findings import error, from_error
     from cdc.source.preflight import check_source
+    from cdc.store.reader import StoreReader
     from cdc.store.state import is_locked
 
     findings: list[Finding] = []
@@ -53,15 +54,21 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
             error(
                 "source: start",
                 "start: snapshot is not there yet",
-                "Set source.start to earliest (all that the binlog still holds), to now, or to a position.",
+                "Set source.start to now, to earliest (all that the binlog still holds) or to a position; "
+                "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
             )
         )
+    first_start = False
+    try:
+        first_start = StoreReader(config.store.path).last_seq() is None
+    except CdcError as trouble:
+        findings.append(from_error("store", trouble))
     try:
         running = config.store.path.is_dir() and is_locked(config.store.path)
-        findings += check_source(config, own_capture_running=running)
+        findings += check_source(config, own_capture_running=running, first_start=first_start)
     except CdcError as trouble:
         (unreachable if trouble.retryable else findings).append(from_error("source", trouble))
-    findings += check_local.examine(config)
+    findings += [f for f in check_local.examine(config) if f not in findings]
     if any(f.level == "error" for f in findings):
         return unreachable + findings, 2
     return unreachable + findings, 1 if unreachable else 0

@@ -283,9 +283,14 @@ def _report(
     folder = config.file.parent
     options = "" if folder == Path("conf").absolute() else f" --conf-dir {shlex.quote(str(folder))}"
     say()
-    say("Snapshots are not there yet, so choose first where to begin: in that file replace `start: snapshot` by")
-    say("  start: earliest    everything that the server's binlog still holds, or")
-    say("  start: now         only what changes from now on")
+    if info.has_row_metadata:
+        say("Snapshots are not there yet, so choose first where to begin: in that file replace `start: snapshot` by")
+        say("  start: earliest    everything that the server's binlog still holds, or")
+        say("  start: now         only what changes from now on")
+    else:
+        say("Snapshots are not there yet: in that file replace `start: snapshot` by")
+        say("  start: now         only what changes from now on")
+        say(f"The binlog of {info.product} names no columns, so that no earlier place can be read.")
     say("Then:")
     for command, what in (
         ("check", "finds what is missing, and says how to mend it"),

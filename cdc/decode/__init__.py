@@ -4,11 +4,13 @@ Imported by the Spark jobs and the command line; imports ``binlog`` and the stor
 network side, Airflow or Spark. It promises that a value arrives as SELECT shows it or not at all: what cannot be
 decoded is an error with file, position, table and column, never a wrong value, and no byte outside an event is read.
 
-``scan_kernels``, ``row_kernels``, ``fill_kernels`` and ``value_kernels`` hold the compiled loops, ``constants``
-the numbers they agree on.
+The way of the data: ``events`` finds a table's events (``kernels.scan``), ``columns`` and ``plans`` say what its
+columns are and become, ``reader`` has their rows found and written (``kernels.rows``, ``kernels.fill``, ``buffers``), and the
+conversions of ``charsets``, ``binary_json`` and ``values`` finish what the kernels only copy.
 """
 
 from cdc.decode.layout import TableLayout
+from cdc.decode.plans import ValuePolicies
 from cdc.decode.reader import DecodeStats, decode_range, layouts, read
 
-__all__ = ["DecodeStats", "TableLayout", "decode_range", "layouts", "read"]
+__all__ = ["DecodeStats", "TableLayout", "ValuePolicies", "decode_range", "layouts", "read"]

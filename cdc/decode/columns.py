@@ -1,109 +1,314 @@
-"""The Arrow buffers of a slice: how large, where each column lies, and the arrays made of them."""
+"""A table's columns as the decoder knows them: from the table map, and from what ``information_schema`` told capture.
+
+Servers with ``binlog_row_metadata=FULL`` name everything in the table map but a few types in disguise (MariaDB's UUID,
+INET4, INET6 and VECTOR look like BINARY and VARBINARY). MySQL 5.6 and 5.7 tell types and lengths alone; the rest comes
+from the stored schema, and a table map that contradicts it is refused.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from cdc.binlog.sql_tokens import word_set
+from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
+from cdc.decode.charsets.collations import BINARY_COLLATION, charset_of, decode_text
+from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
+from cdc.schemas import ColumnSchema, TableSchema
 
-from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.fill import fill_rows
-from cdc.decode.layout import KernelSpec, latin1_table, value_width
+BINARY = "binary"
+OWN_NAMES = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
+"""Names of the columns that Towpath adds, in lower case."""
 
-MAX_TEXT_BYTES = 2**31 - 1
-"""An Arrow string column's offsets have 32 bits."""
+BLOBS = frozenset({ColumnType.TINY_BLOB, ColumnType.BLOB, ColumnType.MEDIUM_BLOB, ColumnType.LONG_BLOB})
+COMPRESSED = frozenset({ColumnType.BLOB_COMPRESSED, ColumnType.VARCHAR_COMPRESSED})
+TEXTS = frozenset({ColumnType.STRING, ColumnType.VARCHAR, ColumnType.VAR_STRING}) | BLOBS | COMPRESSED
+MEMBERED = frozenset({ColumnType.ENUM, ColumnType.SET})
+_IN_DISGUISE = {"uuid": 16, "inet4": 4, "inet6": 16, "vector": None}
+"""MariaDB's types that a table map calls BINARY(n), or VARBINARY."""
 
-LATIN1_TABLE = latin1_table()
-
-
-class FillFault(Exception):
-    """A kernel's report: code, row of the slice, column, position."""
-
-    def __init__(self, code: int, row: int, column: int, pos: int) -> None:
-        super().__init__(code)
-        self.code, self.row, self.column, self.pos = code, row, column, pos
+_BINLOG_TYPES: dict[str, frozenset[int]] = {
+    "tinyint": frozenset({ColumnType.TINY}),
+    "smallint": frozenset({ColumnType.SHORT}),
+    "mediumint": frozenset({ColumnType.INT24}),
+    "int": frozenset({ColumnType.LONG}),
+    "bigint": frozenset({ColumnType.LONGLONG}),
+    "float": frozenset({ColumnType.FLOAT}),
+    "double": frozenset({ColumnType.DOUBLE}),
+    "decimal": frozenset({ColumnType.NEWDECIMAL}),
+    "bit": frozenset({ColumnType.BIT}),
+    "year": frozenset({ColumnType.YEAR}),
+    "date": frozenset({ColumnType.DATE, ColumnType.NEWDATE}),
+    "time": frozenset({ColumnType.TIME, ColumnType.TIME2}),
+    "datetime": frozenset({ColumnType.DATETIME, ColumnType.DATETIME2}),
+    "timestamp": frozenset({ColumnType.TIMESTAMP, ColumnType.TIMESTAMP2}),
+    "char": frozenset({ColumnType.STRING, ColumnType.VAR_STRING}),
+    "binary": frozenset({ColumnType.STRING}),
+    "varchar": frozenset({ColumnType.VARCHAR, ColumnType.VARCHAR_COMPRESSED}),
+    "varbinary": frozenset({ColumnType.VARCHAR, ColumnType.VARCHAR_COMPRESSED}),
+    "enum": frozenset({ColumnType.ENUM}),
+    "set": frozenset({ColumnType.SET}),
+    "json": frozenset({ColumnType.JSON}),
+    "vector": frozenset({ColumnType.VECTOR, ColumnType.VARCHAR}),
+    "uuid": frozenset({ColumnType.STRING}),
+    "inet4": frozenset({ColumnType.STRING}),
+    "inet6": frozenset({ColumnType.STRING}),
+}
+_BLOB_PREFIX = {"tiny": 1, "": 2, "medium": 3, "long": 4}
+_GEOMETRIES = word_set(
+    "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection"
+)
+_LONGEST_CHARACTER = {"utf8": 3, "utf8mb3": 3, "utf8mb4": 4, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4} | {
+    "gbk": 2, "gb2312": 2, "gb18030": 4, "big5": 2, "sjis": 2, "cp932": 2, "ujis": 3, "eucjpms": 3, "euckr": 2
+}  # fmt: skip
+"""Bytes of the longest character; 1 in all other character sets."""
 
 
 @dataclass(frozen=True)
-class Filled:
-    """A slice's columns; ``null_dates`` counts by the table's columns."""
+class Column:
+    """A column, with all that its values need to be understood."""
 
-    arrays: list[pa.Array]
-    null_dates: npt.NDArray[np.int64]
+    name: str
+    type: int
+    """A :class:`~cdc.binlog.table_map.ColumnType`."""
+    length: int = 0
+    """STRING, VARCHAR: the most bytes a value can have; BLOB, JSON, GEOMETRY, VECTOR: bytes of its length; BIT: bits;
+    ENUM, SET: bytes of a value."""
+    precision: int = 0
+    scale: int = 0
+    """DECIMAL: digits after the point; DATETIME, TIMESTAMP, TIME: digits of the fraction."""
+    nullable: bool = True
+    unsigned: bool = False
+    charset: str | None = None
+    """Of texts, ENUM and SET; ``binary`` for bytes; None for other types."""
+    members: tuple[str, ...] = ()
+    """ENUM, SET."""
+    declared: str | None = None
+    """The data type in ``information_schema`` (``uuid``, ``tinyint``), where it is known."""
+    column_type: str = ""
+    """The same with everything: ``tinyint(1)``, ``datetime(3) /* mariadb-5.3 */``."""
+
+    @property
+    def is_text(self) -> bool:
+        return self.type in TEXTS and self.charset != BINARY
 
 
-def _round_up(size: int) -> int:
-    return (size + 63) & ~63
+def resolve(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """The columns and the primary key's names. ``schema``: the table in ``information_schema`` at that place.
+
+    Raises SourceRefusedError where the table map lacks names and there is no schema, or one that contradicts it;
+    UnsupportedError where a column's name is one of ours; DamagedError.
+    """
+    if table_map.has_metadata:
+        columns, key = (
+            _with_metadata(table_map, schema),
+            tuple(table_map.columns[i].name for i in table_map.primary_key),
+        )
+    else:
+        columns, key = _from_schema(table_map, schema)
+    for column in columns:
+        if column.name.lower() in OWN_NAMES:
+            raise UnsupportedError(
+                f"the column {column.name} has a name that Towpath uses itself",
+                place=f"table {table_map.full_name}",
+                remedy="Rename it on the source, or exclude the table.",
+            )
+    return columns, key
 
 
-def plan(spec: KernelSpec, rows: int, totals: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """Places of every column's parts in one buffer (columns, OUT_SIZE), and the buffer's size in bytes."""
-    places = np.zeros((len(spec.spec), k.OUT_SIZE), dtype=np.int64)
-    at = 0
-    for i, field in zip(spec.columns, spec.fields, strict=True):
-        width = value_width(field.type)
-        places[i, k.OUT_VALIDITY] = at
-        at += _round_up((rows + 7) // 8)
-        if width == 0:
-            places[i, k.OUT_OFFSETS] = at
-            at += _round_up(4 * (rows + 1))
-        places[i, k.OUT_VALUES] = at
-        places[i, k.OUT_LIMIT] = at + (int(totals[i]) if width == 0 else width * rows)
-        at = _round_up(int(places[i, k.OUT_LIMIT]))
-    return places, at
+def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Column, ...]:
+    declared = {} if schema is None else {column.name: column for column in schema.columns}
+    found = []
+    for meta in table_map.columns:
+        charset = None
+        if meta.type in TEXTS or meta.type in MEMBERED:
+            charset = BINARY if meta.collation == BINARY_COLLATION else _charset(meta.collation)
+        column = replace(_plain(meta), charset=charset)
+        if meta.type in MEMBERED:
+            column = replace(column, members=_members(table_map.full_name, meta, charset))
+        known = declared.get(meta.name)
+        # The schema may be of another time than the row: where the two contradict each other, the table map is right.
+        if known is not None and contradiction(meta, known) is None and _same_charset(column, known):
+            column = replace(column, declared=known.data_type, column_type=known.column_type.lower())
+        found.append(column)
+    return tuple(found)
 
 
-def fill(
-    buf: npt.NDArray[np.uint8],
-    limit: int,
-    row_at: npt.NDArray[np.int64],
-    spec: KernelSpec,
-    totals: npt.NDArray[np.int64],
-) -> Filled:
-    """Decode the rows at ``row_at`` (-1: none, all null). Raises FillFault."""
-    rows = len(row_at)
-    places, size = plan(spec, rows, totals)
-    memory = pa.allocate_buffer(max(64, size))
-    out = np.frombuffer(memory, dtype=np.uint8)
-    for i, field in zip(spec.columns, spec.fields, strict=True):
-        begin = places[i, k.OUT_VALIDITY]
-        out[begin : begin + _round_up((rows + 7) // 8)] = 0xFF
-        if value_width(field.type) == 0:
-            begin = places[i, k.OUT_OFFSETS]
-            out[begin : begin + 4] = 0
-    err = np.zeros(k.ERR_SIZE, dtype=np.int64)
-    null_dates = np.zeros(len(spec.spec), dtype=np.int64)
-    whole = out[: len(out) & ~7]
-    code = fill_rows(
-        buf,
-        limit,
-        row_at,
-        spec.spec,
-        places,
-        spec.member_at,
-        spec.members,
-        LATIN1_TABLE,
-        out,
-        whole.view(np.int16),
-        whole.view(np.int32),
-        whole.view(np.int64),
-        places[:, k.OUT_VALUES].copy(),
-        null_dates,
-        err,
+def _same_charset(column: Column, known: ColumnSchema) -> bool:
+    if not (column.type in TEXTS or column.type in MEMBERED) or known.data_type in _IN_DISGUISE:
+        return True
+    return column.charset == _canonical(known.charset)
+
+
+def _charset(collation: int | None) -> str | None:
+    if collation is None:
+        return None
+    return charset_of(collation) or f"the unknown collation {collation}"
+
+
+def _canonical(charset: str | None) -> str:
+    return BINARY if charset is None else "utf8mb3" if charset == "utf8" else charset
+
+
+def _plain(meta: ColumnMeta) -> Column:
+    return Column(
+        name=meta.name,
+        type=meta.type,
+        length=meta.length,
+        precision=meta.precision,
+        scale=meta.scale,
+        nullable=meta.nullable,
+        unsigned=meta.unsigned,
     )
-    if code != k.OK:
-        raise FillFault(int(code), int(err[k.ERR_EVENT]), int(err[k.ERR_COLUMN]), int(err[k.ERR_POS]))
-    arrays = []
-    for i, field in zip(spec.columns, spec.fields, strict=True):
-        width = value_width(field.type)
-        validity = memory.slice(int(places[i, k.OUT_VALIDITY]), (rows + 7) // 8)
-        begin = int(places[i, k.OUT_VALUES])
-        if width:
-            buffers = [validity, memory.slice(begin, width * rows)]
-        else:
-            offsets = memory.slice(int(places[i, k.OUT_OFFSETS]), 4 * (rows + 1))
-            buffers = [validity, offsets, memory.slice(begin, int(places[i, k.OUT_LIMIT]) - begin)]
-        arrays.append(pa.Array.from_buffers(field.type, rows, buffers))
-    return Filled(arrays, null_dates)
+
+
+def _members(table: str, meta: ColumnMeta, charset: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(decode_text(member, charset) for member in meta.members)
+    except LookupError:
+        raise UnsupportedTypeError(
+            f"the column {meta.name} has the type {meta.type_name} in {charset}, which cannot be decoded",
+            place=f"table {table}",
+            remedy="Exclude the table.",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise DamagedError(
+            f"the column {meta.name} has members that are not in its character set {charset}", place=f"table {table}"
+        ) from error
+
+
+# --- servers that tell types and lengths alone -------------------------------------------------------------------
+
+
+def _from_schema(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    place = f"table {table_map.full_name}"
+    if schema is None:
+        raise SourceRefusedError(
+            "the binlog does not hold the names of its columns, and there is no stored schema of it",
+            place=place,
+            remedy="Set binlog_row_metadata=FULL on the source, and capture from a position after that. Where the "
+            "server has no such setting, decode from the store, which keeps the schemas.",
+        )
+    if len(schema.columns) != len(table_map.columns):
+        raise _contradicted(
+            f"the rows have {len(table_map.columns)} columns, the stored schema has {len(schema.columns)}", place
+        )
+    columns = []
+    for number, (meta, known) in enumerate(zip(table_map.columns, schema.columns, strict=True), 1):
+        why = contradiction(meta, known)
+        if why is not None:
+            raise _contradicted(
+                f"column {number} is {why}, the stored schema says {known.name} {known.column_type}", place
+            )
+        full = known.column_type.lower()
+        charset = None
+        if meta.type in TEXTS or meta.type in MEMBERED:
+            charset = _canonical(known.charset)
+        columns.append(
+            replace(
+                _plain(meta),
+                name=known.name,
+                unsigned="unsigned" in full or "zerofill" in full,
+                charset=charset,
+                members=quoted_members(known.column_type) if meta.type in MEMBERED else (),
+                declared=known.data_type,
+                column_type=full,
+            )
+        )
+    return tuple(columns), schema.primary_key
+
+
+def _contradicted(why: str, place: str) -> SourceRefusedError:
+    return SourceRefusedError(
+        f"the rows contradict the stored schema, so their columns have no names: {why}",
+        place=place,
+        remedy="The table was altered where capture did not see the statement, or twice in a moment. Reload the table, "
+        "or exclude it, and skip the batch.",
+    )
+
+
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
+
+
+def quoted_members(column_type: str) -> tuple[str, ...]:
+    """``enum('a','it''s')`` → ``a``, ``it's``; as information_schema quotes them."""
+    members, at = [], column_type.find("(") + 1
+    while at < len(column_type) and column_type[at] == "'":
+        at, text = at + 1, []
+        while at < len(column_type):
+            char, following = column_type[at], column_type[at + 1 : at + 2]
+            if char == "'" and following != "'":
+                break
+            if char == "'" or char == "\\":
+                char = _ESCAPES.get(following, following) if char == "\\" else "'"
+                at += 1
+            text.append(char)
+            at += 1
+        members.append("".join(text))
+        at += 2  # the quote and the comma
+    return tuple(members)
+
+
+_NUMBERS = re.compile(r"\((\d+)(?:,(\d+))?\)")
+
+
+def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
+    """What a table map's column is, in words, when it cannot be the one that ``information_schema`` describes; else
+    None."""
+    kind, full = known.data_type, known.column_type.lower()
+    shown = meta.type_name
+    if kind in _GEOMETRIES:
+        return None if meta.type == ColumnType.GEOMETRY else shown
+    if kind.endswith(("text", "blob")):
+        if meta.type not in BLOBS and meta.type != ColumnType.BLOB_COMPRESSED:
+            return shown
+        return None if meta.length == _BLOB_PREFIX.get(kind[:-4]) else f"{shown} with {meta.length} bytes of length"
+    if meta.type not in _BINLOG_TYPES.get(kind, frozenset()):
+        return shown
+    if meta.nullable != known.nullable:
+        return f"{shown} {'NULL' if meta.nullable else 'NOT NULL'}"
+    found = _NUMBERS.search(full)
+    numbers: Sequence[int] = [int(n) for n in found.groups() if n is not None] if found is not None else ()
+    if kind == "decimal" and numbers and [meta.precision, meta.scale] != [numbers[0], [*numbers, 0][1]]:
+        return f"DECIMAL({meta.precision},{meta.scale})"
+    if kind == "bit" and meta.length != (numbers[0] if numbers else 1):
+        return f"BIT({meta.length})"
+    if meta.type in (ColumnType.TIME2, ColumnType.DATETIME2, ColumnType.TIMESTAMP2):
+        return None if meta.scale == (numbers[0] if numbers else 0) else f"{shown}({meta.scale})"
+    if kind in _IN_DISGUISE:
+        size = _IN_DISGUISE[kind]
+        return None if size is None or meta.length == size else f"{shown}({meta.length})"
+    if kind in ("char", "varchar", "binary", "varbinary") and numbers and meta.type not in COMPRESSED:
+        longest = numbers[0] * _LONGEST_CHARACTER.get(known.charset or BINARY, 1)
+        return None if meta.length == longest else f"{shown} of {meta.length} bytes"
+    if kind in ("enum", "set"):
+        return _members_size(kind, meta, len(quoted_members(known.column_type)))
+    return None
+
+
+def _members_size(kind: str, meta: ColumnMeta, count: int) -> str | None:
+    size = (1 if count < 256 else 2) if kind == "enum" else (count + 7) // 8
+    if kind == "set" and size > 4:
+        size = 8
+    return None if meta.length == size else f"{meta.type_name} with values of {meta.length} bytes"
+
+
+def describe(column: Column) -> str:
+    """A column's type for people: ``DECIMAL(65,30)``, ``BIT(9)``, ``VARCHAR in sjis``."""
+    kind = column.type
+    if column.declared in _IN_DISGUISE:
+        return str(column.declared).upper()
+    names = {ColumnType.TIME2: "TIME", ColumnType.DATETIME2: "DATETIME", ColumnType.TIMESTAMP2: "TIMESTAMP"}
+    names |= {old: f"{old.name} (old storage)" for old in (ColumnType.TIME, ColumnType.DATETIME, ColumnType.TIMESTAMP)}
+    if kind == ColumnType.NEWDECIMAL:
+        return f"DECIMAL({column.precision},{column.scale})"
+    if kind == ColumnType.BIT:
+        return f"BIT({column.length})"
+    try:
+        name = names.get(ColumnType(kind), ColumnType(kind).name)
+    except ValueError:
+        return f"type {kind}"
+    if column.charset not in (None, BINARY):
+        return f"{'CHAR' if kind == ColumnType.STRING else 'TEXT' if kind in BLOBS else name} in {column.charset}"
+    return name

@@ -12,9 +12,11 @@ the same length in the column's final type; raises :class:`BadValueError`."""
 
 
 class BadValueError(Exception):
-    """A value whose bytes mean nothing that a server writes: its row in the array, and why."""
+    """A value whose bytes mean nothing that a server writes: its row in the array, and why. ``zero_date``: it is sound,
+    but a zero or impossible date, where these are not to become null."""
 
-    def __init__(self, row: int, why: str) -> None:
+    def __init__(self, row: int, why: str, *, zero_date: bool = False) -> None:
         super().__init__(f"row {row}: {why}")
         self.row = row
         self.why = why
+        self.zero_date = zero_date

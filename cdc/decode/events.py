@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.constants import CHECKSUM_SIZE
+from cdc.binlog.constants import CHECKSUM_SIZE, EventType
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.table_map import parse_table_map
-from cdc.decode.faults import scan_fault
+from cdc.decode.binary_json.partial import PartialFault, expand_partial
+from cdc.decode.faults import row_fault, scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.scan import list_table_maps, scan_events
 from cdc.decode.layout import TableLayout
+from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
 from cdc.errors import DamagedError, UsageError
+from cdc.schemas import TableSchema
 
 Longs = npt.NDArray[np.int64]
 _EVENTS_AT_ONCE = 1 << 18
+UPDATE_ROWS, PARTIAL_UPDATE_ROWS = int(EventType.UPDATE_ROWS), int(EventType.PARTIAL_UPDATE_ROWS)
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,41 @@ class Transactions:
 
 
 @dataclass(frozen=True)
+class TableHistory:
+    """How ``information_schema`` described one table, as capture stored it: in force after each ``since`` (ascending
+    seqs), the first one before it, too."""
+
+    since: tuple[int, ...] = ()
+    schemas: tuple[TableSchema | None, ...] = ()
+
+    @classmethod
+    def always(cls, schema: TableSchema | None) -> TableHistory:
+        return cls((0,), (schema,))
+
+    def at(self, seqs: npt.NDArray[np.uint64]) -> Longs:
+        """Which of the schemas holds at each seq."""
+        if len(self.since) < 2:
+            return np.zeros(len(seqs), dtype=np.int64)
+        found = np.searchsorted(np.array(self.since, dtype=np.uint64), seqs, side="right") - 1
+        return np.maximum(found, 0).astype(np.int64)
+
+    def schema(self, number: int) -> TableSchema | None:
+        return self.schemas[number] if self.schemas else None
+
+
+NO_HISTORY = TableHistory()
+
+
+@dataclass(frozen=True)
 class Events:
     """Row events of one table and one layout, in order: position, length, type, number of the transaction, ordinal
     of the event among the table's in its transaction."""
 
     layout: TableLayout
+    buf: npt.NDArray[np.uint8]
+    """What the positions are in."""
+    origin: Longs
+    """Where each event lies in its file."""
     offset: Longs
     length: Longs
     type: Longs
@@ -71,12 +105,24 @@ class Events:
 
     def part(self, start: int, stop: int) -> Events:
         cut = slice(start, stop)
-        return Events(self.layout, self.offset[cut], self.length[cut], self.type[cut], self.tx[cut], self.ordinal[cut])
+        return replace(
+            self,
+            origin=self.origin[cut],
+            offset=self.offset[cut],
+            length=self.length[cut],
+            type=self.type[cut],
+            tx=self.tx[cut],
+            ordinal=self.ordinal[cut],
+        )
 
     @property
     def end(self) -> int:
         """Where the last one ends."""
         return int(self.offset[-1] + self.length[-1])
+
+    def event_of(self, pos: int) -> int:
+        """Number of the event that holds a position."""
+        return max(0, int(np.searchsorted(self.offset, pos, side="right")) - 1)
 
 
 def split_table(table: str) -> tuple[str, str]:
@@ -95,8 +141,15 @@ def name_pattern(table: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(b"".join(bytes([len(part)]) + part + b"\0" for part in parts), dtype=np.uint8)
 
 
-def table_events(transactions: Transactions, table: str, max_bytes: int) -> Iterator[Events]:
-    """The table's row events, in runs of at most about ``max_bytes`` and of one layout each.
+def table_events(
+    transactions: Transactions,
+    table: str,
+    max_bytes: int,
+    history: TableHistory = NO_HISTORY,
+    policies: ValuePolicies = DEFAULT_POLICIES,
+) -> Iterator[Events]:
+    """The table's row events, in runs of at most about ``max_bytes`` and of one layout each. Partial updates have
+    become whole ones.
 
     Raises DamagedError, UnsupportedEventError, and what :meth:`TableLayout.of` raises once rows are found.
     """
@@ -106,7 +159,8 @@ def table_events(transactions: Transactions, table: str, max_bytes: int) -> Iter
     state[k.SCAN_POS] = -1
     ids = np.zeros((k.MAX_IDS, 2), dtype=np.int64)
     maps = np.zeros((k.MAX_LAYOUTS, 2), dtype=np.int64)
-    known: list[TableLayout] = []
+    known: dict[tuple[int, int], TableLayout] = {}
+    schema_of = history.at(transactions.entries["seq"])
     room = int(min(_EVENTS_AT_ONCE, max(16, transactions.entries["row_events"].sum())))
     status = k.FULL
     while status == k.FULL:
@@ -131,32 +185,59 @@ def table_events(transactions: Transactions, table: str, max_bytes: int) -> Iter
         )
         if status > k.FULL:
             raise scan_fault(status, transactions.path, int(state[k.SCAN_BAD_POS]), int(state[k.SCAN_BAD_TYPE]), table)
-        cuts = [0, *(np.flatnonzero(np.diff(layout[:count])) + 1).tolist(), count]
-        for start, stop in itertools.pairwise(cuts):
+        schema = schema_of[tx[:count]]
+        partial = kind[:count] == PARTIAL_UPDATE_ROWS
+        changes = (np.diff(layout[:count]) != 0) | (np.diff(schema) != 0) | (np.diff(partial) != 0)
+        for start, stop in itertools.pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), count]):
             if start == stop:
                 continue
-            number = int(layout[start])
-            while len(known) <= number:
-                known.append(_layout_at(transactions, maps[len(known)]))
+            key = (int(layout[start]), int(schema[start]))
+            if key not in known:
+                known[key] = _layout_at(transactions, maps[key[0]], history.schema(key[1]), policies)
             cut = slice(start, stop)
-            yield Events(known[number], offset[cut], length[cut], kind[cut], tx[cut], ordinal[cut])
+            run = Events(
+                known[key], transactions.buf, offset[cut], offset[cut], length[cut], kind[cut], tx[cut], ordinal[cut]
+            )
+            yield whole(run, transactions) if partial[start] else run
 
 
-def _layout_at(transactions: Transactions, names: Longs) -> TableLayout:
+def whole(run: Events, transactions: Transactions) -> Events:
+    """Partial updates as whole ones, in memory of their own."""
+    spec = run.layout.kernel_spec([])
+    try:
+        buf, offset, length = expand_partial(
+            run.buf, run.offset, run.length, transactions.tail, spec.spec, run.layout.json_columns
+        )
+    except PartialFault as found:
+        event = run.event_of(found.pos)
+        raise row_fault(
+            found.code, transactions.path, found.pos, int(run.origin[event]), run.layout, found.column
+        ) from None
+    return replace(run, buf=buf, offset=offset, length=length, type=np.full(len(run), UPDATE_ROWS, dtype=np.int64))
+
+
+def _layout_at(
+    transactions: Transactions, names: Longs, schema: TableSchema | None, policies: ValuePolicies
+) -> TableLayout:
     """The layout in the table map whose names begin and whose body ends there."""
-    return _parse(transactions, int(names[0]) - 27, int(names[1]) + transactions.tail)
+    return _parse(transactions, int(names[0]) - 27, int(names[1]) + transactions.tail, schema, policies)
 
 
-def _parse(transactions: Transactions, start: int, stop: int) -> TableLayout:
+def _parse(
+    transactions: Transactions, start: int, stop: int, schema: TableSchema | None, policies: ValuePolicies
+) -> TableLayout:
     try:
         table_map = parse_table_map(transactions.buf[start:stop].tobytes(), transactions.has_checksum)
     except DamagedError as error:
         raise DamagedError(error.message, place=f"{transactions.path}, position {start}") from None
-    return TableLayout.of(table_map)
+    return TableLayout.of(table_map, schema, policies)
 
 
-def range_layouts(transactions: Transactions, wanted: frozenset[str]) -> Iterator[tuple[int, TableLayout]]:
-    """Position and layout of every distinct table map of the wanted tables. Raises as :func:`table_events`."""
+def range_layouts(
+    transactions: Transactions, wanted: Mapping[str, TableSchema | None], policies: ValuePolicies = DEFAULT_POLICIES
+) -> Iterator[tuple[int, TableLayout]]:
+    """Position and layout of every distinct table map of the wanted tables, given with their stored schemas. Raises as
+    :func:`table_events`."""
     begin, end = transactions.bounds()
     room = 256
     while True:
@@ -170,7 +251,7 @@ def range_layouts(transactions: Transactions, wanted: frozenset[str]) -> Iterato
         room *= 8
     if status != k.OK:
         raise scan_fault(status, transactions.path, pos, 0, None)
-    patterns = {name_pattern(table).tobytes() for table in wanted}
+    patterns = {name_pattern(table).tobytes(): schema for table, schema in wanted.items()}
     for start, length in out[:count].tolist():
         db_length = int(transactions.buf[start + 27])
         table_at = start + 27 + db_length + 2
@@ -178,4 +259,4 @@ def range_layouts(transactions: Transactions, wanted: frozenset[str]) -> Iterato
             raise scan_fault(k.BAD_FRAME, transactions.path, start, 19, None)
         names = transactions.buf[start + 27 : table_at + int(transactions.buf[table_at]) + 2].tobytes()
         if names in patterns:
-            yield start, _parse(transactions, start, start + length)
+            yield start, _parse(transactions, start, start + length, patterns[names], policies)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.binlog.constants import type_name
+from cdc.decode.columns import describe
 from cdc.decode.kernels import constants as k
-from cdc.decode.layout import TableLayout, describe
+from cdc.decode.layout import TableLayout
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
 
 _SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
@@ -27,9 +28,7 @@ def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | No
     if code == k.BAD_CRC:
         return DamagedError("the event fails its checksum", place=place, remedy=_SEGMENT_REMEDY)
     if code == k.BAD_EVENT:
-        about = f" of table {table}" if kind == 39 and table else ""
-        remedy = "Set binlog_row_value_options='' on the source." if kind == 39 else None
-        return UnsupportedEventError(f"{type_name(kind)}{about} cannot be decoded", place=place, remedy=remedy)
+        return UnsupportedEventError(f"{type_name(kind)} cannot be decoded", place=place)
     if code == k.TOO_MANY_LAYOUTS:
         return UnsupportedError(
             f"the table {table} is described in more than {k.MAX_LAYOUTS} different ways in one range",
@@ -39,16 +38,30 @@ def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | No
     return DamagedError("the chain of events is broken", place=place, remedy=_SEGMENT_REMEDY)
 
 
-def row_fault(code: int, path: Path | str, pos: int, event_pos: int, layout: TableLayout, column: int) -> CdcError:
-    """A fault inside a row event."""
+def row_fault(
+    code: int,
+    path: Path | str,
+    pos: int | None,
+    event_pos: int,
+    layout: TableLayout,
+    column: int,
+    why: str | None = None,
+) -> CdcError:
+    """A fault inside a row event. ``pos`` is None where the byte is not known; ``why`` is a conversion's own word."""
     if code == k.PART_IMAGE:
         return SourceRefusedError(
             f"the rows of table {layout.table} do not hold all columns",
             place=f"{path}, position {event_pos}",
             remedy="Set binlog_row_image=FULL for every session of the source, and capture from after that.",
         )
-    where = f"{path}, row event at {event_pos}, byte {pos}, table {layout.table}"
-    what = _WHAT.get(code, "the row event is damaged")
+    where = f"{path}, row event at {event_pos}"
+    where += f", table {layout.table}" if pos is None else f", byte {pos}, table {layout.table}"
     if 0 <= column < len(layout.columns):
         where += f", column {layout.columns[column].name} ({describe(layout.columns[column])})"
-    return DamagedError(what, place=where, remedy=_SEGMENT_REMEDY)
+    if code == k.ZERO_DATE:
+        return UnsupportedError(
+            "a zero or impossible date, which has no place in Delta",
+            place=where,
+            remedy="Correct it on the source and skip the batch, or set apply.zero_dates to null.",
+        )
+    return DamagedError(why or _WHAT.get(code, "the row event is damaged"), place=where, remedy=_SEGMENT_REMEDY)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,18 @@ import pyarrow as pa
 from cdc.binlog.constants import HEADER_SIZE, MAGIC
 from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
-from cdc.decode.columns import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
-from cdc.decode.events import Events, Transactions, range_layouts, table_events
+from cdc.decode.buffers import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
+from cdc.decode.conversion import BadValueError, Conversion
+from cdc.decode.events import NO_HISTORY, Events, TableHistory, Transactions, range_layouts, table_events
 from cdc.decode.faults import row_fault
 from cdc.decode.gtids import gtid_strings
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import locate_rows
-from cdc.decode.layout import BEFORE, META_FIELDS, Images, KernelSpec, TableLayout
+from cdc.decode.layout import BEFORE, META_FIELDS, Images, TableLayout
+from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
 from cdc.errors import DamagedError, UnsupportedError, UsageError
-from cdc.store.layout import index_path, list_segments
+from cdc.schemas import Schemas, TableSchema
+from cdc.store.layout import index_path, list_segments, schemas_folder, segments_folder
 from cdc.store.relaylog.index import read_entries
 from cdc.store.staged import is_uri, local_copy
 
@@ -42,10 +45,9 @@ class DecodeStats:
     null_dates: dict[str, int] = field(default_factory=dict)
     """For each column the zero and impossible dates that became null."""
 
-    def _add_dates(self, spec: KernelSpec, counts: npt.NDArray[np.int64]) -> None:
-        for ordinal, one in zip(spec.columns, spec.fields, strict=True):
-            if counts[ordinal]:
-                self.null_dates[one.name] = self.null_dates.get(one.name, 0) + int(counts[ordinal])
+    def add_dates(self, column: str, count: int) -> None:
+        if count:
+            self.null_dates[column] = self.null_dates.get(column, 0) + count
 
 
 def decode_range(
@@ -58,6 +60,8 @@ def decode_range(
     after_seq: int = 0,
     upto_seq: int | None = None,
     columns: Sequence[str] | None = None,
+    schema: TableSchema | None = None,
+    policies: ValuePolicies = DEFAULT_POLICIES,
     target_bytes: int = TARGET_BYTES,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -72,16 +76,24 @@ def decode_range(
     ``images="after"``: the new row, the old one of a delete; an update that changes the key's bytes gives first a
     delete of the old row, with the same ``_seq`` and ``_row``. ``images="both"``: one row for each change, and behind
     the own columns ``_before``, a struct of the old row, null for inserts.
-    Only transactions with ``after_seq`` < seq ≤ ``upto_seq`` are read.
+    Only transactions with ``after_seq`` < seq ≤ ``upto_seq`` are read. ``schema`` is the table in
+    ``information_schema`` at that place: it tells what table maps do not (names where the server is MySQL 5.6 or 5.7; MariaDB's UUID, INET and
+    VECTOR).
 
     Where the table is altered inside the range, later batches have the later schema; :func:`layouts` tells
     beforehand.
     Raises DamagedError, UnsupportedEventError, UnsupportedTypeError, SourceRefusedError (metadata or row image
     not FULL), UsageError, StorageError.
     """
-    transactions = open_range(path, offset, length).between(after_seq, upto_seq)
     return decode_transactions(
-        transactions, table=table, images=images, columns=columns, target_bytes=target_bytes, stats=stats
+        open_range(path, offset, length).between(after_seq, upto_seq),
+        table=table,
+        images=images,
+        columns=columns,
+        history=TableHistory.always(schema),
+        policies=policies,
+        target_bytes=target_bytes,
+        stats=stats,
     )
 
 
@@ -90,17 +102,21 @@ def read(
     table: str,
     images: Images = "after",
     columns: Sequence[str] | None = None,
+    schemas: Schemas | None = None,
+    policies: ValuePolicies = DEFAULT_POLICIES,
     target_bytes: int = TARGET_BYTES,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Decode one table's rows of binlog files, segments or stores (folders), one after another, as
     :func:`decode_range` does.
 
-    A file needs no index. Damage in a file is raised after the rows before it. Raises also UsageError for a path
-    that is not there.
+    ``schemas``: the tables in ``information_schema`` when the files were written; without it, those that the store of a
+    segment keeps. A file needs no index. Damage in a file is raised after the rows before it. Raises also UsageError
+    for a path that is not there.
     """
     for path in paths:
         for one in _files(Path(path)):
+            history = _history(one, table) if schemas is None else TableHistory.always(schemas.tables.get(table))
             indexed = index_path(one).exists()
             if indexed:
                 transactions, damage = open_range(one), None
@@ -113,6 +129,8 @@ def read(
                 table=table,
                 images=images,
                 columns=columns,
+                history=history,
+                policies=policies,
                 target_bytes=target_bytes,
                 stats=stats,
             )
@@ -120,19 +138,34 @@ def read(
                 raise damage
 
 
-def layouts(ranges: Iterable[Any], tables: Iterable[str]) -> dict[str, TableLayout]:
+def _history(path: Path, table: str) -> TableHistory:
+    """What the store of a segment says of a table; nothing for another file."""
+    folder = schemas_folder(path.parent.parent)
+    if path.parent != segments_folder(path.parent.parent) or not folder.is_dir():
+        return NO_HISTORY
+    files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
+    return TableHistory(tuple(seq for seq, _ in files), tuple(Schemas.load(one).tables.get(table) for _, one in files))
+
+
+def layouts(
+    ranges: Iterable[Any],
+    tables: Iterable[str],
+    schemas: Schemas | None = None,
+    policies: Callable[[str], ValuePolicies] = lambda _: DEFAULT_POLICIES,
+) -> dict[str, TableLayout]:
     """The layout of each of the tables that has a table map in the ranges, by ``db.table``.
 
-    ``ranges``: (path, offset, length), or objects with these attributes. Raises DamagedError, SourceRefusedError
-    where metadata is not FULL, and UnsupportedError where a table's columns or key change inside the ranges.
+    ``ranges``: (path, offset, length), or objects with these attributes. ``schemas``: ``information_schema`` there.
+    ``policies`` tells each table's. Raises DamagedError; SourceRefusedError where names are neither in the table maps
+    nor in the schemas; UnsupportedError where a table's columns or key change inside the ranges.
     """
-    wanted = frozenset(tables)
+    wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
     found: dict[str, TableLayout] = {}
     for one in ranges:
         path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
         for position, layout in range_layouts(open_range(path, offset, length).between(0, None), wanted):
-            first = found.setdefault(layout.table, layout)
-            if first is not layout and not _alike(first, layout):
+            first = found.setdefault(layout.table, replace(layout, policies=policies(layout.table)))
+            if not _alike(first, layout):
                 raise UnsupportedError(
                     f"the columns or the key of table {layout.table} change inside the batch",
                     place=f"{path}, position {position}",
@@ -145,7 +178,7 @@ def _alike(a: TableLayout, b: TableLayout) -> bool:
     """Whether record batches of both look the same."""
     if a.columns == b.columns and a.primary_key == b.primary_key:
         return True
-    return a.primary_key == b.primary_key and a.arrow_schema() == b.arrow_schema()
+    return a.primary_key == b.primary_key and a.arrow_schema() == replace(b, policies=a.policies).arrow_schema()
 
 
 def open_range(path: Path | str, offset: int | None = None, length: int | None = None) -> Transactions:
@@ -183,6 +216,8 @@ def decode_transactions(
     table: str,
     images: Images = "after",
     columns: Sequence[str] | None = None,
+    history: TableHistory = NO_HISTORY,
+    policies: ValuePolicies = DEFAULT_POLICIES,
     target_bytes: int = TARGET_BYTES,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -193,7 +228,7 @@ def decode_transactions(
         raise UsageError("target_bytes must be at least 1")
     stats = DecodeStats() if stats is None else stats
     decoder: _Decoder | None = None
-    for run in table_events(transactions, table, target_bytes):
+    for run in table_events(transactions, table, target_bytes, history, policies):
         if decoder is None or decoder.layout is not run.layout:
             decoder = _Decoder(transactions, run.layout, images, columns, stats)
         done = 0
@@ -239,8 +274,7 @@ class _Decoder:
         located = self._locate(events)
         done = events.part(0, located.events)
         arrays = self._meta(done, located)
-        own = self._fill(done, located.row_at, located.totals[0])
-        arrays += own
+        arrays += self._fill(done, located.row_at, located.totals[0])
         if self.both:
             old = self._fill(done, located.before_at, located.totals[1])
             missing = pa.array(located.before_at < 0)
@@ -263,7 +297,7 @@ class _Decoder:
             before_at = np.empty(room if self.both else 0, np.int64)
             row_event, row_op = np.empty(room, np.int32), np.empty(room, np.int8)
             done, rows = locate_rows(
-                self.transactions.buf,
+                events.buf,
                 events.offset[:count],
                 events.length[:count],
                 events.type[:count],
@@ -292,7 +326,7 @@ class _Decoder:
                 if done == 1:
                     raise UnsupportedError(
                         f"one row event of table {self.layout.table} holds more than 2 GiB of text in one column",
-                        place=f"{self.transactions.path}, position {int(events.offset[0])}",
+                        place=f"{self.transactions.path}, position {int(events.origin[0])}",
                     )
                 count = done // 2
             else:
@@ -318,23 +352,34 @@ class _Decoder:
         ]
 
     def _fill(self, events: Events, row_at: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]) -> list[pa.Array]:
-        """Second pass."""
+        """Second pass, and the conversions."""
         try:
-            filled = fill(self.transactions.buf, events.end, row_at, self.spec, totals)
+            filled = fill(events.buf, events.end, row_at, self.spec, totals)
         except FillFault as found:
-            raise row_fault(
-                found.code,
-                self.transactions.path,
-                found.pos,
-                self._event_of(events, found.pos),
-                self.layout,
-                found.column,
-            ) from None
-        self.stats._add_dates(self.spec, filled.null_dates)
-        for ordinal, array in zip(self.spec.columns, filled.arrays, strict=True):
-            if array.type == pa.string() and self.spec.spec[ordinal, k.SPEC_KIND] == k.BYTES:
+            raise self._row_fault(found.code, events, found.pos, found.column) from None
+        arrays = []
+        for i, (ordinal, array) in enumerate(zip(self.spec.columns, filled.arrays, strict=True)):
+            conversion, name = self.spec.conversions[i], self.spec.fields[i].name
+            self.stats.add_dates(name, int(filled.null_dates[ordinal]))
+            if conversion is not None:
+                array = self._converted(conversion, array, events, row_at, ordinal)
+            elif array.type == pa.string() and self.spec.spec[ordinal, k.SPEC_KIND] == k.BYTES:
                 self._check_text(events, row_at, array, ordinal)
-        return filled.arrays
+            arrays.append(array)
+        return arrays
+
+    def _converted(
+        self, conversion: Conversion, raw: pa.Array, events: Events, row_at: npt.NDArray[np.int64], ordinal: int
+    ) -> pa.Array:
+        try:
+            array = conversion(raw)
+        except BadValueError as found:
+            code = k.ZERO_DATE if found.zero_date else k.BAD_VALUE
+            raise self._row_fault(code, events, int(row_at[found.row]), ordinal, found.why) from None
+        except pa.ArrowInvalid:  # bytes that were to be UTF-8
+            raise self._row_fault(k.BAD_VALUE, events, int(row_at[0]), ordinal) from None
+        self.stats.add_dates(self.layout.columns[ordinal].name, array.null_count - raw.null_count)
+        return array
 
     def _check_text(self, events: Events, row_at: npt.NDArray[np.int64], array: pa.Array, ordinal: int) -> None:
         """Text must be UTF-8: what reads the batch next relies on it."""
@@ -347,21 +392,23 @@ class _Decoder:
             try:
                 (value.as_py() or b"").decode()
             except UnicodeDecodeError:
-                pos = int(row_at[row])
-                raise row_fault(
-                    k.BAD_VALUE, self.transactions.path, pos, self._event_of(events, pos), self.layout, ordinal
-                ) from None
-
-    def _event_of(self, events: Events, pos: int) -> int:
-        """Where the event that holds a position begins."""
-        return int(events.offset[max(0, int(np.searchsorted(events.offset, pos, side="right")) - 1)])
+                raise self._row_fault(k.BAD_VALUE, events, int(row_at[row]), ordinal) from None
 
     def _fault(self, err: npt.NDArray[np.int64], events: Events, event: int) -> Exception:
         return row_fault(
             int(err[k.ERR_CODE]),
             self.transactions.path,
-            int(err[k.ERR_POS]),
-            int(events.offset[event]),
+            self._place(events, event, int(err[k.ERR_POS])),
+            int(events.origin[event]),
             self.layout,
             int(err[k.ERR_COLUMN]),
         )
+
+    def _row_fault(self, code: int, events: Events, pos: int, column: int, why: str | None = None) -> Exception:
+        event = events.event_of(pos)
+        place = self._place(events, event, pos)
+        return row_fault(code, self.transactions.path, place, int(events.origin[event]), self.layout, column, why)
+
+    def _place(self, events: Events, event: int, pos: int) -> int | None:
+        """The byte in the file; not known where the event was made whole in memory."""
+        return pos if events.origin[event] == events.offset[event] else None

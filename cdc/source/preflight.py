@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cdc.config import DestinationConfig
+from cdc.config import DestinationConfig, SourceConfig
 from cdc.errors import SourceRefusedError
 from cdc.log import get_logger
 from cdc.source.connection import connect, place_of, query
@@ -13,6 +13,7 @@ from cdc.source.privileges import check_privileges, check_visibility, read_grant
 from cdc.source.schemas import list_tables, read_schemas
 from cdc.source.server import (
     Connection,
+    Flavor,
     ServerInfo,
     describe,
     replica_label,
@@ -22,14 +23,13 @@ from cdc.source.server import (
 )
 from cdc.source.table_checks import check_tables
 
-__all__ = ["Finding", "check_source", "examine", "require_source"]
+__all__ = ["Finding", "check_source", "check_start", "examine", "require_source"]
 
 _VARIABLES = (
     "log_bin",
     "binlog_format",
     "binlog_row_image",
     "binlog_row_metadata",
-    "binlog_row_value_options",
     "binlog_transaction_compression",
     "log_bin_compress",
     "binlog_storage_engine",
@@ -40,18 +40,23 @@ _VARIABLES = (
     "log_replica_updates",
 )
 _SHORT_RETENTION_S = 24 * 3600
+# Before MySQL 5.6 and MariaDB 10.1 there is no binlog_row_image to tell that rows are whole, and times have no fractions.
+_OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
 
 log = get_logger(__name__)
 
 
-def check_source(config: DestinationConfig, *, own_capture_running: bool = False) -> list[Finding]:
+def check_source(
+    config: DestinationConfig, *, own_capture_running: bool = False, first_start: bool = False
+) -> list[Finding]:
     """Connect and examine everything; good findings too, in the order in which they are worth reading.
+    ``first_start``: the store is empty, so that capture will begin at ``source.start``.
 
     Raises what :func:`~cdc.source.connection.connect` raises when there is no connection.
     """
     conn = connect(config.source)
     try:
-        return examine(config, conn, own_capture_running=own_capture_running)
+        return examine(config, conn, own_capture_running=own_capture_running, first_start=first_start)
     finally:
         conn.close()
 
@@ -69,7 +74,9 @@ def require_source(config: DestinationConfig, conn: Connection) -> None:
             log.warning(finding.message, subject=finding.subject, remedy=finding.remedy)
 
 
-def examine(config: DestinationConfig, conn: Connection, *, own_capture_running: bool = False) -> list[Finding]:
+def examine(
+    config: DestinationConfig, conn: Connection, *, own_capture_running: bool = False, first_start: bool = False
+) -> list[Finding]:
     """All findings over an open connection. After one that makes the others pointless the rest is left out."""
     info = describe(conn)
     found = [ok("source", f"{info.product} at {place_of(config.source)}")]
@@ -77,8 +84,10 @@ def examine(config: DestinationConfig, conn: Connection, *, own_capture_running:
     if any(f.level == "error" for f in found):
         return found
     values = variables(conn, _VARIABLES)
-    settings = list(_settings(values))
-    found += settings
+    found += _settings(values)
+    start = check_start(config.source, info) if first_start else None
+    if start is not None:
+        found.append(start)
     if values.get("log_bin") != "ON":
         return found
     account = str(query(conn, "SELECT CURRENT_USER() AS account")[0]["account"])
@@ -110,6 +119,23 @@ def examine(config: DestinationConfig, conn: Connection, *, own_capture_running:
     return found
 
 
+def check_start(source: SourceConfig, info: ServerInfo) -> Finding | None:
+    """Why a first capture cannot begin at ``source.start``; None where it can.
+
+    A binlog without metadata names no columns. Their names are read from ``information_schema``, which tells how they
+    are now, and not what they were at an earlier place.
+    """
+    if info.has_row_metadata or source.start in ("now", "snapshot"):
+        return None
+    where = source.start if isinstance(source.start, str) else "a place of the past"
+    return error(
+        "source: start",
+        f"source.start is {where}, and the binlog of {info.product} names no columns: what they were called there is "
+        "not known, and a rename since then would go unseen",
+        "Set source.start to now.",
+    )
+
+
 def _kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
     if info.flavor != config.source.flavor:
         yield error(
@@ -117,12 +143,12 @@ def _kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
             f"source.url says {config.source.flavor}://, but the server is {info.product}",
             f"Write the URL with {info.flavor}://.",
         )
-    minimum = (10, 5) if info.flavor == "mariadb" else (8, 0)
+    minimum = _OLDEST[info.flavor]
     if info.version_info < minimum:
-        name = "MariaDB 10.5" if info.flavor == "mariadb" else "MySQL 8.0"
+        name = f"{'MariaDB' if info.flavor == 'mariadb' else 'MySQL'} {minimum[0]}.{minimum[1]}"
         yield error(
             "source: version",
-            f"{info.product} is too old: its binlog does not name columns and types",
+            f"{info.product} is too old: its binlog lacks what later versions write",
             f"Capture a server of {name} or later.",
         )
 
@@ -159,13 +185,8 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
         )
     yield from troubles
     if not troubles:
-        yield ok("source: binlog", "ROW format, FULL image, FULL metadata, not compressed")
-    if "PARTIAL_JSON" in values.get("binlog_row_value_options", ""):
-        yield warning(
-            "source: binlog_row_value_options",
-            "PARTIAL_JSON makes updates of JSON columns partial, which is not there yet; such an update stops capture",
-            "SET GLOBAL binlog_row_value_options=''; and in the server's configuration.",
-        )
+        metadata = "FULL metadata" if "binlog_row_metadata" in values else "no metadata (the server is too old for it)"
+        yield ok("source: binlog", f"ROW format, FULL image, {metadata}, not compressed")
 
 
 def _wanted(values: Mapping[str, str], name: str, wanted: str, why: str) -> Iterator[Finding]:
@@ -219,10 +240,14 @@ def _retention(values: Mapping[str, str]) -> Iterator[Finding]:
             subject,
             f"the server purges binlog files after {seconds / 3600:.1f} h; "
             "a capture that stands still for longer loses changes",
-            "SET GLOBAL binlog_expire_logs_seconds=604800; and in the server's configuration.",
+            f"SET GLOBAL {_retention_setting(values)}; and in the server's configuration.",
         )
     else:
         yield ok(subject, f"the server keeps binlog files for {seconds / 86400:.1f} days")
+
+
+def _retention_setting(values: Mapping[str, str]) -> str:
+    return "binlog_expire_logs_seconds=604800" if "binlog_expire_logs_seconds" in values else "expire_logs_days=7"
 
 
 def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:

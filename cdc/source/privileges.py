@@ -84,7 +84,9 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
                 f"GRANT REPLICATION SLAVE ON *.* TO {account};",
             )
         )
-    client = "BINLOG MONITOR" if info.flavor == "mariadb" else "REPLICATION CLIENT"
+    # MariaDB knows the new name since 10.5.2.
+    renamed = info.flavor == "mariadb" and info.version_info >= (10, 5, 2)
+    client = "BINLOG MONITOR" if renamed else "REPLICATION CLIENT"
     if not grants.has("REPLICATION CLIENT", "BINLOG MONITOR"):
         found.append(
             error(

@@ -31,6 +31,8 @@ class ServerInfo:
     server_uuid: str
     """MySQL: ``@@server_uuid``. MariaDB: ``@@server_uid``, before 10.5.26 a hash of host, port and data folder."""
     server_id: int
+    has_row_metadata: bool = True
+    """The server knows ``binlog_row_metadata`` (MySQL ≥ 8.0.1, MariaDB ≥ 10.5): its binlog can name columns."""
 
     @property
     def product(self) -> str:
@@ -71,7 +73,14 @@ def describe(conn: Connection) -> ServerInfo:
     row = query(conn, "SELECT VERSION() AS version, @@version_comment AS comment, @@server_id AS server_id")[0]
     version = str(row["version"])
     flavor: Flavor = "mariadb" if "mariadb" in f"{version} {row['comment']}".lower() else "mysql"
-    return ServerInfo(flavor, version, parse_version(version), _uuid(conn, flavor), int(row["server_id"]))
+    return ServerInfo(
+        flavor=flavor,
+        version=version,
+        version_info=parse_version(version),
+        server_uuid=_uuid(conn, flavor),
+        server_id=int(row["server_id"]),
+        has_row_metadata=bool(variables(conn, ("binlog_row_metadata",))),
+    )
 
 
 def parse_version(version: str) -> tuple[int, ...]:

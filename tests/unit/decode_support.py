@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
-from cdc.decode import columns, events, layout, reader
+from cdc.decode import buffers, events, layout, reader
 from cdc.decode.events import Transactions
 from cdc.decode.kernels import fill, rows, scan, single
 from cdc.decode.reader import decode_transactions
@@ -96,7 +96,7 @@ def changed(transactions: Transactions, change: Callable[[np.ndarray[Any, np.dty
 def uncompiled() -> Iterator[None]:
     """Inside, the decoder's kernels run as plain Python."""
     before: list[tuple[Any, str, Any]] = []
-    for module in (*KERNELS, columns, events, layout, reader):
+    for module in (*KERNELS, buffers, events, layout, reader):
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func") and value.__module__.startswith("cdc.decode."):
                 before.append((module, name, value))

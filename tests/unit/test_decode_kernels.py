@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.decode.columns import LATIN1_TABLE
+from cdc.decode.buffers import LATIN1_TABLE
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.fill import put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present, prefix_value

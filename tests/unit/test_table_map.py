@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
 from cdc.decode.charsets.collations import charset_of, decode_text
 from cdc.decode.layout import TableLayout
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
+from cdc.schemas import ColumnSchema, TableSchema
 from tests.unit.decode_support import KINDS, find_events, golden
 
 
@@ -85,11 +87,21 @@ def test_own_names_are_refused() -> None:
         TableLayout.of(parse_table_map(column("_SEQ", 3), False))
 
 
-def test_types_in_disguise_are_named() -> None:
-    layout = TableLayout.of(parse_table_map(column("c", 254, b"\xfe\x10", bytes([3, 1, 63])), False))
-    layout.check_declared({"c": "binary"})
-    with pytest.raises(UnsupportedTypeError, match="column c has the type UUID"):
-        layout.check_declared({"c": "uuid"})
+def test_types_in_disguise_are_known_from_the_schema() -> None:
+    table_map = parse_table_map(column("c", 254, b"\xfe\x10", bytes([3, 1, 63])), False)
+
+    def field(data_type: str) -> pa.Field:
+        known = ColumnSchema(
+            name="c", data_type=data_type, column_type=data_type, nullable=True, default=None, extra="",
+            charset=None, collation=None,
+        )  # fmt: skip
+        schema = TableSchema(columns=(known,), primary_key=())
+        return TableLayout.of(table_map, schema).arrow_schema().field("c").type
+
+    assert field("uuid") == pa.string()
+    assert field("inet6") == pa.string()
+    assert field("binary") == pa.binary()
+    assert field("inet4") == pa.binary()  # of another length: the schema is of another time
 
 
 def test_text_in_an_unknown_collation_is_named() -> None:

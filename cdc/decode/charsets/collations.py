@@ -5,6 +5,10 @@ Read from ``information_schema`` of MySQL 9.7 and MariaDB 10.11 and 11.8, which 
 
 from __future__ import annotations
 
+from cdc.decode.charsets.text import LATIN1, decode_text
+
+__all__ = ["BINARY_COLLATION", "LATIN1", "charset_by_name", "charset_of", "decode_text"]
+
 BINARY_COLLATION = 63
 """The "collation" of BINARY, VARBINARY and BLOB columns."""
 
@@ -71,30 +75,11 @@ def charset_of(collation: int) -> str | None:
     return _CHARSET_BY_COLLATION.get(collation)
 
 
-PYTHON_CODECS = {"utf8mb4": "utf-8", "utf8mb3": "utf-8", "ascii": "ascii", "binary": "utf-8"}
+_ALIASES = {"utf8": "utf8mb3"}
 
 
-def decode_text(raw: bytes, charset: str | None) -> str:
-    """Decode a short text, such as a name or an ENUM member, in one of the supported character sets.
-
-    Raises LookupError for a character set that is not supported, UnicodeDecodeError for bytes that are not valid in it.
-    """
-    if charset == "latin1":
-        return "".join(LATIN1[byte] for byte in raw)
-    if charset not in PYTHON_CODECS:
-        raise LookupError(charset)
-    return raw.decode(PYTHON_CODECS[charset])
-
-
-def _latin1() -> tuple[str, ...]:
-    characters = []
-    for byte in range(256):
-        try:
-            characters.append(bytes([byte]).decode("cp1252"))
-        except UnicodeDecodeError:
-            characters.append(chr(byte))
-    return tuple(characters)
-
-
-LATIN1: tuple[str, ...] = _latin1()
-"""The servers' latin1: cp1252, where the bytes that cp1252 leaves out (81, 8D, 8F, 90, 9D) are the characters U+0081 …"""
+def charset_by_name(name: str) -> str | None:
+    """``utf8`` → ``utf8mb3``, ``GBK`` → ``gbk``; None for a name that no known server has."""
+    lower = name.lower()
+    found = _ALIASES.get(lower, lower)
+    return found if found in _COLLATIONS else None

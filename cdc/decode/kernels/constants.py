@@ -7,16 +7,21 @@ SKIP = 0
 """Not wanted: only stepped over."""
 I8, U8, I16, U16, I24, U24, I32, U32, I64, U64 = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 F32, F64 = 11, 12
-DECIMAL = 13
-DATE = 14
-DATETIME = 15
-TIMESTAMP = 16
-BYTES = 17
-"""Text in a subset of UTF-8, or bytes: copied."""
-LATIN1 = 18
-PADDED = 19
+BIT, BIT64 = 13, 14
+"""A big-endian number of 1 to 8 bytes; BIT64 as a decimal of 20 digits, since it may pass 63 bits."""
+YEAR = 15
+DECIMAL = 16
+DATE = 17
+DATETIME = 18
+TIMESTAMP = 19
+TIME = 20
+"""Microseconds, with their sign."""
+BYTES = 21
+"""Copied: text in a subset of UTF-8, bytes, or what a conversion takes up afterwards."""
+LATIN1 = 22
+PADDED = 23
 """BINARY(n): copied, and filled up with zero bytes."""
-ENUM = 20
+ENUM = 24
 
 # Fields of a column's row in the array that describes the columns to the kernels.
 SPEC_KIND = 0
@@ -25,9 +30,10 @@ SPEC_WIDTH = 1
 SPEC_PREFIX = 2
 """Bytes of that length."""
 SPEC_A = 3
-"""DECIMAL: precision; DATETIME and TIMESTAMP: bytes of the fraction; PADDED: n; ENUM: number of members."""
+"""DECIMAL: precision; DATETIME, TIMESTAMP, TIME: bytes of the fraction; PADDED: n; ENUM: number of members."""
 SPEC_B = 4
-"""DECIMAL: scale; ENUM: where the column's members begin in the table of all members."""
+"""DECIMAL: scale; ENUM: where the column's members begin in the table of all members; DATE, DATETIME, TIMESTAMP: 1
+where a zero or impossible one is a fault rather than null."""
 SPEC_KEY = 5
 """1 for a column of the primary key."""
 SPEC_OUT = 6
@@ -64,6 +70,8 @@ BAD_VALUE = 9
 BAD_MEMBER = 10
 NO_ROOM = 11
 BAD_CRC = 12
+ZERO_DATE = 13
+"""A zero or impossible date, where these are not to become null."""
 
 # A kernel's report of the first fault.
 ERR_CODE, ERR_EVENT, ERR_COLUMN, ERR_POS = 0, 1, 2, 3

@@ -14,6 +14,7 @@ from cdc.binlog.memory import copy_bytes
 from cdc.decode.kernels.constants import (
     BAD_MEMBER,
     BAD_VALUE,
+    BIT64,
     BYTES,
     CUT,
     DAMAGED_DATE,
@@ -46,16 +47,19 @@ from cdc.decode.kernels.constants import (
     SPEC_OUT,
     SPEC_PREFIX,
     SPEC_WIDTH,
+    TIME,
     TIMESTAMP,
     U8,
     U16,
     U24,
     U32,
     U64,
+    YEAR,
+    ZERO_DATE,
 )
 from cdc.decode.kernels.rows import fault, prefix_value
 from cdc.decode.kernels.scan import i64, u16, u24, u32
-from cdc.decode.kernels.single import date_days, datetime_us, put_decimal, timestamp_us
+from cdc.decode.kernels.single import date_days, datetime_us, put_decimal, time_us, timestamp_us
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -118,6 +122,21 @@ def put_number(
         out64[(base >> 3) + 2 * row + 1] = 0
     elif kind == F64:
         out64[(base >> 3) + row] = i64(buf, p)
+    elif kind == YEAR:
+        out16[(base >> 1) + row] = np.int16(1900 + np.int64(buf[p])) if buf[p] != 0 else np.int16(0)
+
+
+@inlined
+def put_bits(buf: Bytes, p: int, size: int, wide: bool, base: int, row: int, out64: Longs) -> None:
+    """Write a BIT of ``size`` bytes, which is big-endian; ``wide``: as a decimal128 without a sign."""
+    value = np.int64(0)
+    for i in range(size):
+        value = value << 8 | np.int64(buf[p + i])
+    if wide:
+        out64[(base >> 3) + 2 * row] = value
+        out64[(base >> 3) + 2 * row + 1] = 0
+    else:
+        out64[(base >> 3) + row] = value
 
 
 @inlined
@@ -189,22 +208,29 @@ def fill_rows(
             if kind == SKIP:
                 p += size
                 continue
-            if kind <= F64:
+            if kind <= F64 or kind == YEAR:
                 put_number(buf, p, kind, base, row, out8, out16, out32, out64)
+            elif kind <= BIT64:
+                put_bits(buf, p, size, kind == BIT64, base, row, out64)
             elif kind == DECIMAL:
                 if not put_decimal(buf, p, spec[c, SPEC_A], spec[c, SPEC_B], out64, (base >> 3) + 2 * row):
                     fault(err, BAD_VALUE, c, p)
                     break
-            elif kind <= TIMESTAMP:
+            elif kind <= TIME:
                 if kind == DATE:
                     value = date_days(buf, p)
                 elif kind == DATETIME:
                     value = datetime_us(buf, p, spec[c, SPEC_A])
-                else:
+                elif kind == TIMESTAMP:
                     value = timestamp_us(buf, p, spec[c, SPEC_A])
+                else:
+                    value = time_us(buf, p, spec[c, SPEC_A])
                 if value <= NO_DATE:
                     if value == DAMAGED_DATE:
                         fault(err, BAD_VALUE, c, p)
+                        break
+                    if spec[c, SPEC_B] == 1:
+                        fault(err, ZERO_DATE, c, p)
                         break
                     put_null(out8, places[c, OUT_VALIDITY], base, spec[c, SPEC_OUT], row)
                     null_dates[c] += 1

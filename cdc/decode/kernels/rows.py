@@ -145,12 +145,15 @@ def walk_image(
             p += width
             if p > end:
                 return fault(err, CUT, c, begin)
-            if measure and spec[c, SPEC_KIND] == ENUM:
-                member = prefix_value(buf, begin, width)
-                if member > spec[c, SPEC_A]:
-                    return fault(err, BAD_MEMBER, c, begin)
-                at = spec[c, SPEC_B] + member
-                totals[c] += member_at[at + 1] - member_at[at]
+            if measure and spec[c, SPEC_KIND] >= BYTES:
+                if spec[c, SPEC_KIND] == ENUM:
+                    member = prefix_value(buf, begin, width)
+                    if member > spec[c, SPEC_A]:
+                        return fault(err, BAD_MEMBER, c, begin)
+                    at = spec[c, SPEC_B] + member
+                    totals[c] += member_at[at + 1] - member_at[at]
+                else:
+                    totals[c] += width
         else:
             prefix = spec[c, SPEC_PREFIX]
             p += prefix

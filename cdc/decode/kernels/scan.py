@@ -240,9 +240,6 @@ def scan_events(
                         layout = ids[k, 1]
                         break
                 if layout >= 0:
-                    if kind == 39:
-                        status = BAD_EVENT
-                        break
                     if count == out_offset.shape[0] or (count > 0 and size + length > max_bytes):
                         status = FULL
                         break

@@ -98,6 +98,29 @@ def timestamp_us(buf: Bytes, p: int, fraction_size: int) -> int:
     return seconds * 1_000_000 + fraction
 
 
+@inlined
+def time_us(buf: Bytes, p: int, fraction_size: int) -> int:
+    """TIME, 3 bytes and the fraction: microseconds with their sign, or DAMAGED_DATE. The whole is one big-endian
+    number with an offset, so that a negative time's fraction counts away from zero, too."""
+    value = big_endian(buf, p, 3 + fraction_size) - (np.int64(0x800000) << 8 * fraction_size)
+    negative = value < 0
+    if negative:
+        value = -value
+    whole = value >> 8 * fraction_size
+    fraction = value - (whole << 8 * fraction_size)
+    if fraction_size == 1:
+        fraction *= 10_000
+    elif fraction_size == 2:
+        fraction *= 100
+    hour = whole >> 12
+    minute = whole >> 6 & 63
+    second = whole & 63
+    if hour > 838 or minute > 59 or second > 59 or fraction > 999_999:
+        return DAMAGED_DATE
+    us = ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
+    return -us if negative else us
+
+
 @njit
 def decimal_size(precision: int, scale: int) -> int:
     """Bytes of a DECIMAL(precision, scale) in a row."""

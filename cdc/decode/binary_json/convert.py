@@ -1,0 +1,104 @@
+"""A JSON column's raw values to text."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.decode.arrow_text import TextBuffers, binary_parts
+from cdc.decode.binary_json.diffs import apply_partial
+from cdc.decode.binary_json.kernels import constants as k
+from cdc.decode.binary_json.kernels.doubles import MAX_DOUBLE_BYTES, put_doubles
+from cdc.decode.binary_json.kernels.walk import STACK_SHAPE, measure_documents, write_documents
+from cdc.decode.conversion import BadValueError
+from cdc.errors import UnsupportedError
+
+_WHAT = {
+    k.CUT: "a part reaches beyond the end of what holds it",
+    k.BAD_TYPE: "a value has an unknown type",
+    k.BAD_SCALAR: "a value's bytes mean nothing that a server writes",
+    k.TOO_DEEP: f"arrays and objects are nested more than {k.MAX_DEPTH} deep",
+    k.OVERLAP: "several values lie in the same bytes",
+}
+_MAX_DOUBLES = (2**31 - 1) // MAX_DOUBLE_BYTES
+
+
+def json_text(raw: pa.Array) -> pa.Array:
+    """The conversion of a JSON column of MySQL: binary documents, as SELECT prints them.
+
+    Values that :func:`cdc.decode.binary_json.partial.expand_partial` made (a document and diffs) become the text of the
+    document with the diffs applied. Raises BadValueError, and UnsupportedError for more than 2 GiB of text.
+    Source: MySQL's ``sql-common/json_binary.h`` and ``Json_wrapper::to_string``.
+    """
+    texts, partial = documents(raw)
+    if not partial.any():
+        return texts
+    rows = np.flatnonzero(partial)
+    new = apply_partial(raw.take(pa.array(rows)), rows, lambda values: documents(values)[0])
+    return pc.replace_with_mask(texts, pa.array(partial), new)
+
+
+def documents(raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Texts, and which rows are partial updates: these are left empty."""
+    parts = binary_parts(raw)
+    rows = len(parts.nulls)
+    size = int(parts.offsets[-1]) - int(parts.offsets[0])
+    stack = np.zeros(STACK_SHAPE, dtype=np.int64)
+    bits = np.empty(size // 8 + 1, dtype=np.int64)
+    partial = np.zeros(rows, dtype=np.bool_)
+    err = np.zeros(k.ERR_SIZE, dtype=np.int64)
+    total, doubles = measure_documents(parts.data, parts.offsets, parts.nulls, stack, bits, partial, err)
+    if total < 0:
+        raise _bad(err)
+    at, text = double_texts(bits[:doubles].view(np.float64))
+    texts = TextBuffers(parts, int(total) + int(at[-1]))
+    written = write_documents(parts.data, parts.offsets, parts.nulls, stack, at, text, texts.data, texts.offsets, err)
+    if written < 0:
+        raise _bad(err)
+    array = texts.array()
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raise _not_utf8(array) from None
+    return array, partial
+
+
+def double_texts(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Finite numbers as the server prints them: where each begins (n + 1), and the texts one after another."""
+    if len(doubles) > _MAX_DOUBLES:
+        raise UnsupportedError(
+            f"the JSON documents of one batch of rows hold {len(doubles)} floating-point numbers",
+            remedy="Decode fewer rows at once.",
+        )
+    at = np.zeros(len(doubles) + 1, dtype=np.int32)
+    if len(doubles) == 0:
+        return at, np.empty(0, dtype=np.uint8)
+    # Arrow finds the shortest digits; its layout is another one.
+    _, offsets, data = pa.array(doubles).cast(pa.string()).buffers()
+    out = np.empty(MAX_DOUBLE_BYTES * len(doubles), dtype=np.uint8)
+    put_doubles(
+        np.frombuffer(offsets, dtype=np.int32, count=len(doubles) + 1),
+        np.frombuffer(data, dtype=np.uint8),
+        np.empty(400, dtype=np.uint8),
+        at,
+        out,
+    )
+    return at, out
+
+
+def _bad(err: npt.NDArray[np.int64]) -> BadValueError:
+    what = _WHAT[int(err[k.ERR_CODE])]
+    return BadValueError(
+        int(err[k.ERR_ROW]), f"the JSON document is damaged at its byte {int(err[k.ERR_POS])}: {what}"
+    )
+
+
+def _not_utf8(texts: pa.Array) -> BadValueError:
+    for row, value in enumerate(texts.cast(pa.binary())):
+        try:
+            (value.as_py() or b"").decode()
+        except UnicodeDecodeError:
+            return BadValueError(row, "the JSON document holds text that is not UTF-8")
+    raise AssertionError("the array was found invalid")

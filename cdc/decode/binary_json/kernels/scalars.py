@@ -1,0 +1,260 @@
+"""Single values inside a document, as text. Every function takes ``write``: without it the text is only measured.
+
+Each returns where the next byte of text goes, or -1 for bytes that no server writes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.jit import inlined, njit
+from cdc.binlog.memory import copy_bytes
+from cdc.decode.binary_json.kernels.constants import (
+    TYPE_DATE,
+    TYPE_DATETIME,
+    TYPE_DECIMAL,
+    TYPE_TIME,
+    TYPE_TIMESTAMP,
+)
+from cdc.decode.kernels.decimal_text import put_decimal_text
+from cdc.decode.kernels.scan import i64
+from cdc.decode.kernels.single import decimal_size
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def _escapes() -> Bytes:
+    """For each byte the letter behind the backslash, 0 for a byte that stands for itself, ``u`` for ``\\u00xx``."""
+    table = np.zeros(256, dtype=np.uint8)
+    table[:32] = ord("u")
+    for byte, letter in (("\b", "b"), ("\t", "t"), ("\n", "n"), ("\f", "f"), ("\r", "r"), ('"', '"'), ("\\", "\\")):
+        table[ord(byte)] = ord(letter)
+    return table
+
+
+_ESCAPES = _escapes()
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8).copy()
+_BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8).copy()
+_WORDS = np.frombuffer(b"nulltruefalse", dtype=np.uint8).copy()
+_POWERS = 10 ** np.arange(19, dtype=np.int64)
+_TEN_19 = -8446744073709551616
+"""10**19, as the signed number with the same 64 bits."""
+_HEAD = np.frombuffer(b'"base64:type', dtype=np.uint8).copy()
+_SHORT = 32
+"""Bytes from which on a call that copies is faster than a loop."""
+
+
+@inlined
+def put_word(word: int, out: Bytes, at: int, write: bool) -> int:
+    """null (0), true (1) or false (2)."""
+    if word < 0 or word > 2:
+        return -1
+    size = 5 if word == 2 else 4
+    if write:
+        for i in range(size):
+            out[at + i] = _WORDS[4 * word + i]
+    return at + size
+
+
+@inlined
+def put_digits(value: int, size: int, out: Bytes, at: int, write: bool) -> int:
+    """A number of so many digits, leading zeros included."""
+    if write:
+        for i in range(at + size - 1, at - 1, -1):
+            out[i] = np.uint8(48 + value % 10)
+            value //= 10
+    return at + size
+
+
+@inlined
+def put_unsigned(value: int, out: Bytes, at: int, write: bool) -> int:
+    """The unsigned number that has the same 64 bits."""
+    if value < 0:
+        size = 20 if value >= _TEN_19 else 19
+        if write:
+            tens = (value >> 1 & 0x7FFFFFFFFFFFFFFF) // 5
+            ones = (value & 0xF) - (tens * 10 & 0xF)  # the difference is below ten, so four bits tell it
+            out[at + size - 1] = np.uint8(48 + (ones & 0xF))
+            put_digits(tens, size - 1, out, at, True)
+        return at + size
+    size = 1
+    while size < 19 and value >= _POWERS[size]:
+        size += 1
+    return put_digits(value, size, out, at, write)
+
+
+@inlined
+def put_signed(value: int, out: Bytes, at: int, write: bool) -> int:
+    """A 64-bit number."""
+    if value >= 0:
+        return put_unsigned(value, out, at, write)
+    if write:
+        out[at] = np.uint8(45)
+    return put_unsigned(~value + 1, out, at + 1, write)
+
+
+@inlined
+def put_quoted(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) -> int:
+    """Text in quotes, with what must be escaped escaped."""
+    special = False
+    for i in range(p, p + size):  # without an early end, so that it is compiled into wide instructions
+        special |= (buf[i] < 32) | (buf[i] == 34) | (buf[i] == 92)
+    if not special:
+        if write:
+            out[at] = np.uint8(34)
+            if size < _SHORT:
+                for i in range(size):
+                    out[at + 1 + i] = buf[p + i]
+            else:
+                copy_bytes(out, at + 1, buf, p, size)
+            out[at + 1 + size] = np.uint8(34)
+        return at + size + 2
+    return put_escaped(buf, p, size, out, at, write)
+
+
+@njit
+def put_escaped(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) -> int:
+    """The same, byte by byte."""
+    if write:
+        out[at] = np.uint8(34)
+    at += 1
+    for i in range(p, p + size):
+        byte = buf[i]
+        letter = _ESCAPES[byte]
+        if letter == 0:
+            if write:
+                out[at] = byte
+            at += 1
+            continue
+        if write:
+            out[at] = np.uint8(92)
+            out[at + 1] = letter
+        at += 2
+        if letter == 117:
+            if write:
+                out[at] = np.uint8(48)
+                out[at + 1] = np.uint8(48)
+                out[at + 2] = _HEX[byte >> 4]
+                out[at + 3] = _HEX[byte & 15]
+            at += 4
+    if write:
+        out[at] = np.uint8(34)
+    return at + 1
+
+
+@inlined
+def put_two(value: int, mark: int, out: Bytes, at: int, write: bool) -> int:
+    """Two digits and the character behind them."""
+    if write:
+        out[at] = np.uint8(48 + value // 10)
+        out[at + 1] = np.uint8(48 + value % 10)
+        out[at + 2] = np.uint8(mark)
+    return at + 3
+
+
+@inlined
+def put_clock(hour: int, low: int, out: Bytes, at: int, write: bool) -> int:
+    """``hour`` (at least two digits), and minute, second and fraction from the low bits of a packed time."""
+    minute = low >> 30 & 63
+    second = low >> 24 & 63
+    fraction = low & 0xFFFFFF
+    if minute > 59 or second > 59 or fraction > 999_999:
+        return -1
+    if hour > 99:
+        at = put_digits(hour // 100, 1, out, at, write)
+    at = put_two(hour % 100, 58, out, at, write)
+    at = put_two(minute, 58, out, at, write)
+    at = put_two(second, 46, out, at, write)
+    return put_digits(fraction, 6, out, at, write)
+
+
+@njit
+def put_temporal(kind: int, value: int, out: Bytes, at: int, write: bool) -> int:
+    """A packed DATE, TIME, DATETIME or TIMESTAMP (MySQL's ``my_time.cc``), in quotes."""
+    if write:
+        out[at] = np.uint8(34)
+    at += 1
+    if kind == TYPE_TIME:
+        if value < 0:
+            value = -value
+            if write:
+                out[at] = np.uint8(45)
+            at += 1
+        hour = value >> 36
+        if hour < 0 or hour > 838:
+            return -1
+        at = put_clock(hour, value, out, at, write)
+    else:
+        year_month = value >> 46
+        day = value >> 41 & 31
+        hour = value >> 36 & 31
+        year = year_month // 13
+        if value < 0 or year > 9999 or hour > 23:
+            return -1
+        at = put_digits(year, 4, out, at, write)
+        if write:
+            out[at] = np.uint8(45)
+        at = put_two(year_month % 13, 45, out, at + 1, write)
+        at = put_digits(day, 2, out, at, write)
+        if kind != TYPE_DATE:
+            if write:
+                out[at] = np.uint8(32)
+            at = put_clock(hour, value, out, at + 1, write)
+    if at < 0:
+        return -1
+    if write:
+        out[at] = np.uint8(34)
+    return at + 1
+
+
+@njit
+def put_base64(kind: int, buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) -> int:
+    """``"base64:type252:…"``: lines of 76 characters, the line ends escaped."""
+    lines = (size - 1) // 57 if size > 0 else 0
+    if not write:
+        digits = 3 if kind > 99 else (2 if kind > 9 else 1)
+        return at + _HEAD.shape[0] + digits + 2 + 4 * ((size + 2) // 3) + 2 * lines
+    for i in range(_HEAD.shape[0]):
+        out[at + i] = _HEAD[i]
+    at = put_unsigned(kind, out, at + _HEAD.shape[0], True)
+    out[at] = np.uint8(58)
+    at += 1
+    for i in range(0, size, 3):
+        if i > 0 and i % 57 == 0:
+            out[at] = np.uint8(92)
+            out[at + 1] = np.uint8(110)
+            at += 2
+        left = size - i
+        group = np.int64(buf[p + i]) << 16
+        if left > 1:
+            group |= np.int64(buf[p + i + 1]) << 8
+        if left > 2:
+            group |= np.int64(buf[p + i + 2])
+        out[at] = _BASE64[group >> 18]
+        out[at + 1] = _BASE64[group >> 12 & 63]
+        out[at + 2] = _BASE64[group >> 6 & 63] if left > 1 else np.uint8(61)
+        out[at + 3] = _BASE64[group & 63] if left > 2 else np.uint8(61)
+        at += 4
+    out[at] = np.uint8(34)
+    return at + 1
+
+
+@njit
+def put_opaque(kind: int, buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) -> int:
+    """A value of one of the server's other types, of ``size`` bytes at ``p``."""
+    if kind == TYPE_DECIMAL:
+        if size < 3:
+            return -1
+        precision = np.int64(buf[p])
+        scale = np.int64(buf[p + 1])
+        if precision < 1 or precision > 65 or scale > precision or scale > 30:
+            return -1
+        if size - 2 != decimal_size(precision, scale):
+            return -1
+        return put_decimal_text(buf, p + 2, precision, scale, out, at, write)
+    if kind == TYPE_DATE or kind == TYPE_TIME or kind == TYPE_DATETIME or kind == TYPE_TIMESTAMP:
+        if size != 8:
+            return -1
+        return put_temporal(kind, i64(buf, p), out, at, write)
+    return put_base64(kind, buf, p, size, out, at, write)

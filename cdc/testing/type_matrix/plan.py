@@ -1,0 +1,148 @@
+"""The tables of the matrix for a server: every type and character set that it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pymysql
+
+from cdc.errors import UsageError
+from cdc.testing.type_matrix import numbers, special, temporal, texts
+from cdc.testing.type_matrix.catalog import Catalog
+from cdc.testing.type_matrix.column import Column, Table
+from cdc.testing.type_matrix.texts import Repertoire
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+MAX_COLUMNS = 60
+MAX_ROW_BYTES = 60_000
+"""Of a row without its BLOBs and TEXTs; the servers stop at 65,535."""
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What a family asks of a server to know its limits."""
+
+    catalog: Catalog
+
+    @property
+    def max_scale(self) -> int:
+        return 38 if self.catalog.is_mariadb else 30
+
+    @property
+    def last_timestamp(self) -> str:
+        unsigned = self.catalog.is_mariadb and self.catalog.number >= (11, 5)
+        return "2106-02-07 06:28:15" if unsigned else "2038-01-19 03:14:07"
+
+    @property
+    def is_new_mysql(self) -> bool:
+        return not self.catalog.is_mariadb and self.catalog.number >= (8, 0)
+
+
+def _geometry(name: str) -> Callable[[_Server], list[Column]]:
+    return lambda server: special.geometries(name, with_srid=server.is_new_mysql)
+
+
+_FAMILIES: dict[str, Callable[[_Server], list[Column]]] = {
+    **{name: lambda _, name=name: numbers.integers(name) for name in ("tinyint", "smallint", "mediumint", "int", "bigint")},
+    "decimal": lambda server: numbers.decimals(server.max_scale),
+    "float": lambda _: numbers.floats(),
+    "double": lambda _: numbers.doubles(),
+    "bit": lambda _: numbers.bits(),
+    "year": lambda server: numbers.years(two_digits=server.catalog.is_mariadb),
+    "date": lambda _: temporal.dates(),
+    "datetime": lambda _: temporal.datetimes(),
+    "timestamp": lambda server: temporal.timestamps(server.last_timestamp),
+    "time": lambda _: temporal.times(),
+    "binary": lambda _: special.binaries(),
+    "varbinary": lambda _: special.varbinaries(),
+    **{name: lambda _, name=name: special.blobs(name.upper()) for name in ("tinyblob", "blob", "mediumblob", "longblob")},
+    "json": lambda _: special.json_documents(),
+    **{name: _geometry(name) for name in ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
+                                          "multipolygon", "geometrycollection", "geomcollection")},
+    "vector": lambda server: special.vectors(fixed=server.catalog.is_mariadb),
+    **{name: lambda _, name=name: special.addresses(name) for name in ("uuid", "inet4", "inet6")},
+}  # fmt: skip
+"""Columns for each data type; those of the texts are in ``texts.BY_CHARSET``."""
+
+
+def tables(connection: Connection, catalog: Catalog) -> list[Table]:
+    """All tables for a server. Raises UsageError for a type that the server lists and that has no edge values here."""
+    without = [name for name in catalog.types if name not in _FAMILIES and name not in texts.BY_CHARSET]
+    if without:
+        raise UsageError(
+            f"the server has types without edge values in the matrix: {', '.join(without)}",
+            remedy="Add them to cdc.testing.type_matrix.",
+        )
+    server = _Server(catalog)
+    columns = [column for name in catalog.types if name in _FAMILIES for column in _FAMILIES[name](server)]
+    if "JSON" in catalog.types.get("longtext", ()):
+        columns += special.json_texts()
+    columns += _of_texts(connection, catalog)
+    columns += _of_features(connection, catalog)
+    return _packed([_with_null(column) for column in columns])
+
+
+def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
+    columns = []
+    # CHAR in the character set binary is BINARY, and so on; ENUM and SET stay what they are.
+    charsets = {name: width for name, width in catalog.charsets.items() if name != "binary"}
+    for one in texts.repertoires(connection, charsets):
+        for name in catalog.types:
+            if name in texts.BY_CHARSET:
+                columns += texts.BY_CHARSET[name](one)
+        columns += [replace(column, group=f"longest {column.sql[:4]}") for column in texts.longest(one)]
+    plain = Repertoire("utf8mb4", 4, "abcdé€😀", b"")
+    columns += texts.sizes_of_enum(plain) + texts.sizes_of_set(plain)
+    in_bytes = Repertoire("binary", 1, "abcdefgh", b"")
+    return columns + texts.enums(in_bytes) + texts.sets(in_bytes)
+
+
+def _of_features(connection: Connection, catalog: Catalog) -> list[Column]:
+    """Columns that are no types of their own, where the server knows such columns."""
+    columns = special.odd_names()
+    for found in (special.compressed(), special.generated(), special.invisible()):
+        if accepts(connection, found[0].sql):
+            columns += [replace(column, group=column.group or found[0].row) for column in found]
+    if catalog.is_mariadb:
+        columns += temporal.old_storage()
+    return columns
+
+
+def accepts(connection: Connection, sql: str) -> bool:
+    """Whether a column may be declared so."""
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(f"CREATE TEMPORARY TABLE tried (id INT, other INT, v {sql})")
+        except pymysql.MySQLError:
+            return False
+        cursor.execute("DROP TEMPORARY TABLE tried")
+    return True
+
+
+def _with_null(column: Column) -> Column:
+    return replace(column, values=(*column.values, "NULL")) if column.written else column
+
+
+def _packed(columns: list[Column]) -> list[Table]:
+    """Into few tables: each of one group, columns of about as many values side by side."""
+    found: list[Table] = []
+    for group in dict.fromkeys(column.group for column in columns):
+        mine = sorted((c for c in columns if c.group == group), key=lambda column: len(column.values))
+        part: list[Column] = []
+        used = 0
+        for column in mine:
+            if part and (len(part) == MAX_COLUMNS or used + column.size_bytes > MAX_ROW_BYTES):
+                found.append(_table(len(found), part, group))
+                part, used = [], 0
+            part.append(column)
+            used += column.size_bytes
+        found.append(_table(len(found), part, group))
+    return found
+
+
+def _table(number: int, columns: list[Column], group: str) -> Table:
+    named = tuple(replace(column, name=column.name or f"c{n}") for n, column in enumerate(columns))
+    return Table(f"m{number:02d}", named, group)
