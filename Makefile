@@ -11,13 +11,15 @@ export PYTHONUNBUFFERED := 1
 
 # Kills of capture, apply and driver each, in `make test-kill`; `make test` has two of each.
 KILLS ?= 10
+# Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
+FUZZ_TABLES ?= 10000
 # Further arguments for pytest: make test-unit ARGS='-k lease -x'
 ARGS ?=
 
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill test-soak bench demo lock clean
+.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -53,6 +55,9 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
 		tests/unit/test_crash_bytes.py tests/unit/test_recovery.py \
 		tests/integration/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
+
+test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
+	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/integration/test_decode_fuzz.py -v -s --timeout 14400 $(ARGS)
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)

@@ -18,8 +18,11 @@ def main() -> int:
         if name not in NAMES:
             print(f"there is no benchmark {name!r}; there are: {', '.join(NAMES)}", file=sys.stderr)
             return 2
-    folder = Path(__file__).parent
-    return max(subprocess.run([sys.executable, str(folder / f"{name}.py")], check=False).returncode for name in chosen)
+    root = Path(__file__).parent.parent
+    return max(
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=root, check=False).returncode
+        for name in chosen
+    )
 
 
 if __name__ == "__main__":

@@ -1,24 +1,30 @@
-"""Decoding against mysql-replication, on the same binlog and in the same run.
+"""Decoding against mysql-replication, on the same binlog and in the same run; then tables that are heavy in something.
 
-    python benchmarks/decode.py [--kind mariadb10] [--rows 1000000] [--url mysql://user:password@host:port]
+    python -m benchmarks.decode [--kind mysql9] [--rows 1000000] [--url mysql://user:password@host:port]
 
 A table of eleven columns of mixed types, filled in transactions of 5,000 rows (bulk), then updated row by row in
-transactions of one (small). Ours decodes whole files, framing and the check of every checksum apart; mysql-replication
+transactions of one (small). Ours decodes whole files, framing apart, every checksum verified; mysql-replication
 reads a sample of the stream, since it is slower by two orders of magnitude. All figures are of one core; the median of
 several repeats counts.
+
+The second table tells for a wide one, texts, JSON and updates what they cost and where the time goes (finding events and
+verifying checksums, finding and measuring rows, writing values, conversions, the rest), and how much memory beyond the
+mapped file a process of its own takes at its peak, as a multiple of the row events that make a record batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
@@ -27,12 +33,14 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.decode_tables import BATCH, DB, HEAVY, Heavy
 from cdc.binlog.file import BinlogFile
+from cdc.decode import buffers, cursor, reader
 from cdc.decode.events import Transactions
-from cdc.decode.reader import decode_transactions
+from cdc.decode.reader import TARGET_BYTES, decode_transactions
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
-DB = "towpath_bench_decode"
+ROOT = Path(__file__).parent.parent
 CREATE = f"""CREATE TABLE {DB}.orders (id BIGINT PRIMARY KEY, customer INT NOT NULL,
   status ENUM('new','paid','sent','done') NOT NULL, amount DECIMAL(12,2) NOT NULL, quantity SMALLINT NOT NULL, note VARCHAR(100),
   reference CHAR(12), created DATETIME(3) NOT NULL, changed TIMESTAMP(6) NOT NULL, flag TINYINT NOT NULL, weight DOUBLE NOT NULL)"""
@@ -40,7 +48,6 @@ FILL = f"""INSERT INTO {DB}.orders SELECT %s + n, (n * 7919) %% 2147483647, 1 + 
   IF(n %% 10 = 0, NULL, CONCAT('note é ', n * 104729)), CONCAT('R', LPAD(n, 8, '0')),
   '2024-01-01 00:00:00.123' + INTERVAL n SECOND, '2024-06-01 12:34:56.123456' + INTERVAL n SECOND, n %% 128, n * 0.731
   FROM {DB}.numbers ORDER BY n"""
-BATCH = 5000
 
 
 @dataclass(frozen=True)
@@ -168,39 +175,172 @@ def _median(once: Callable[[], int], expected: int | None, repeats: int) -> floa
     return statistics.median(rates)
 
 
+def heavy_binlog(server: Server, settings: dict[str, object], heavy: Heavy, folder: Path) -> tuple[Path, int]:
+    """Fill (or change) the table, and fetch its binlog file; how many rows that were."""
+    with pymysql.connect(**settings, autocommit=True) as connection, connection.cursor() as cursor:  # type: ignore[call-overload]
+        cursor.execute(f"CREATE TABLE {DB}.{heavy.name} {heavy.create}")
+        name = _new_file(connection)
+        for start in range(0, heavy.rows, BATCH):
+            cursor.execute(f"INSERT INTO {DB}.{heavy.name} {heavy.fill} FROM {DB}.numbers ORDER BY n", (start,))
+        if heavy.change is not None:
+            name = _new_file(connection)
+            cursor.execute(f"UPDATE {DB}.{heavy.name} SET {heavy.change}")
+        _new_file(connection)
+    return _fetch(settings, name, folder), heavy.rows
+
+
+@dataclass
+class Shares:
+    """Seconds of one decoding by step."""
+
+    scan: float = 0.0
+    locate: float = 0.0
+    fill: float = 0.0
+    convert: float = 0.0
+    all: float = 0.0
+
+
+def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, float]:
+    """The median run's shares, and its rows per second and core."""
+    opened = BinlogFile.open(path)
+    transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries).between(0, None)
+    runs = []
+    for _ in range(repeats + 1):  # the first loads or compiles the kernels
+        shares = Shares()
+        with _stopwatches(shares):
+            start = time.process_time()
+            found = sum(b.num_rows for b in decode_transactions(transactions, table=table, images="both"))
+            shares.all = time.process_time() - start
+        if found != rows:
+            raise SystemExit(f"decoded {found} rows of {table} instead of {rows}")
+        runs.append(shares)
+    middle = sorted(runs[1:], key=lambda one: one.all)[repeats // 2]
+    return middle, rows / middle.all
+
+
+@contextmanager
+def _stopwatches(shares: Shares) -> Iterator[None]:
+    """Inside, the decoder's steps add their time to the shares."""
+    places = [(cursor, "scan_events", "scan"), (reader, "locate_rows", "locate"), (buffers, "fill_rows", "fill"),
+              (reader._Decoder, "_converted", "convert"), (reader._Decoder, "_check_text", "convert")]  # fmt: skip
+    before = [getattr(owner, name) for owner, name, _ in places]
+
+    def timed(function: Callable[..., Any], share: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                setattr(shares, share, getattr(shares, share) + time.process_time() - start)
+
+        return call
+
+    for (owner, name, share), function in zip(places, before, strict=True):
+        setattr(owner, name, timed(function, share))
+    try:
+        yield
+    finally:
+        for (owner, name, _), function in zip(places, before, strict=True):
+            setattr(owner, name, function)
+
+
+_PEAK = """
+import sys, threading, time
+from cdc.decode import read
+def anonymous():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
+path, table = sys.argv[1:]
+for batch in read(path, table=table, images="both"):
+    break  # kernels, libraries and the index of transactions are no memory of a batch
+del batch
+peak = before = anonymous()
+done = False
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, anonymous())
+        time.sleep(0.002)
+watcher = threading.Thread(target=watch)
+watcher.start()
+for batch in read(path, table=table, images="both"):
+    pass
+done = True
+watcher.join()
+print(peak - before)
+"""
+
+
+def peak_multiple(path: Path, table: str) -> float:
+    """Memory at the peak of decoding the file, beyond what is there before, in multiples of a batch's row events."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(path), table], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return int(done.stdout) / min(TARGET_BYTES, path.stat().st_size)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", default="mariadb10", help="server to start: mysql9, mariadb10, mariadb11")
+    parser.add_argument("--kind", default="mysql9", help="server to start: mysql9, mariadb10, mariadb11")
     parser.add_argument("--url", help="use this server instead of starting one; it needs binlog_row_metadata=FULL")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--sample", type=int, default=20_000, help="rows that mysql-replication decodes")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    rows = max(BATCH, args.rows // BATCH * BATCH)
     console = Console(width=None if sys.stdout.isatty() else 160)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-")))
+        server = None
         if args.url:
             settings = _settings(args.url)
         else:
             server = stack.enter_context(Server(args.kind))
             settings = {"host": HOST, "port": server.port, "user": USER, "password": PASSWORD}
-        console.print(f"writing {rows:,} rows in transactions of {BATCH:,}, then updating some one by one …")
-        table = Table("binlog", "size", "rows", "framing", "ours, rows/s", "mysql-replication, rows/s", "ratio", "goal")
-        for label, goal, binlog in zip(
-            ("bulk", "small"), (100, 100), make_binlogs(settings, rows, folder), strict=True
-        ):
-            rate, framing_s = ours(binlog, args.repeats)
-            sample = min(args.sample if label == "bulk" else args.sample // 4, binlog.rows)
-            other = theirs(settings, binlog, sample, max(1, args.repeats // 2))
-            size = binlog.path.stat().st_size / 1e6
-            table.add_row(
-                label, f"{size:.0f} MB", f"{binlog.rows:,}", f"{framing_s:.2f} s", f"{rate:,.0f}",
-                f"{other:,.0f} (sample of {sample:,})", f"{rate / other:.0f}", f"≥ {goal}",
-            )  # fmt: skip
-        console.print(table)
+        rows = max(BATCH, args.rows // BATCH * BATCH)
+        console.print(_against_mysql_replication(console, settings, rows, args.sample, args.repeats, folder))
+        if server is not None:
+            console.print(_heavy_tables(console, server, settings, args.repeats, folder))
         with pymysql.connect(**settings) as connection, connection.cursor() as cursor:  # type: ignore[call-overload]
             cursor.execute(f"DROP DATABASE {DB}")
+
+
+def _against_mysql_replication(
+    console: Console, settings: dict[str, object], rows: int, most: int, repeats: int, folder: Path
+) -> Table:
+    console.print(f"writing {rows:,} rows in transactions of {BATCH:,}, then updating some one by one …")
+    table = Table("binlog", "size", "rows", "framing", "ours, rows/s", "mysql-replication, rows/s", "ratio", "goal")
+    binlogs = make_binlogs(settings, rows, folder)
+    for label, goal, binlog in zip(("bulk", "small"), (100, 200), binlogs, strict=True):
+        rate, framing_s = ours(binlog, repeats)
+        sample = min(most if label == "bulk" else most // 4, binlog.rows)
+        other = theirs(settings, binlog, sample, max(1, repeats // 2))
+        size = binlog.path.stat().st_size / 1e6
+        table.add_row(
+            label, f"{size:.0f} MB", f"{binlog.rows:,}", f"{framing_s:.2f} s", f"{rate:,.0f}",
+            f"{other:,.0f} (sample of {sample:,})", f"{rate / other:.0f}", f"≥ {goal}",
+        )  # fmt: skip
+    return table
+
+
+def _heavy_tables(console: Console, server: Server, settings: dict[str, object], repeats: int, folder: Path) -> Table:
+    table = Table("table", "what", "rows", "size", "rows/s", "MB/s", "finding", "measuring", "writing", "converting", "rest",
+                  "memory / batch")  # fmt: skip
+    for heavy in HEAVY:
+        if not heavy.server(server):
+            continue
+        console.print(f"writing {heavy.rows:,} rows of {heavy.what} …")
+        path, rows = heavy_binlog(server, settings, heavy, folder)
+        name = f"{DB}.{heavy.name}"
+        shares, rate = measured(path, name, rows, repeats)
+        size = path.stat().st_size / 1e6
+        steps = (shares.scan, shares.locate, shares.fill, shares.convert)
+        table.add_row(
+            heavy.name, heavy.what, f"{rows:,}", f"{size:.0f} MB", f"{rate:,.0f}", f"{size / shares.all:,.0f}",
+            *(f"{step / shares.all:.0%}" for step in (*steps, shares.all - sum(steps))),
+            f"{peak_multiple(path, name):.1f}",
+        )  # fmt: skip
+        path.unlink()
+    return table
 
 
 if __name__ == "__main__":

@@ -58,6 +58,9 @@ class Schemas(BaseModel):
     version: int = FORMAT_VERSION
     tables: dict[str, TableSchema]
     """By ``db.table``."""
+    unsure: dict[str, int] = {}
+    """Of servers whose table maps name no columns: tables that were read when the source stood at this seq, further on
+    than the stream. Their definition holds if no other DDL statement on them lies before it; capture watches that."""
 
     def save(self, path: Path) -> None:
         """Write the file atomically and durably. Raises StorageError, ConfigError."""

@@ -25,14 +25,21 @@ from cdc.log import get_logger
 from spark_jobs import ddl
 from spark_jobs.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.merge import Job, merge_table
+from spark_jobs.own_columns import (
+    OwnColumns,
+    own_columns_of_layout,
+    own_columns_of_schema,
+    value_policies,
+)
 from spark_jobs.session import TableSessions
 from spark_jobs.tables import (
     Target,
     create,
     evolve,
-    own_columns_of_layout,
-    own_columns_of_schema,
+    record_policies,
+    recorded_policies,
     require_ownership,
+    require_same_policies,
     target,
 )
 
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
     from cdc.binlog.statements import Effect
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
-    from cdc.schemas import Schemas
+    from cdc.schemas import Schemas, TableSchema
     from spark_jobs.delta_log import DeltaState
 
 MAX_PARALLEL = 8
@@ -64,6 +71,10 @@ class Plan:
     effects: list[Effect] = field(default_factory=list)
     tables: tuple[str, ...] = ()
     """Those to look after: with rows, named by the DDL, or not in the lake yet."""
+
+    def known(self, table: str) -> TableSchema | None:
+        """The table as the stored schemas describe it."""
+        return self.schemas.tables.get(table) if self.schemas is not None else None
 
 
 def run(
@@ -90,12 +101,24 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
     check()
     schemas = _schemas(manifest)
     effects = ddl.effects(config, manifest) if manifest.ddl else []
-    found = layouts(manifest.ranges, manifest.tables, schemas)
+    found = layouts(manifest.ranges, manifest.tables, schemas, lambda table: value_policies(config.table_apply(table)))
     tables = [t for t in manifest.tables if t in found or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # A table that is included exists in the lake, even when it is empty.
         tables += [t for t in sorted(schemas.tables) if t not in tables and manifest.wants(t)]
+    for table in tables:
+        target(config, table)  # so that a key that is missing is told before Spark is started
+    if schemas is not None:
+        _tell_of_idle_policies(config, schemas)
     return Plan(config, manifest, check, found, schemas, effects, tuple(tables))
+
+
+def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:
+    """A policy of ``apply.columns`` holds where a table has the column; one that holds nowhere may be misspelt."""
+    there = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    idle = sorted(set(config.apply.columns) - there)
+    if idle and schemas.tables:
+        _log.warning("no table has a column that apply.columns names", columns=", ".join(idle))
 
 
 def _schemas(manifest: Manifest) -> Schemas | None:
@@ -181,36 +204,45 @@ def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult |
     began = time.monotonic()
     with sessions.one() as session:
         made = state is None
-        state = _prepared(plan, session.spark, place, state, layout)
+        own = own_columns_of_layout(layout, place.policies) if layout is not None else None
+        state = _prepared(plan, session.spark, place, state, own)
         if state is None:
             return None
         if not named:
             seconds = round(time.monotonic() - began, 3)
             return TableResult(table=table, delta_version=state.version, seconds=seconds) if made else None
-        result = merge_table(Job(session, place, plan.manifest, layout, plan.check), state)
+        result = merge_table(Job(session, place, plan.manifest, layout, own, plan.known(table), plan.check), state)
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
 
 def _prepared(
-    plan: Plan, spark: SparkSession, place: Target, state: DeltaState | None, layout: TableLayout | None
+    plan: Plan, spark: SparkSession, place: Target, state: DeltaState | None, own: OwnColumns | None
 ) -> DeltaState | None:
-    """The table, existing and with all columns that the batch needs; None where nothing is known of it yet."""
-    known = plan.schemas.tables.get(place.table) if plan.schemas is not None else None
-    own = own_columns_of_layout(layout) if layout is not None else None
+    """The table, existing and with all columns that the batch needs (``own``: those of its rows, where it has any);
+    None where nothing is known of it yet."""
+    known, layout = plan.known(place.table), plan.layouts.get(place.table)
+    names = [column.name for column in layout.columns] if layout is not None else []
+    later = [column.name for column in known.columns] if known is not None else []
+    if names or later:
+        place.policies.require_there([*names, *later, *(recorded_policies(state) if state is not None else ())])
     if state is None:
-        if own is None and known is not None:
-            own = own_columns_of_schema(place.table, known)
-        if own is None:
+        first = own
+        if first is None and known is not None:
+            first = own_columns_of_schema(known, place.policies)
+        if first is None:
             return None
         primary = layout.primary_key if layout is not None else known.primary_key if known is not None else ()
         plan.check()
-        state = create(spark, place, own, place.apply.keys or primary, plan.manifest)
+        state = create(spark, place, first, primary, plan.manifest)
         require_ownership(state, place, plan.manifest)
+    if own is not None:
+        require_same_policies(state, place, own, names)
     added = [e for e in plan.effects if e.kind == "add_column" and e.table == _split(place, e)]
     if added and ddl.add_new_columns(spark, place, state, added, known):
         state = place.state() or state
-    if layout is not None and own is not None and state.applied_seq < plan.manifest.last_seq:
-        state = evolve(spark, place, state, own, known)
+    if own is not None and state.applied_seq < plan.manifest.last_seq:
+        state = record_policies(spark, place, state, own, names)
+        state = evolve(spark, place, state, own, [n for n in map(place.policies.lake_name, later) if n is not None])
     return state
 
 

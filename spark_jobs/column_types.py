@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 
 from cdc.binlog.sql_tokens import word_set
+from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
 from cdc.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
@@ -50,9 +51,13 @@ _DECIMAL = re.compile(r"\((\d+)(?:,(\d+))?\)")
 MAX_PRECISION = 38
 
 
-def spark_type(column: ColumnSchema, table: str) -> t.DataType:
-    """The type that a column has in Delta. Raises UnsupportedTypeError."""
+def spark_type(column: ColumnSchema, table: str, policies: ValuePolicies = DEFAULT_POLICIES) -> t.DataType:
+    """The type that a column is decoded to. Raises UnsupportedTypeError."""
     kind, full = column.data_type.lower(), column.column_type.lower()
+    if full.startswith("tinyint(1)") and policies.tinyint1 == "boolean":
+        return t.BooleanType()
+    if kind == "time" and policies.time == "microseconds":
+        return t.LongType()
     if kind in _SIGNED:
         return (_UNSIGNED if "unsigned" in full or "zerofill" in full else _SIGNED)[kind]
     if kind in ("decimal", "numeric", "fixed"):
@@ -61,7 +66,10 @@ def spark_type(column: ColumnSchema, table: str) -> t.DataType:
         return t.DecimalType(precision, scale) if precision <= MAX_PRECISION else t.StringType()
     if kind == "bit":
         match = _DECIMAL.search(full)
-        return t.DecimalType(20, 0) if match and int(match[1]) == 64 else t.LongType()
+        bits = int(match[1]) if match else 1
+        if bits == 1 and policies.bit1 == "boolean":
+            return t.BooleanType()
+        return t.DecimalType(20, 0) if bits == 64 else t.LongType()
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind in _STRINGS:
@@ -80,6 +88,13 @@ def from_arrow(kind: pa.DataType) -> t.DataType:
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(kind)
+
+
+def to_arrow(kind: t.DataType) -> pa.DataType:
+    """The decoder's Arrow type of a Spark type."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, timezone="UTC")
 
 
 def from_arrow_schema(schema: pa.Schema) -> t.StructType:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from pyspark.sql import types as t
 
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import parse_header, parse_query
 from cdc.binlog.statements import Effect, Statement, classify
 from cdc.decode.reader import open_range
 from cdc.errors import DamagedError, UnsupportedDdlError
-from spark_jobs.column_types import spark_type
-from spark_jobs.tables import WAY_OUT, Target, add_columns
+from spark_jobs.own_columns import own_columns_of_schema
+from spark_jobs.tables import WAY_OUT, Target, add_columns, record_policies, require_same_policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from pyspark.sql import types as t
 
     from cdc.batches.manifest import ByteRange, Manifest
     from cdc.config import DestinationConfig
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from spark_jobs.delta_log import DeltaState
 
 _HEADER_SIZE = 19
+_DROPPED = re.compile(r"DROP (?:COLUMN )?(?:IF EXISTS )?(`.+`|\S+)(?: RESTRICT| CASCADE)?", re.IGNORECASE)
+_MAKES_KEY = re.compile(r"\b(PRIMARY|KEY|SERIAL|AUTO_INCREMENT)\b|…", re.IGNORECASE)
+"""An added column that becomes the key, or a clause too long to tell."""
 _CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
 
 
@@ -54,10 +58,27 @@ def effects(config: DestinationConfig, manifest: Manifest) -> list[Effect]:
                 config.tables.includes(*effect.table) and manifest.wants(".".join(effect.table))
             ):
                 continue
+            effect = _with_policies(config, effect)
             if effect.kind in ("unsupported", "replace"):
                 raise _refusal(sql, effect, manifest)
             result.append(effect)
     return result
+
+
+def _with_policies(config: DestinationConfig, effect: Effect) -> Effect:
+    """What the effect is in the lake: none where a column comes or goes that is dropped there anyway, and an added
+    column that is null there is so in all rows, whatever its default."""
+    if effect.kind != "unsupported" or effect.table is None:
+        return effect
+    columns = config.table_apply(".".join(effect.table)).columns
+    gone = _DROPPED.fullmatch(effect.clause)
+    name = effect.column or (gone[1].strip("`") if gone is not None else "")
+    policy = columns.get(name.lower())
+    if policy is None or policy.kind not in ("drop", "null"):
+        return effect
+    if gone is not None:
+        return replace(effect, kind="none") if policy.kind == "drop" else effect
+    return effect if _MAKES_KEY.search(effect.clause) else replace(effect, kind="add_column")
 
 
 def _refusal(sql: str, effect: Effect, manifest: Manifest) -> UnsupportedDdlError:
@@ -83,27 +104,34 @@ def add_new_columns(
     """
     if known is None:
         return False
-    names = [c.name for c in known.columns]
+    policies = place.policies
     columns = {c.name.lower(): c for c in known.columns}
+    names = [policies.lake_name(c.name) for c in known.columns]
     there = {f.name.lower() for f in state.schema.fields}
+    own = own_columns_of_schema(known, policies)
+    require_same_policies(state, place, own, [c.name for c in known.columns])
     added: list[tuple[t.StructField, str]] = []
+    sources: list[str] = []
     for effect in wanted:
-        name = (effect.column or "").lower()
-        column = columns.get(name)
-        if column is None or name in there:
+        column = columns.get((effect.column or "").lower())
+        field = own.field_of(column.name) if column is not None else None
+        if column is None or field is None or field.name.lower() in there:
             continue
-        if effect.unsure_null and not (column.nullable and (column.default or "NULL").upper() == "NULL"):
+        null = column.nullable and (column.default or "NULL").upper() == "NULL"
+        if effect.unsure_null and not null and policies.column(column.name).kind != "null":
             raise UnsupportedDdlError(
                 f"the new column {column.name} is not null in the rows that were there ({column.column_type}, "
                 f"default {column.default})",
                 place=f"table {place.table}",
                 remedy=WAY_OUT,
             )
-        index = names.index(column.name)
-        before = next((n for n in reversed(names[:index]) if n.lower() in there), None)
+        index = names.index(field.name)
+        before = next((n for n in reversed(names[:index]) if n is not None and n.lower() in there), None)
         where = f" AFTER `{before.replace('`', '``')}`" if before is not None else " FIRST"
-        added.append((t.StructField(column.name, spark_type(column, place.table), True), where))
-        there.add(name)
+        added.append((field, where))
+        sources.append(column.name)
+        there.add(field.name.lower())
     if added:
+        state = record_policies(spark, place, state, own, sources)
         add_columns(spark, place, state, added)
     return bool(added)

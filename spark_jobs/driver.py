@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
 
 _LAST_LINES = 5
+NOTE = "towpath-note: "
+"""Begins a line of a Python worker that is meant for people."""
 log = get_logger(__name__)
 
 
@@ -66,7 +68,10 @@ def _relay(lines: IO[str], last: deque[str]) -> None:
         for line in lines:
             if text := line.strip():
                 last.append(text)
-                log.debug("spark", line=text)
+                if NOTE in text:
+                    log.warning(text.partition(NOTE)[2])
+                else:
+                    log.debug("spark", line=text)
 
 
 def _note_broken_connection(_request: Any, address: Any) -> None:

@@ -12,15 +12,18 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
+from cdc.decode.layout import META_FIELDS
 from cdc.testing.pause import from_environment
 from spark_jobs.column_types import from_arrow_schema, literal, quote
+from spark_jobs.own_columns import OwnColumns
 from spark_jobs.reduce import DELETE, latest, require_keys, with_moved_rows
 from spark_jobs.session import APP_ID, METADATA, VERSION, forget_transaction
 from spark_jobs.tables import BEFORE, OWN_NAMES, Target
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cdc.decode import TableLayout
+    from cdc.schemas import TableSchema
     from spark_jobs.delta_log import DeltaState
     from spark_jobs.session import TableSession
 
@@ -60,6 +64,10 @@ class Job:
     manifest: Manifest
     layout: TableLayout | None
     """None: the batch has no rows of the table (a DDL), and only its position is committed."""
+    own: OwnColumns | None
+    """The layout's columns in the lake."""
+    known: TableSchema | None
+    """The table in the stored schema."""
     check: Callable[[], None]
     """Raises when the batch may not be merged any more."""
 
@@ -71,33 +79,37 @@ def merge_table(job: Job, state: DeltaState) -> TableResult:
     if state.applied_seq >= manifest.last_seq:
         return _result(job, state, Counts(ran=False), began)
     spark = job.session.spark
-    if job.layout is None:
+    if job.layout is None or job.own is None:
         counts = _execute(job, state, empty_statement(job.place))
     elif job.place.apply.mode == "append":
-        changes = _read(job, state.applied_seq, "both")
+        changes = with_variants(_read(job, job.own, state.applied_seq, "both"), job.own.variants)
         view = _view(append_rows(changes, state.schema, state.schema[BEFORE].dataType))
         counts = _execute(job, state, append_statement(job.place, view, state))
         spark.catalog.dropTempView(view)
     else:
-        names = [c.name for c in job.layout.columns]
-        keys = require_keys(table, job.place.apply.keys, job.layout.primary_key, names)
-        if set(keys) == set(job.layout.primary_key):
-            changes = _read(job, state.applied_seq, "after")
-        else:
-            changes = with_moved_rows(_read(job, state.applied_seq, "both"), keys)
-        counts = _upsert(job, state, latest(changes, keys), keys, names)
+        sources = require_keys(
+            table, job.place.apply.keys, job.layout.primary_key, [c.name for c in job.layout.columns]
+        )
+        keys = job.own.keys(sources)
+        is_primary = set(sources) == set(job.layout.primary_key)
+        changes = _read(job, job.own, state.applied_seq, "after" if is_primary else "both")
+        rows = latest(changes if is_primary else with_moved_rows(changes, keys), keys)
+        counts = _upsert(job, state, rows, keys, job.own, nulls=not is_primary)
     return _result(job, job.place.state() or state, counts, began)
 
 
-def _upsert(job: Job, state: DeltaState, rows: DataFrame, keys: Sequence[str], names: Sequence[str]) -> Counts:
+def _upsert(
+    job: Job, state: DeltaState, rows: DataFrame, keys: Sequence[str], own: OwnColumns, *, nulls: bool
+) -> Counts:
+    """``nulls``: keys may be null."""
     spark = job.session.spark
     rows = rows.persist()
     try:
         ranges = key_ranges(rows, keys)
         if ranges is None:
             return _execute(job, state, empty_statement(job.place))
-        view = _view(rows)
-        nulls = set(keys) != set(job.layout.primary_key if job.layout else ())
+        view = _view(with_variants(rows, own.variants))
+        names = [field.name for field in own.fields]
         counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, nulls))
         spark.catalog.dropTempView(view)
         return counts
@@ -105,21 +117,46 @@ def _upsert(job: Job, state: DeltaState, rows: DataFrame, keys: Sequence[str], n
         rows.unpersist()
 
 
-def _read(job: Job, after_seq: int, images: str) -> DataFrame:
-    """The changes of the table after the cut."""
-    assert job.layout is not None
-    ranges = [r.model_dump() for r in job.manifest.ranges]
-    return (
-        job.session.spark.read.format(job.session.source_name)
-        .schema(from_arrow_schema(job.layout.arrow_schema("both" if images == "both" else "after")))
-        .option("ranges", json.dumps(ranges))
+def _read(job: Job, own: OwnColumns | None, after_seq: int, images: Literal["after", "both"]) -> DataFrame:
+    """The changes of the table after the cut, with these columns of its own."""
+    fields = list(from_arrow_schema(pa.schema(META_FIELDS)))
+    if own is not None:
+        fields += own.read_fields
+        if images == "both":
+            fields.append(t.StructField(BEFORE, t.StructType(own.read_fields), True))
+    reader = (
+        job.session.spark.read.format(job.session.source_name(own.policies.key if own is not None else None))
+        .schema(t.StructType(fields))
+        .option("ranges", json.dumps([r.model_dump() for r in job.manifest.ranges]))
         .option("table", job.place.table)
         .option("images", images)
         .option("after_seq", str(after_seq))
         .option("upto_seq", str(job.manifest.last_seq))
         .option("towpath_version", __version__)
-        .load()
     )
+    if job.known is not None:
+        reader = reader.option("schema", job.known.model_dump_json())
+    if own is not None:
+        reader = reader.options(**own.options())
+    return reader.load()
+
+
+def with_variants(rows: DataFrame, variants: frozenset[str]) -> DataFrame:
+    """JSON's text as VARIANT, in these columns and in ``_before``. The last step, since such values have no order, and
+    most of the rows may be gone by then."""
+    if not variants:
+        return rows
+    columns = []
+    for name in rows.columns:
+        column = f.col(quote(name))
+        if name in variants:
+            column = f.parse_json(column)
+        elif name == BEFORE:
+            for inner in sorted(variants):
+                text = f.col(f"{BEFORE}.{quote(inner)}")
+                column = column.withField(quote(inner), f.parse_json(text))
+        columns.append(column.alias(name))
+    return rows.select(*columns)
 
 
 def _view(rows: DataFrame) -> str:
@@ -260,7 +297,7 @@ def _execute(job: Job, state: DeltaState, statement: str) -> Counts:
 def _result(job: Job, state: DeltaState, counts: Counts, began: float) -> TableResult:
     skipped = 0
     if not counts.ran and job.layout is not None:
-        skipped = _read(job, 0, "both").select("_seq").count()
+        skipped = _read(job, None, 0, "both").count()
     version = state.version_of(job.manifest.last_seq)
     return TableResult(
         table=job.place.table,

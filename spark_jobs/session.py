@@ -228,10 +228,17 @@ def forget_transaction(spark: SparkSession) -> None:
 class TableSession:
     """A session of its own for one table at a time: transaction settings belong to the session."""
 
-    def __init__(self, spark: SparkSession, source_name: str) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.source_name = source_name
-        """The name under which this session knows the data source of changes."""
+        self._sources: dict[bytes | None, str] = {}
+
+    def source_name(self, key: bytes | None = None) -> str:
+        """The name under which this session knows the data source of changes that hashes with this key."""
+        from spark_jobs.source import register
+
+        if key not in self._sources:
+            self._sources[key] = register(self.spark, key)
+        return self._sources[key]
 
 
 class TableSessions:
@@ -257,8 +264,6 @@ class TableSessions:
             self._idle.put(session)
 
     def _new(self) -> TableSession:
-        from spark_jobs.source import register
-
         if self._remote is not None:
             from pyspark.sql import SparkSession
 
@@ -267,7 +272,7 @@ class TableSessions:
                 spark.conf.set(key, self._parent.conf.get(key))
         else:
             spark = self._parent.newSession()
-        session = TableSession(spark, register(spark))
+        session = TableSession(spark)
         self._made.append(session)
         return session
 

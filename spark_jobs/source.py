@@ -2,20 +2,23 @@
 
 Options (all text): ``manifest`` (path) or ``ranges`` (JSON ``[{path, offset, length}]``); ``table`` (``db.table``);
 ``after_seq`` and ``upto_seq`` (only changes of transactions after the one, up to the other); ``images`` (``after`` or
-``both``); ``split_bytes``; ``towpath_version`` (the driver's, which executors compare with theirs). The schema is given
-by who reads.
+``both``); ``split_bytes``; ``towpath_version`` (the driver's, which executors compare with theirs); ``schema`` (JSON of
+the :class:`~cdc.schemas.TableSchema`); ``values`` (JSON of the :class:`~cdc.decode.ValuePolicies`); ``columns`` (JSON
+``[{source, digits, name, policy}]``; without it each column is read as it is). The schema is given by who reads, and
+only its columns are decoded. The key for hashing is no option, since options are shown in plans: see :func:`register`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -24,11 +27,16 @@ import cdc.errors
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.errors import CdcError, PermanentError, VersionError
+from spark_jobs.driver import NOTE
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from cdc.decode import DecodeStats, ValuePolicies
+    from cdc.decode.policies import ColumnPolicies
+    from cdc.schemas import TableSchema
 
 SPLIT_BYTES = 24 * 1024 * 1024
 _MARK = "towpath-error:"
@@ -47,20 +55,23 @@ class Piece(InputPartition):
 class TowpathChanges(DataSource):
     """The data source; registered under another name in each session, see :func:`register`."""
 
+    key: ClassVar[bytes | None] = None
+
     @classmethod
     def name(cls) -> str:
         return "towpath_changes"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ChangesReader(dict(self.options), schema)
+        return ChangesReader(dict(self.options), schema, self.key)
 
 
 class ChangesReader(DataSourceReader):
     """Splits ranges into pieces on the driver, decodes a piece in an executor."""
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        self._options = {key.lower(): value for key, value in options.items()}
+    def __init__(self, options: dict[str, str], schema: StructType, key: bytes | None = None) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
         self._schema = schema
+        self._key = key
 
     def partitions(self) -> list[Piece]:
         with _marked_errors():
@@ -70,14 +81,16 @@ class ChangesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches with exactly the columns of the schema."""
-        from cdc.decode import decode_range
+        from cdc.decode import DecodeStats, decode_range
 
         piece = cast(Piece, partition)
         schema = arrow_schema(self._schema)
+        stats = DecodeStats()
         upto = self._options.get("upto_seq")
         images = cast(Literal["after", "both"], self._options.get("images", "after"))
         with _marked_errors():
             self._check_version()
+            policies = column_policies(schema, self._options.get("columns"), self._key)
             for batch in decode_range(
                 piece.path,
                 piece.offset,
@@ -86,8 +99,13 @@ class ChangesReader(DataSourceReader):
                 images=images,
                 after_seq=int(self._options.get("after_seq", "0")),
                 upto_seq=int(upto) if upto is not None else None,
+                columns=policies.sources,
+                schema=_table_schema(self._options.get("schema")),
+                policies=_value_policies(self._options.get("values")),
+                stats=stats,
             ):
-                yield conform(batch, schema, self._options["table"])
+                yield conform(policies.apply(batch), schema, self._options["table"])
+        _tell_of_dates(self._options["table"], piece, stats)
 
     def _check_version(self) -> None:
         driver = self._options.get("towpath_version", __version__)
@@ -122,6 +140,47 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -> ColumnPolicies:
+    """What becomes of the columns that the schema (of Spark) has; ``columns`` is the option of that name."""
+    from cdc.config import ColumnPolicy
+    from cdc.decode.columns import OWN_NAMES
+    from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
+
+    wanted = [field for field in schema if field.name not in OWN_NAMES]
+    known = {} if columns is None else {one["name"]: one for one in json.loads(columns)}
+    found = []
+    for field in wanted:
+        one = known.get(field.name)
+        if one is None:
+            found.append(PolicedColumn(SourceColumn(field.name, field.type), KEEP, field))
+        else:
+            source = SourceColumn(one["source"], field.type, one["digits"])
+            found.append(PolicedColumn(source, ColumnPolicy.model_validate(one["policy"]), field))
+    return ColumnPolicies(tuple(found), key)
+
+
+def _table_schema(option: str | None) -> TableSchema | None:
+    from cdc.schemas import TableSchema
+
+    return None if option is None else TableSchema.model_validate_json(option)
+
+
+def _value_policies(option: str | None) -> ValuePolicies:
+    from cdc.decode import ValuePolicies
+
+    return ValuePolicies(**json.loads(option or "{}"))
+
+
+def _tell_of_dates(table: str, piece: Piece, stats: DecodeStats) -> None:
+    """Zero dates that became null are counted where they are decoded: there is no way back to the driver that works in
+    every kind of session, so each task writes its count to the executor's log."""
+    for column, count in stats.null_dates.items():
+        logging.getLogger(__name__).warning(
+            "%stable %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",
+            NOTE, table, column, count, piece.path, piece.offset, piece.offset + piece.length,
+        )  # fmt: skip
+
+
 def _ranges(options: dict[str, str]) -> tuple[ByteRange, ...]:
     if "ranges" in options:
         return tuple(ByteRange.model_validate(item) for item in json.loads(options["ranges"]))
@@ -146,11 +205,17 @@ def split(ranges: tuple[ByteRange, ...], after_seq: int, size_bytes: int) -> lis
     return pieces
 
 
-def register(spark: SparkSession) -> str:
-    """Make the data source known to a session, under a name that no other session has; returns it."""
+def register(spark: SparkSession, hash_key: bytes | None = None) -> str:
+    """Make the data source known to a session, under a name that no other has; returns it.
+
+    The key goes with the pickled class, of which plans, logs and the user interface show nothing; of options they show
+    the text.
+    """
     unique = f"towpath_changes_{uuid.uuid4().hex}"
 
     class Named(TowpathChanges):
+        key = hash_key
+
         @classmethod
         def name(cls) -> str:
             return unique

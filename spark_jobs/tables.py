@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.errors import IdentityError, TargetError, UnsupportedDdlError, UnsupportedError
+from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
 from cdc.positions import split_seq
 from cdc.targets import GENERATION_PROPERTY, application_id, split_table, table_path
-from spark_jobs.column_types import from_arrow, literal, quote, shown, spark_type
+from spark_jobs.column_types import literal, quote, shown
 from spark_jobs.delta_log import DeltaState, read_state
+from spark_jobs.own_columns import OwnColumns, Policies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
-    from cdc.decode import TableLayout
-    from cdc.schemas import TableSchema
 
 DESTINATION_PROPERTY = "towpath.destination"
 MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
 EPOCH_PROPERTY = "towpath.epoch"
+COLUMNS_PROPERTY = "towpath.columns"
+"""What policies have made of which columns, as JSON: {source's name in lower case: label}."""
 
 BEFORE = "_before"
 _APPEND = (
@@ -64,6 +67,7 @@ class Target:
     path: str
     apply: ApplyConfig
     destination: str
+    policies: Policies
 
     @property
     def sql(self) -> str:
@@ -78,27 +82,11 @@ class Target:
 
 
 def target(config: DestinationConfig, table: str) -> Target:
-    """Where ``db.table`` lies, and what becomes of its changes."""
+    """Where ``db.table`` lies, and what becomes of its changes. Raises ConfigError where the key of hash is missing."""
     db, name = split_table(table)
-    return Target(table, table_path(config.apply.target, db, name), config.table_apply(table), config.name)
-
-
-def own_columns_of_layout(layout: TableLayout) -> list[t.StructField]:
-    """The table's own columns as the decoder delivers them. Raises UnsupportedTypeError."""
-    own = [f for f in layout.arrow_schema("after") if f.name not in OWN_NAMES]
-    return [t.StructField(f.name, from_arrow(f.type), True) for f in own]
-
-
-def own_columns_of_schema(table: str, schema: TableSchema) -> list[t.StructField]:
-    """The table's own columns by ``information_schema``. Raises UnsupportedTypeError, UnsupportedError."""
-    for column in schema.columns:
-        if column.name.lower() in OWN_NAMES:
-            raise UnsupportedError(
-                f"the column {column.name} has a name that Towpath uses itself",
-                place=f"table {table}",
-                remedy="Rename it on the source, or exclude the table.",
-            )
-    return [t.StructField(c.name, spark_type(c, table), True) for c in schema.columns]
+    apply, override = config.table_apply(table), config.tables.overrides.get(table)
+    policies = Policies.of(table, apply, (override.columns or ()) if override is not None else ())
+    return Target(table, table_path(config.apply.target, db, name), apply, config.name, policies)
 
 
 def delta_schema(own: list[t.StructField], mode: str) -> t.StructType:
@@ -109,13 +97,15 @@ def delta_schema(own: list[t.StructField], mode: str) -> t.StructType:
 
 
 def create(
-    spark: SparkSession, place: Target, own: list[t.StructField], keys: tuple[str, ...], manifest: Manifest
+    spark: SparkSession, place: Target, columns: OwnColumns, primary: tuple[str, ...], manifest: Manifest
 ) -> DeltaState:
     """Make the empty Delta table, and return its state; one that another process makes meanwhile will do as well.
 
-    Raises TargetError where that is not possible.
+    Raises TargetError where that is not possible, ConfigError where a policy leaves no key.
     """
-    mode = place.apply.mode
+    mode, own = place.apply.mode, columns.fields
+    # Keys that are not there at all are refused, with better words, once there are rows.
+    keys = () if mode == "append" else columns.keys([k for k in place.apply.keys or primary if columns.has(k)])
     schema = delta_schema(own, mode)
     properties = {
         DESTINATION_PROPERTY: place.destination,
@@ -124,15 +114,17 @@ def create(
         UUID_PROPERTY: manifest.server_uuid,
         EPOCH_PROPERTY: str(manifest.epoch),
     }
+    if columns.labels:
+        properties[COLUMNS_PROPERTY] = _json(columns.labels)
     if any(_NEEDS_MAPPING.search(f.name) for f in own):
         properties["delta.columnMapping.mode"] = "name"
     needed = len(own) + 2 if mode == "append" else max((_index(own, k) + 1 for k in keys), default=0)
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
-    columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
+    listed_columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
     try:
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {place.sql} ({columns}) USING delta TBLPROPERTIES ({listed})")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {place.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")
     except Exception as error:
         state = place.state()
         if state is not None:
@@ -200,19 +192,64 @@ def require_ownership(state: DeltaState, place: Target, manifest: Manifest) -> N
         )
 
 
+def recorded_policies(state: DeltaState) -> dict[str, str]:
+    """What policies have made of the table's columns so far; see :data:`COLUMNS_PROPERTY`."""
+    found: dict[str, str] = json.loads(state.properties.get(COLUMNS_PROPERTY, "{}"))
+    return found
+
+
+def _json(labels: dict[str, str]) -> str:
+    return json.dumps(labels, ensure_ascii=False, sort_keys=True)
+
+
+def require_same_policies(state: DeltaState, place: Target, columns: OwnColumns, names: Iterable[str]) -> None:
+    """Raises TargetError where a column that is in the Delta table, or was left out of it, was treated otherwise than
+    the configuration wants now: its old rows and its new ones would not be of one kind. ``names``: the source's."""
+    recorded = recorded_policies(state)
+    there = {f.name.lower() for f in state.schema.fields}
+    for name in names:
+        was, now = recorded.get(name.lower()), columns.labels.get(name.lower(), "")
+        if was is None:
+            in_lake = {name.lower(), (place.policies.lake_name(name) or name).lower()}
+            was = "" if in_lake & there else now  # a column that is yet to come may be treated in any way
+        if was != now:
+            raise TargetError(
+                f"the column {name} was treated by the policy {was or 'keep'} when the Delta table was made, now the "
+                f"configuration says {now or 'keep'}",
+                place=f"table {place.table} at {place.path}",
+                remedy="Set the policy (columns, types, the key) back, or move the table away to have it made anew.",
+            )
+
+
+def record_policies(
+    spark: SparkSession, place: Target, state: DeltaState, columns: OwnColumns, names: Iterable[str]
+) -> DeltaState:
+    """Keep in the table what becomes of the source's columns of these names, which may be new. Before they are added: a
+    table whose columns are there without that would look as if its policies had changed."""
+    recorded = recorded_policies(state)
+    labels = {name.lower(): columns.labels[name.lower()] for name in names if name.lower() in columns.labels}
+    if labels.items() <= recorded.items():
+        return state
+    text = literal(_json(recorded | labels))
+    spark.sql(f"ALTER TABLE {place.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
+    return place.state() or state
+
+
 def evolve(
-    spark: SparkSession, place: Target, state: DeltaState, own: list[t.StructField], known: TableSchema | None
+    spark: SparkSession, place: Target, state: DeltaState, columns: OwnColumns, later: Iterable[str]
 ) -> DeltaState:
     """Add columns that the source's rows have and the Delta table lacks; they are null in the rows there.
 
-    The stored schema (``known``) may be newer than the batch, and the table may have been made from it: a column that
-    the rows lack and the schema has is still to be added, and a type that is wider than theirs still to be changed, by
-    a DDL statement that will be judged when it comes. Raises UnsupportedDdlError for any other difference.
+    The stored schema, whose columns ``later`` names, may be newer than the batch, and the table may have been made from
+    it: a column that the rows lack and the schema has is still to be added, and a type that is wider than theirs still
+    to be changed, by a DDL statement that will be judged when it comes. Raises UnsupportedDdlError for any other
+    difference.
     """
     there = {f.name.lower(): f for f in state.schema.fields}
     where = f"table {place.table} at {place.path}"
     missing: list[tuple[t.StructField, str]] = []
     previous = ""
+    own = columns.fields
     for column in own:
         found = there.get(column.name.lower())
         if found is None:
@@ -225,10 +262,9 @@ def evolve(
                 remedy=_BY_HAND,
             )
         previous = column.name
-    names = {c.name.lower() for c in own}
-    later = {c.name.lower() for c in known.columns} if known is not None else set[str]()
+    names = {c.name.lower() for c in own} | {name.lower() for name in later}
     for name, old in there.items():
-        if name not in names and old.name not in OWN_NAMES and name not in later:
+        if name not in names and old.name not in OWN_NAMES:
             raise UnsupportedDdlError(
                 f"the Delta table has a column {old.name} that the source's rows lack", place=where, remedy=_BY_HAND
             )

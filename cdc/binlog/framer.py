@@ -38,6 +38,8 @@ class Judgement:
     keep: bool
     ddl: bool = False
     table_mask: int = 0
+    altered: frozenset[str] = frozenset()
+    """Of a DDL that is kept: the captured tables (``db.table``) whose columns it may change."""
 
 
 class Hooks(Protocol):
@@ -362,11 +364,12 @@ class Framer:
         if status == k.PART_IMAGE:
             table = self._names[int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")]
             raise UnsupportedEventError(
-                f"rows of {table} ({kind}) hold only some of its columns: the session that wrote them has "
-                f"binlog_row_image=MINIMAL or NOBLOB",
+                f"rows of {table} ({kind}) hold only some of its columns: the session that wrote them had another "
+                "binlog_row_image than FULL",
                 place=self.where,
                 remedy="Nothing was skipped: what came before is in the store. Set binlog_row_image=FULL for every "
-                "session of the source, and rebuild the table from behind this transaction.",
+                "session of the source; then leave the table out (tables.exclude), or write a new destination that "
+                "starts behind this transaction.",
             )
         text = {
             k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",

@@ -360,7 +360,7 @@ def image_columns(src: npt.NDArray[np.uint8], at: int, have: int, end: int) -> i
     if p + maps * size > stop:
         return NEED_INPUT
     last = (1 << ((columns - 1) & 7) + 1) - 1  # the bits behind the last column mean nothing
-    for k in range(maps):
+    for _ in range(maps):
         for i in range(size - 1):
             if src[p + i] != 255:
                 return PART_IMAGE
@@ -409,6 +409,8 @@ def _start_event(
             value = values[slot]
         if value >= 0 and st[SCAN] == 0:
             whole = image_columns(src, at, have, at + length - crc_size)
+            if whole == PART_IMAGE and have < length and length <= src.shape[0] >> 1:
+                return NEED_INPUT  # all of it fits, and its checksum is to be verified before this is believed
             if whole >= 0:
                 return whole
         _open_statement(st)

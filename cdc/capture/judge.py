@@ -52,7 +52,12 @@ class Judge:
         mask = 0
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)
-        return Judgement(bool(names), ddl=True, table_mask=mask)
+        # A table that no effect is told of, as the new name of a RENAME, may be another one afterwards.
+        harmless = {effect.table for effect in found.effects if effect.kind == "none"}
+        harmless -= {effect.table for effect in found.effects if effect.kind != "none"}
+        kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
+        altered = frozenset() if found.verb.startswith("TRUNCATE") else frozenset(names) - kept
+        return Judgement(bool(names), ddl=True, table_mask=mask, altered=altered)
 
     def _transaction(self, found: Statement, query: QueryEvent, where: str, rows_before: bool) -> bool:
         if found.verb.startswith("XA"):

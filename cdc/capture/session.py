@@ -13,16 +13,14 @@ from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
+from cdc.capture.definitions import Definitions
 from cdc.capture.judge import Judge
 from cdc.capture.start import Start, no_event_there
 from cdc.config import DestinationConfig, StartPosition
-from cdc.errors import CorruptStreamError, UnsupportedError
+from cdc.errors import CdcError, CorruptStreamError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq
-from cdc.schemas import Schemas
-from cdc.source.schemas import read_schemas
 from cdc.source.server import replica_label
 from cdc.source.stream import DumpStream, explain_dump_error
-from cdc.store.layout import schemas_folder
 from cdc.store.relaylog.log import RelayLog
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -52,10 +50,10 @@ class Session:
     ) -> None:
         """Connect. Raises SourceUnavailableError, SourceRefusedError."""
         self._config = config
-        self._control = control
         self._log = log
         self.epoch = start.identity.epoch
         self._judge = Judge(config.tables, log.tables)
+        self._definitions = Definitions(control, config.tables, log, self.epoch, named=start.named)
         self.counters = counters
         self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
         self._view = self._src.data
@@ -66,12 +64,13 @@ class Session:
             out_bytes=_OUT_BYTES,
             place=f"source {config.source.host}:{config.source.port}",
         )
+        self._broken = False  # what comes next cannot become visible
         self._held: list[Numbers] = []  # position rows that wait for something worth an index entry
         self._published_at = time.monotonic()
         self._resume_seq = self._log.last_seq or 0
         self.gtid: str | None = None
         self.time_us = 0
-        self._save_schemas(start.seq)
+        self._definitions.begin(start.seq)
         self._stream = DumpStream(config.source, start.position, replica_label(config))
         self._file = start.position.file
         self._framer.start_file(
@@ -138,6 +137,8 @@ class Session:
         judgement, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
         if ends:
             framer.st[k.TX_BEGIN] = 0
+        if judgement.ddl and judgement.keep:
+            self._definitions.statement(judgement.altered, int(framer.st[k.TX_START]) if in_transaction else None)
         return judgement
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
@@ -169,14 +170,23 @@ class Session:
             self._framer.start_file(rotate.file, rotate.pos, make_seq(self.epoch, number, 0))
 
     def flush(self, framer: Framer) -> None:
-        data = framer.take_output()
-        if len(data):
-            self._log.append(data)
-            self.counters.bytes += len(data)
-        framer.drop_output()
+        if self._broken:
+            return
         rows = framer.take_rows()
-        if len(rows):
-            self._publish(rows)
+        # Before their bytes are in the log, where recovery would find them.
+        try:
+            self._definitions.before(rows)
+        except CdcError:
+            self._broken = True
+            ready = self._definitions.ready
+            end = int(rows[ready, k.R_OFFSET])
+            self._append(framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
+            self._publish(rows[:ready])
+            self._log.cut(end)
+            raise
+        self._append(framer.take_output())
+        framer.drop_output()
+        self._publish(rows)
 
     def roll(self, framer: Framer) -> None:
         offset = self._log.roll(self.epoch, framer.source_pos)
@@ -188,7 +198,14 @@ class Session:
 
     # --- into the store
 
+    def _append(self, data: memoryview) -> None:
+        if len(data):
+            self._log.append(data)
+            self.counters.bytes += len(data)
+
     def _publish(self, rows: Numbers) -> None:
+        if not len(rows):
+            return
         self.time_us = max(self.time_us, int(rows[-1, k.R_TIME]))
         self.gtid = row_gtid(rows[-1]) or self.gtid
         real = rows[:, k.R_LENGTH] > 0
@@ -199,8 +216,6 @@ class Session:
         if count == 0 and time.monotonic() - self._published_at < _POSITIONS_EVERY_S:
             self._held = [_coalesce(self._held)]
             return
-        for row in rows[(rows[:, k.R_FLAGS] & k.FLAG_DDL) != 0]:
-            self._save_schemas(int(row[k.R_SEQ]))
         self._publish_held()
 
     def _publish_held(self) -> None:
@@ -211,16 +226,6 @@ class Session:
         self._published_at = time.monotonic()
         self._log.publish(rows_to_entries(rows, store_time_us=time.time_ns() // 1000))
 
-    def _save_schemas(self, seq: int) -> None:
-        """The definitions of the captured tables as they are at this moment, under the seq from which they hold. Read
-        before the DDL becomes visible; a later DDL may already be in them, which readers allow for."""
-        folder = schemas_folder(self._log.path)
-        schemas = read_schemas(self._control, self._config.tables)
-        known = sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
-        if known and int(known[-1].stem) <= seq and Schemas.load(known[-1]) == schemas:
-            return
-        schemas.save(folder / f"{seq}.json")
-
     def _forget_start(self) -> None:
         """The first place is not kept where the server refuses it, or has no event there: another can then be
         configured."""
@@ -228,7 +233,8 @@ class Session:
             self._held = []
 
     def _abandon(self) -> None:
-        if self._framer.in_transaction:
+        if self._framer.in_transaction and not self._broken:
+            self._definitions.abandon(int(self._framer.st[k.TX_START]))
             self._log.cut(self._framer.abandon_transaction())
 
 

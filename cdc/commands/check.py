@@ -58,17 +58,19 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
                 "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
             )
         )
+    local = check_local.examine(config)
     first_start = False
     try:
         first_start = StoreReader(config.store.path).last_seq() is None
     except CdcError as trouble:
-        findings.append(from_error("store", trouble))
+        if not any(f.subject == "store" and f.level == "error" for f in local):
+            findings.append(from_error("store", trouble))
     try:
         running = config.store.path.is_dir() and is_locked(config.store.path)
         findings += check_source(config, own_capture_running=running, first_start=first_start)
     except CdcError as trouble:
         (unreachable if trouble.retryable else findings).append(from_error("source", trouble))
-    findings += [f for f in check_local.examine(config) if f not in findings]
+    findings += local
     if any(f.level == "error" for f in findings):
         return unreachable + findings, 2
     return unreachable + findings, 1 if unreachable else 0

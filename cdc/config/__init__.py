@@ -2,12 +2,13 @@
 
 Nothing else reads the configuration file. An unknown key, a wrong value, or two values that contradict each
 other raise :class:`~cdc.errors.ConfigError`, which names file, key, value and remedy. A module for each section
-(``tables``, ``source``, ``store`` with ``retain`` and ``standby``, ``meta``, ``apply``), ``destination`` for the
-whole, ``files`` from file to object, ``text`` from a fault to a sentence, ``values`` for kinds of values. May be
-imported by all but the format (``cdc.binlog``) and the store.
+(``tables``, ``source``, ``store`` with ``retain`` and ``standby``, ``meta``, ``apply`` with ``columns``),
+``destination`` for the whole, ``files`` from file to object, ``text`` from a fault to a sentence, ``values`` for kinds
+of values. May be imported by all but the format (``cdc.binlog``) and the store.
 """
 
 from cdc.config.apply import AirflowConfig, ApplyConfig, BatchConfig, SparkConfig
+from cdc.config.columns import ColumnPolicy
 from cdc.config.destination import DestinationConfig
 from cdc.config.files import conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
@@ -23,6 +24,7 @@ __all__ = [
     "ApplyConfig",
     "ApplyOverrides",
     "BatchConfig",
+    "ColumnPolicy",
     "DestinationConfig",
     "DiskConfig",
     "MetaConfig",

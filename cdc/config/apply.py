@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from cdc.config.columns import Columns, Types, ZeroDates
 from cdc.config.values import DurationS, FilledText, Section, WaitS, Whole
 
 
@@ -33,6 +35,16 @@ class ApplyConfig(Section):
     on_truncate: Literal["apply", "ignore", "fail"] = "apply"
     on_drop: Literal["keep", "drop", "fail"] = "keep"
     keys: tuple[str, ...] | None = None
+    zero_dates: ZeroDates = "null"
+    """What becomes of zero, half-zero and impossible dates."""
+    types: Types = Field(default_factory=dict)
+    """Types that become something else than without a policy: ``{tinyint(1): boolean}``."""
+    columns: Columns = Field(default_factory=dict)
+    """Policies by column, in every table that has such a column."""
+    hash_key_env: str | None = None
+    """Name of the environment variable that holds the key of ``hash``."""
+    hash_key_file: Path | None = None
+    """File whose first line is that key; relative to the configuration file."""
 
     @field_validator("mode")
     @classmethod
@@ -40,6 +52,12 @@ class ApplyConfig(Section):
         if mode in ("soft_delete", "scd2"):
             raise ValueError("is not there yet; use upsert or append")
         return mode
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.hash_key_env is not None and self.hash_key_file is not None:
+            raise ValueError("hash_key_env and hash_key_file contradict each other; keep one of them")
+        return self
 
 
 class SparkConfig(Section):

@@ -42,5 +42,8 @@ class DestinationConfig(Section):
         override = self.tables.overrides.get(table)
         if override is None:
             return self.apply
-        given = {k: v for k, v in override.model_dump().items() if v is not None and k in ApplyConfig.model_fields}
+        given = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
+        for key in ("columns", "types"):  # one by one, not as a whole
+            if key in given:
+                given[key] = {**getattr(self.apply, key), **given[key]}
         return self.apply.model_copy(update=given)

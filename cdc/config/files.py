@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from cdc.config.columns import check_policies
 from cdc.config.destination import DestinationConfig
 from cdc.config.text import explain, read_yaml
 from cdc.errors import ConfigError
@@ -80,11 +81,15 @@ def parse(text: str, file: Path) -> DestinationConfig:
     if config.source.password_file is not None:
         source = config.source.model_copy(update={"password_file": _below(file.parent, config.source.password_file)})
         config = config.model_copy(update={"source": source})
+    if config.apply.hash_key_file is not None:
+        apply = config.apply.model_copy(update={"hash_key_file": _below(file.parent, config.apply.hash_key_file)})
+        config = config.model_copy(update={"apply": apply})
     standby = config.store.standby
     if standby.secret_file is not None:
         standby = standby.model_copy(update={"secret_file": _below(file.parent, standby.secret_file)})
         config = config.model_copy(update={"store": config.store.model_copy(update={"standby": standby})})
     _check_places(config, file)
+    check_policies(config, file)
     config._name, config._file = file.stem, file
     return config
 

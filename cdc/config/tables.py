@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cdc.config.columns import Columns, OwnZeroDates, Types
 from cdc.config.values import Section
 from cdc.patterns import is_list
 
@@ -18,7 +19,11 @@ class ApplyOverrides(Section):
     mode: Literal["upsert", "soft_delete", "append", "scd2"] | None = None
     keys: tuple[str, ...] | None = None
     """Columns that identify a row, for tables without a primary key."""
-    columns: dict[str, Literal["hash", "drop", "null"]] | None = None
+    zero_dates: OwnZeroDates = None
+    types: Types | None = None
+    """Added to those of ``apply``."""
+    columns: Columns | None = None
+    """Added to those of ``apply``; every column named here must be in the table."""
     schema_changes: Literal["evolve", "additive", "ignore", "fail"] | None = None
     on_truncate: Literal["apply", "ignore", "fail"] | None = None
     on_drop: Literal["keep", "drop", "fail"] | None = None
@@ -27,8 +32,6 @@ class ApplyOverrides(Section):
     def _there(self) -> Self:
         if self.mode in ("soft_delete", "scd2"):
             raise ValueError(f"mode {self.mode} is not there yet; use upsert or append")
-        if self.columns:
-            raise ValueError("column policies are not there yet; remove the key columns")
         if self.keys == ():
             raise ValueError("keys must name at least one column")
         if self.mode == "append" and self.keys is not None:

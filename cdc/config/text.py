@@ -20,7 +20,7 @@ from cdc.log import hide_password
 _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _LATER = frozenset(
-    {"apply.catalog", "apply.shared", "apply.columns", "apply.zero_dates", "apply.on_unknown_effect"}
+    {"apply.catalog", "apply.shared", "apply.on_unknown_effect"}
     | {"store.buffer_size", "store.buffer_unit_bytes", "store.batch_mode"}
 )
 """Keys that the interface names and that do nothing yet: to accept them silently would be a lie."""

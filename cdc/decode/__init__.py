@@ -5,8 +5,8 @@ network side, Airflow or Spark. It promises that a value arrives as SELECT shows
 decoded is an error with file, position, table and column, never a wrong value, and no byte outside an event is read.
 
 The way of the data: ``events`` finds a table's events (``kernels.scan``), ``columns`` and ``plans`` say what its
-columns are and become, ``reader`` has their rows found and written (``kernels.rows``, ``kernels.fill``, ``buffers``), and the
-conversions of ``charsets``, ``binary_json`` and ``values`` finish what the kernels only copy.
+columns are and become, ``reader`` has their rows found and written (``kernels.rows``, ``kernels.fill``, ``buffers``),
+and the conversions of ``charsets``, ``binary_json`` and ``values`` finish what the kernels only copy.
 """
 
 from cdc.decode.layout import TableLayout

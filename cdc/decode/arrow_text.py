@@ -1,4 +1,4 @@
-"""Between Arrow arrays of raw values and the conversions' kernels: their buffers as NumPy arrays, and texts made of them."""
+"""Between Arrow arrays and the conversions' kernels: raw values as NumPy arrays, and texts made of such."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ def binary_parts(raw: pa.Array) -> BinaryParts:
         at = np.zeros(rows + 1, dtype=np.int32)
     else:
         at = np.frombuffer(offsets, dtype=np.int32, count=rows + 1, offset=4 * raw.offset)
-    empty = data is None or data.size == 0
-    if raw.null_count == 0:
-        nulls = np.zeros(rows, dtype=np.bool_)
-    else:
-        nulls = raw.is_null().to_numpy(zero_copy_only=False)
-    return BinaryParts(np.empty(0, np.uint8) if empty else np.frombuffer(data, dtype=np.uint8), at, nulls)
+    values = np.empty(0, dtype=np.uint8) if data is None or data.size == 0 else np.frombuffer(data, dtype=np.uint8)
+    # Some of Arrow's buffers may be written to and others not: for the compiler these would be different types.
+    at.flags.writeable = values.flags.writeable = False
+    nulls = np.zeros(rows, dtype=np.bool_) if raw.null_count == 0 else raw.is_null().to_numpy(zero_copy_only=False)
+    return BinaryParts(values, at, nulls)
 
 
 class TextBuffers:

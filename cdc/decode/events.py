@@ -14,9 +14,10 @@ from cdc.binlog.constants import CHECKSUM_SIZE, EventType
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.table_map import parse_table_map
 from cdc.decode.binary_json.partial import PartialFault, expand_partial
+from cdc.decode.cursor import Part, ScanCursor
 from cdc.decode.faults import row_fault, scan_fault
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.scan import list_table_maps, scan_events
+from cdc.decode.kernels.scan import list_table_maps
 from cdc.decode.layout import TableLayout
 from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
 from cdc.errors import DamagedError, UsageError
@@ -24,6 +25,7 @@ from cdc.schemas import TableSchema
 
 Longs = npt.NDArray[np.int64]
 _EVENTS_AT_ONCE = 1 << 18
+ALL_TABLES = (1 << 64) - 1
 UPDATE_ROWS, PARTIAL_UPDATE_ROWS = int(EventType.UPDATE_ROWS), int(EventType.PARTIAL_UPDATE_ROWS)
 
 
@@ -51,6 +53,13 @@ class Transactions:
         if upto_seq is not None:
             keep &= entries["seq"] <= np.uint64(upto_seq)
         return Transactions(self.path, self.buf, self.has_checksum, entries if keep.all() else entries[keep])
+
+    def of_tables(self, mask: int) -> Transactions:
+        """Those with one of the bits in their table mask."""
+        if mask == ALL_TABLES:
+            return self
+        entries = self.entries[(self.entries["table_mask"] & np.uint64(mask)) != 0]
+        return Transactions(self.path, self.buf, self.has_checksum, entries)
 
     def bounds(self) -> tuple[Longs, Longs]:
         """Where each begins and ends."""
@@ -147,43 +156,28 @@ def table_events(
     max_bytes: int,
     history: TableHistory = NO_HISTORY,
     policies: ValuePolicies = DEFAULT_POLICIES,
+    part: Part | None = None,
 ) -> Iterator[Events]:
     """The table's row events, in runs of at most about ``max_bytes`` and of one layout each. Partial updates have
-    become whole ones.
+    become whole ones. ``part``: only those in this part of the one transaction.
 
     Raises DamagedError, UnsupportedEventError, and what :meth:`TableLayout.of` raises once rows are found.
     """
     begin, end = transactions.bounds()
     name = name_pattern(table)
-    state = np.zeros(k.SCAN_STATE_SIZE, dtype=np.int64)
-    state[k.SCAN_POS] = -1
-    ids = np.zeros((k.MAX_IDS, 2), dtype=np.int64)
-    maps = np.zeros((k.MAX_LAYOUTS, 2), dtype=np.int64)
+    cursor = ScanCursor(transactions.tail)
+    if part is not None:
+        cursor.go_to(part)
+        end = np.minimum(end, part.stop)
     known: dict[tuple[int, int], TableLayout] = {}
     schema_of = history.at(transactions.entries["seq"])
     room = int(min(_EVENTS_AT_ONCE, max(16, transactions.entries["row_events"].sum())))
     status = k.FULL
     while status == k.FULL:
-        offset, length, kind, tx, ordinal, layout = (np.empty(room, dtype=np.int64) for _ in range(6))
-        status, count = scan_events(
-            transactions.buf,
-            begin,
-            end,
-            transactions.tail,
-            name,
-            state,
-            ids,
-            maps,
-            offset,
-            length,
-            kind,
-            tx,
-            ordinal,
-            layout,
-            max_bytes,
-            np.zeros(16, dtype=np.uint8),
-        )
+        offset, length, kind, tx, ordinal, layout = out = [np.empty(room, dtype=np.int64) for _ in range(6)]
+        status, count = cursor.scan(transactions, begin, end, name, out, max_bytes)
         if status > k.FULL:
+            state = cursor.state
             raise scan_fault(status, transactions.path, int(state[k.SCAN_BAD_POS]), int(state[k.SCAN_BAD_TYPE]), table)
         schema = schema_of[tx[:count]]
         partial = kind[:count] == PARTIAL_UPDATE_ROWS
@@ -193,7 +187,7 @@ def table_events(
                 continue
             key = (int(layout[start]), int(schema[start]))
             if key not in known:
-                known[key] = _layout_at(transactions, maps[key[0]], history.schema(key[1]), policies)
+                known[key] = _layout_at(transactions, cursor.maps[key[0]], history.schema(key[1]), policies)
             cut = slice(start, stop)
             run = Events(
                 known[key], transactions.buf, offset[cut], offset[cut], length[cut], kind[cut], tx[cut], ordinal[cut]

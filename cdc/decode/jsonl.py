@@ -1,30 +1,50 @@
 """Record batches as JSON lines, a column at a time.
 
-Numbers are numbers; DECIMAL (also unsigned BIGINT) is a string, so that no digit is lost; times are ISO 8601 with
-microseconds, with a ``Z`` where they are instants; bytes are hexadecimal. ``_op`` is the word.
+Numbers are numbers; DECIMAL, unsigned BIGINT and BIT(64) are strings, so that no digit is lost. Times are ISO 8601 with
+microseconds, with a ``Z`` where they are instants. Bytes are hexadecimal. A VECTOR is an array of numbers. JSON columns are
+strings that hold the document's text: to nest them would lose digits and the order of keys in most readers. Numbers that
+JSON does not have are the strings ``NaN``, ``Infinity`` and ``-Infinity``. ``_op`` is the word.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from json.encoder import encode_basestring
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.decode.kernels.texts import measure_points, write_points
+
 OPERATIONS = ("delete", "insert", "update")
-_TO_ESCAPE = r'["\\\x00-\x1f]'
+_ROWS_AT_ONCE = 1 << 16
+_SLICE_BYTES = 64 << 20
+_MAX_TEXT_BYTES = 2**31 - 1
+
+_Part = str | pa.Array
+"""A piece of each row's line: the same for all, or an array of strings without nulls."""
+
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
+_DIGITS_IN_64_BITS = 18
 
 
 def to_json_lines(batch: pa.RecordBatch) -> str:
     """One line, with its end, for each row."""
-    if batch.num_rows == 0:
-        return ""
-    text = _object(
-        batch.schema.names,
-        [_op(batch.column(i)) if n == "_op" else _json(batch.column(i)) for i, n in enumerate(batch.schema.names)],
-    )
-    return "\n".join(text.to_pylist()) + "\n"
+    return b"".join(json_lines(batch)).decode()
+
+
+def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview | bytes]:
+    """The same in UTF-8, in pieces of bounded size that may end inside a line."""
+    at = 0
+    while at < batch.num_rows:
+        count = min(_ROWS_AT_ONCE, batch.num_rows - at)
+        # A value's text may be six times as large, and an Arrow array holds 2 GiB of text.
+        while count > 1 and batch.slice(at, count).nbytes > _SLICE_BYTES:
+            count //= 2
+        part = batch.slice(at, count)
+        yield from _single(part) if count == 1 else _joined(_row_parts(part))
+        at += count
 
 
 def with_words(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -34,50 +54,160 @@ def with_words(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(at, pa.field("_op", pa.string()), words)
 
 
-def _op(column: pa.Array) -> pa.Array:
-    return pa.array([json.dumps(word) for word in OPERATIONS]).take(column)
+def _row_parts(batch: pa.RecordBatch) -> list[_Part]:
+    names = batch.schema.names
+    return [*_object(names, [_op(c) if n == "_op" else _json(c) for n, c in zip(names, batch, strict=True)]), "\n"]
 
 
-def _object(names: list[str], values: list[pa.Array]) -> pa.Array:
-    parts: list[pa.Array | pa.Scalar] = []
+def _joined(parts: list[_Part]) -> Iterator[memoryview]:
+    text = _join(parts)
+    offsets = np.frombuffer(text.buffers()[1], dtype=np.int32)[text.offset : text.offset + len(text) + 1]
+    yield memoryview(text.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+
+
+def _single(row: pa.RecordBatch) -> Iterator[memoryview | bytes]:
+    """A row by itself is not joined in memory: its values may be as large as an array can hold."""
+    for part in _row_parts(row):
+        if isinstance(part, str):
+            yield part.encode()
+        else:
+            yield memoryview(part[0].as_buffer())
+
+
+def _join(parts: list[_Part]) -> pa.Array:
+    merged: list[_Part] = []
+    for part in parts:
+        last = merged[-1] if merged else None
+        if isinstance(part, str) and isinstance(last, str):
+            merged[-1] = last + part
+        else:
+            merged.append(part)
+    values = [pa.scalar(part, pa.string()) if isinstance(part, str) else part for part in merged]
+    return values[0] if len(values) == 1 else pc.binary_join_element_wise(*values, pa.scalar(""))
+
+
+def _op(column: pa.Array) -> list[_Part]:
+    return ['"', pa.array(OPERATIONS, pa.string()).take(column), '"']
+
+
+def _object(names: list[str], values: list[list[_Part]]) -> list[_Part]:
+    parts: list[_Part] = []
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
-        parts += [pa.scalar(f"{', ' if i else '{'}{json.dumps(name, ensure_ascii=False)}: "), value]
-    return pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
+        parts += [f"{', ' if i else '{'}{encode_basestring(name)}: ", *value]
+    return [*parts, "}"]
 
 
-def _quoted(text: pa.Array, suffix: str = "") -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar('"'), text, pa.scalar(suffix + '"'), pa.scalar(""))
-
-
-def _json(column: pa.Array) -> pa.Array:
+def _json(column: pa.Array) -> list[_Part]:
     """Each value as JSON text; null as ``null``."""
+    if column.null_count == len(column):
+        return ["null"]
+    parts = _values(column)
+    if column.null_count == 0:
+        return parts
+    return [pc.if_else(column.is_valid(), _join(parts), "null")]
+
+
+def _values(column: pa.Array) -> list[_Part]:
+    """Each value as JSON text; anything, but no null, in a null's place."""
     kind = column.type
     if pa.types.is_struct(kind):
-        fields = [_json(column.field(i)) for i in range(kind.num_fields)]
-        text = _object([kind.field(i).name for i in range(kind.num_fields)], fields)
-        return pc.if_else(pc.is_valid(column), text, "null")
+        names = [kind.field(i).name for i in range(kind.num_fields)]
+        return _object(names, [_json(column.field(i)) for i in range(kind.num_fields)])
     if pa.types.is_string(kind):
-        text = _string(column)
-    elif pa.types.is_binary(kind):
-        text = _quoted(pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string()))
-    elif pa.types.is_decimal(kind):
-        text = _quoted(pa.array([None if v is None else format(v, "f") for v in column.to_pylist()], pa.string()))
-    elif pa.types.is_timestamp(kind):
-        plain = column.view(pa.timestamp("us"))
-        text = _quoted(pc.strftime(plain, format="%Y-%m-%dT%H:%M:%S"), "Z" if kind.tz else "")
-    elif pa.types.is_date(kind):
-        text = _quoted(pc.cast(column, pa.string()))
-    elif pa.types.is_floating(kind):
-        dtype = np.float32 if kind == pa.float32() else np.float64
-        text = pa.array([None if v is None else str(dtype(v)) for v in column.to_pylist()], pa.string())
-    else:
-        text = pc.cast(column, pa.string())
-    return pc.fill_null(text, "null")
+        return ['"', _escaped(column.fill_null("")), '"']
+    if pa.types.is_binary(kind):
+        return ['"', _hexadecimal(column.fill_null(b"")), '"']
+    if pa.types.is_decimal(kind):
+        return ['"', _decimals(column.fill_null(0)), '"']
+    if pa.types.is_timestamp(kind):
+        return ['"', _moments(column), 'Z"' if kind.tz else '"']
+    if pa.types.is_date(kind):
+        return ['"', pc.cast(column.fill_null(pa.scalar(0, pa.int32()).cast(kind)), pa.string()), '"']
+    if pa.types.is_floating(kind):
+        return [_floats(column.fill_null(0.0))]
+    if pa.types.is_list(kind):
+        return ["[", _lists(column), "]"]
+    return [pc.cast(column.fill_null(False if pa.types.is_boolean(kind) else 0), pa.string())]
 
 
-def _string(column: pa.Array) -> pa.Array:
-    if not pc.any(pc.match_substring_regex(column, _TO_ESCAPE), min_count=0).as_py():
-        return _quoted(column)
-    distinct = pc.dictionary_encode(column)
-    escaped = [json.dumps(v, ensure_ascii=False) for v in distinct.dictionary.to_pylist()]
-    return pa.array(escaped, pa.string()).take(distinct.indices)
+def _escaped(text: pa.Array) -> pa.Array:
+    offsets = np.frombuffer(text.buffers()[1], dtype=np.int32)[text.offset : text.offset + len(text) + 1]
+    data = text.buffers()[2]
+    used = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
+    if bool((used < 0x20).any()):
+        distinct = pc.dictionary_encode(text)
+        escaped = [encode_basestring(value)[1:-1] for value in distinct.dictionary.to_pylist()]
+        return pa.array(escaped, pa.string()).take(distinct.indices)
+    if bool((used == ord("\\")).any()):
+        text = pc.replace_substring(text, "\\", "\\\\")
+    if bool((used == ord('"')).any()):
+        text = pc.replace_substring(text, '"', '\\"')
+    return text
+
+
+def _hexadecimal(raw: pa.Array) -> pa.Array:
+    offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    data = raw.buffers()[2]
+    used = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
+    digits = pa.py_buffer(_HEX[used])
+    places = 2 * (offsets.astype(np.int64) - int(offsets[0]))
+    if 2 * len(used) > _MAX_TEXT_BYTES:
+        return pa.Array.from_buffers(pa.large_string(), len(raw), [None, pa.py_buffer(places), digits])
+    return pa.Array.from_buffers(pa.string(), len(raw), [None, pa.py_buffer(places.astype(np.int32)), digits])
+
+
+def _decimals(column: pa.Array) -> pa.Array:
+    """Decimals without exponents, and with all digits after the point."""
+    whole_type = pa.decimal128(38, 0)
+    digits = pa.Array.from_buffers(whole_type, len(column), [None, column.buffers()[1]], offset=column.offset)
+    if column.type.precision <= _DIGITS_IN_64_BITS:  # much quicker
+        halves = np.frombuffer(column.buffers()[1], dtype=np.int64)[2 * column.offset :: 2][: len(column)]
+        digits = pa.array(np.ascontiguousarray(halves))
+    whole = pc.cast(digits, pa.string())
+    if not column.type.scale:
+        return whole
+    at, data = (np.frombuffer(whole.buffers()[i], dtype=kind) for i, kind in ((1, np.int32), (2, np.uint8)))
+    offsets = np.empty(len(whole) + 1, dtype=np.int32)
+    out = np.empty(measure_points(at, data, column.type.scale, offsets), dtype=np.uint8)
+    write_points(at, data, column.type.scale, offsets, out)
+    return pa.Array.from_buffers(pa.string(), len(whole), [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    us = column.view(pa.int64()).fill_null(0)
+    text = pc.cast(us.view(pa.timestamp("us")), pa.string())
+    offsets = np.frombuffer(text.buffers()[1], dtype=np.int32)[: len(text) + 1]
+    width = len("2024-02-29 12:34:56.123456")
+    if int(offsets[-1]) != width * len(text) or bool((np.diff(offsets) != width).any()):
+        return pc.replace_substring(text, " ", "T", max_replacements=1)
+    letters = np.frombuffer(text.buffers()[2], dtype=np.uint8)[: width * len(text)].reshape(len(text), width).copy()
+    letters[:, 10] = ord("T")
+    return pa.Array.from_buffers(pa.string(), len(text), [None, text.buffers()[1], pa.py_buffer(letters)])
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    """The shortest digits that are the same number again."""
+    text = pc.cast(column, pa.string())
+    number = column.to_numpy(zero_copy_only=False)
+    minus = (number == 0) & np.signbit(number)
+    if minus.any():  # many readers take -0 for an integer, which has no sign
+        text = pc.if_else(pa.array(minus), "-0.0", text)
+    finite = pc.is_finite(column)
+    if pc.all(finite).as_py() is not False:
+        return text
+    words = pc.if_else(pc.is_nan(column), '"NaN"', pc.if_else(pc.less(column, 0), '"-Infinity"', '"Infinity"'))
+    return pc.if_else(finite, text, words)
+
+
+def _lists(column: pa.Array) -> pa.Array:
+    """The elements, with commas between."""
+    begin = column.offsets.to_numpy(zero_copy_only=False)
+    values = column.values.slice(int(begin[0]), int(begin[-1] - begin[0]))
+    texts = _join(_json(values)) if len(values) else pa.array([], pa.string())
+    if isinstance(texts, pa.Scalar):
+        texts = pa.repeat(texts, len(values))
+    lists = pa.ListArray.from_arrays(pa.array(begin - begin[0], pa.int32()), texts)
+    return pc.binary_join(lists, ", ")
+
+
+__all__ = ["OPERATIONS", "json_lines", "to_json_lines", "with_words"]

@@ -17,7 +17,8 @@ from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
 from cdc.decode.buffers import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
 from cdc.decode.conversion import BadValueError, Conversion
-from cdc.decode.events import NO_HISTORY, Events, TableHistory, Transactions, range_layouts, table_events
+from cdc.decode.cursor import Part
+from cdc.decode.events import ALL_TABLES, NO_HISTORY, Events, TableHistory, Transactions, range_layouts, table_events
 from cdc.decode.faults import row_fault
 from cdc.decode.gtids import gtid_strings
 from cdc.decode.kernels import constants as k
@@ -62,6 +63,8 @@ def decode_range(
     columns: Sequence[str] | None = None,
     schema: TableSchema | None = None,
     policies: ValuePolicies = DEFAULT_POLICIES,
+    part: Part | None = None,
+    table_mask: int = ALL_TABLES,
     target_bytes: int = TARGET_BYTES,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -77,8 +80,11 @@ def decode_range(
     delete of the old row, with the same ``_seq`` and ``_row``. ``images="both"``: one row for each change, and behind
     the own columns ``_before``, a struct of the old row, null for inserts.
     Only transactions with ``after_seq`` < seq ≤ ``upto_seq`` are read. ``schema`` is the table in
-    ``information_schema`` at that place: it tells what table maps do not (names where the server is MySQL 5.6 or 5.7; MariaDB's UUID, INET and
-    VECTOR).
+    ``information_schema`` at that place: it tells what table maps do not (names where the server is MySQL 5.6 or 5.7;
+    MariaDB's UUID, INET and VECTOR).
+
+    ``part``: only this part of the range's one transaction, see :func:`~cdc.decode.parts.split_transaction`.
+    ``table_mask``: only transactions with one of these bits in their index entry, which says what tables have rows.
 
     Where the table is altered inside the range, later batches have the later schema; :func:`layouts` tells
     beforehand.
@@ -86,12 +92,13 @@ def decode_range(
     not FULL), UsageError, StorageError.
     """
     return decode_transactions(
-        open_range(path, offset, length).between(after_seq, upto_seq),
+        open_range(path, offset, length).between(after_seq, upto_seq).of_tables(table_mask),
         table=table,
         images=images,
         columns=columns,
         history=TableHistory.always(schema),
         policies=policies,
+        part=part,
         target_bytes=target_bytes,
         stats=stats,
     )
@@ -218,6 +225,7 @@ def decode_transactions(
     columns: Sequence[str] | None = None,
     history: TableHistory = NO_HISTORY,
     policies: ValuePolicies = DEFAULT_POLICIES,
+    part: Part | None = None,
     target_bytes: int = TARGET_BYTES,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -228,7 +236,7 @@ def decode_transactions(
         raise UsageError("target_bytes must be at least 1")
     stats = DecodeStats() if stats is None else stats
     decoder: _Decoder | None = None
-    for run in table_events(transactions, table, target_bytes, history, policies):
+    for run in table_events(transactions, table, target_bytes, history, policies, part):
         if decoder is None or decoder.layout is not run.layout:
             decoder = _Decoder(transactions, run.layout, images, columns, stats)
         done = 0

@@ -40,7 +40,7 @@ _VARIABLES = (
     "log_replica_updates",
 )
 _SHORT_RETENTION_S = 24 * 3600
-# Before MySQL 5.6 and MariaDB 10.1 there is no binlog_row_image to tell that rows are whole, and times have no fractions.
+# Older ones have no binlog_row_image, which tells that rows are whole, and other formats that are not known here.
 _OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
 
 log = get_logger(__name__)
@@ -80,7 +80,7 @@ def examine(
     """All findings over an open connection. After one that makes the others pointless the rest is left out."""
     info = describe(conn)
     found = [ok("source", f"{info.product} at {place_of(config.source)}")]
-    found += _kind(config, info)
+    found += check_kind(config, info)
     if any(f.level == "error" for f in found):
         return found
     values = variables(conn, _VARIABLES)
@@ -136,7 +136,8 @@ def check_start(source: SourceConfig, info: ServerInfo) -> Finding | None:
     )
 
 
-def _kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
+def check_kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
+    """Is it the kind of server that the URL names, and not too old?"""
     if info.flavor != config.source.flavor:
         yield error(
             "source: url",
@@ -150,6 +151,12 @@ def _kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
             "source: version",
             f"{info.product} is too old: its binlog lacks what later versions write",
             f"Capture a server of {name} or later.",
+        )
+    elif info.flavor == "mariadb" and info.version_info < (10, 5):
+        yield warning(
+            "source: version",
+            f"{info.product} is older than what Towpath is tested with (10.11)",
+            "It is read like later versions without metadata; compare some tables before you rely on it.",
         )
 
 

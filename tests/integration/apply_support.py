@@ -27,7 +27,15 @@ class Loop:
     """MySQL → store → Delta, step by step. Everything since its making is captured."""
 
     def __init__(
-        self, folder: Path, server: Server, db: str, *, overrides: str = "", spark: str = LOCAL, name: str = "shop"
+        self,
+        folder: Path,
+        server: Server,
+        db: str,
+        *,
+        overrides: str = "",
+        apply: str = "",
+        spark: str = LOCAL,
+        name: str = "shop",
     ) -> None:
         self.server, self.db = server, db
         server.execute("FLUSH BINARY LOGS")
@@ -41,7 +49,7 @@ class Loop:
             f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
             f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {{file: {newest}, pos: 4}}}}\n"
             f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}}}\n"
-            f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake}}\n"
+            f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake{apply and ', '}{apply}}}\n"
             f"batch: {{max_wait_s: 0}}\nspark: {spark}\n",
             encoding="utf-8",
         )

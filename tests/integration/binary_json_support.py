@@ -34,7 +34,7 @@ def _files(cursor: pymysql.cursors.Cursor) -> list[str]:
 
 
 def row_events(opened: BinlogFile, kinds: set[int], table: str) -> list[tuple[int, int]]:
-    """Position and length of the row events of some types, of the table ``db.table``."""
+    """Position and length of the row events (19: the table maps) of some types, of the table ``db.table``."""
     found = []
     db, _, name = table.encode().partition(b".")
     wanted = bytes([len(db)]) + db + b"\0" + bytes([len(name)]) + name + b"\0"
@@ -47,7 +47,7 @@ def row_events(opened: BinlogFile, kinds: set[int], table: str) -> list[tuple[in
             table_id = opened.buf[pos + 19 : pos + 25].tobytes()
             if kind == 19:
                 ids[table_id] = opened.buf[pos + 27 : pos + 27 + len(wanted)].tobytes() == wanted
-            elif kind in kinds and ids.get(table_id):
+            if kind in kinds and ids.get(table_id):
                 found.append((pos, length))
             pos += length
     return found

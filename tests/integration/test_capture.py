@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from cdc.binlog.constants import ROW_EVENTS
+from cdc.binlog.constants import ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.file import BinlogFile
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
@@ -221,21 +221,43 @@ def test_a_killed_connection_is_made_anew(server: Server, db: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("statements", "words"),
     [
-        (["XA START 'x'", "INSERT INTO {db}.t VALUES (7)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"], "XA"),
-        (["SET SESSION binlog_format = STATEMENT", "INSERT INTO {db}.t VALUES (8)"], "INSERT INTO"),
+        (["XA START 'x'", "INSERT INTO {db}.t (id) VALUES (7)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"], "XA"),
+        (["SET SESSION binlog_format = STATEMENT", "INSERT INTO {db}.t (id) VALUES (8)"], "INSERT INTO"),
+        (["SET SESSION binlog_row_image = MINIMAL", "DELETE FROM {db}.t"], r"rows of \S+\.t \(DELETE_ROWS.* FULL"),
+        (["SET SESSION binlog_row_image = NOBLOB", "UPDATE {db}.t SET id = 9"], r"rows of \S+\.t \(UPDATE_ROWS.* FULL"),
     ],
 )
 def test_what_cannot_be_captured_stops_with_a_sentence(
     server: Server, db: str, tmp_path: Path, statements: list[str], words: str
 ) -> None:
     start = position(server)
-    server.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)", f"INSERT INTO {db}.t VALUES (1)")
+    server.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v TEXT)", f"INSERT INTO {db}.t (id) VALUES (1)")
     server.execute(*[s.format(db=db) for s in statements])
     config = configure(tmp_path, server, db, start=start)
     for _ in range(2):  # and stays where it is
         with pytest.raises(UnsupportedEventError, match=words):
             Capture(config).run(until_current=True)
         assert StoreReader(config.store.path).totals().transactions == 2
+
+
+def test_partial_updates_are_kept(mysql9: Server, database: Database, tmp_path: Path) -> None:
+    """Of a statement that changes a captured table and another, in that order: its end is marked on what is kept."""
+    db = database(mysql9)
+    value = "JSON_OBJECT('a', 1, 'b', REPEAT('x', 100))"
+    tables = [f"{db}.t", f"{db}.z"]
+    mysql9.execute(*[f"CREATE TABLE {name} (id INT PRIMARY KEY, d JSON)" for name in tables])
+    mysql9.execute(*[f"INSERT INTO {name} VALUES (1, {value})" for name in tables])
+    start = position(mysql9)
+    mysql9.execute(
+        "SET SESSION binlog_row_value_options = PARTIAL_JSON",
+        f"UPDATE {db}.t JOIN {db}.z USING (id) SET t.d = JSON_SET(t.d, '$.a', 2), z.d = JSON_SET(z.d, '$.a', 2)",
+    )
+    config = configure(tmp_path, mysql9, db, start=start, tables="t")
+    assert Capture(config).run(until_current=True).transactions == 1
+    [event] = events_of(config.store.path)
+    assert event[4] == EventType.PARTIAL_UPDATE_ROWS and event[25] & ROWS_STMT_END
+    found = StoreReader(config.store.path).select(0, Limits())
+    assert found is not None and (found.row_events, found.tables) == (1, (f"{db}.t",))
 
 
 def test_statements_on_other_tables_pass(server: Server, db: str, tmp_path: Path) -> None:

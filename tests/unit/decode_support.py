@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,15 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
-from cdc.decode import buffers, events, layout, reader
-from cdc.decode.events import Transactions
-from cdc.decode.kernels import fill, rows, scan, single
+from cdc.decode.events import TableHistory, Transactions
 from cdc.decode.reader import decode_transactions
+from cdc.schemas import Schemas
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS = ("mysql9", "mariadb10", "mariadb11")
 TABLE = "shop.every"
-KERNELS = (scan, single, rows, fill)
+TYPED_KINDS = ("mysql9", "mysql56", "mariadb10", "mariadb11")
+TYPED_TABLES = [("mysql9", "kinds"), ("mysql56", "kinds")] + [
+    (kind, table) for kind in ("mariadb10", "mariadb11") for table in ("kinds", "old")
+]
+"""The golden tables with every type."""
 DECODABLE = [
     "i8",
     "u8",
@@ -69,6 +74,34 @@ def batches(transactions: Transactions, **options: Any) -> Iterator[pa.RecordBat
     return decode_transactions(transactions, table=TABLE, **{"columns": DECODABLE, **options})
 
 
+@cache
+def typed(kind: str) -> Transactions:
+    """The transactions of a golden file with every type."""
+    opened = BinlogFile.open(GOLDEN / f"decode-types-{kind}-v1.binlog")
+    assert opened.damage is None
+    return Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries).between(0, None)
+
+
+@cache
+def schemas_of(kind: str) -> Schemas:
+    """The tables of that file in ``information_schema``."""
+    return Schemas.load(GOLDEN / f"decode-types-{kind}-v1.schemas.json")
+
+
+@cache
+def shown_values(kind: str) -> Any:
+    """What SELECT showed of these tables after each step, as JSON lines have it."""
+    return json.loads((GOLDEN / f"decode-types-{kind}-v1.values.json").read_text())
+
+
+def decode_typed(
+    transactions: Transactions, kind: str, table: str = "kinds", **options: Any
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a golden table with every type."""
+    history = TableHistory.always(schemas_of(kind).tables[f"shop.{table}"])
+    return decode_transactions(transactions, table=f"shop.{table}", **{"history": history, **options})
+
+
 def find_events(transactions: Transactions, kinds: set[int]) -> Iterator[tuple[int, int]]:
     """Position and length of the events of some types."""
     for entry in transactions.entries:
@@ -96,12 +129,12 @@ def changed(transactions: Transactions, change: Callable[[np.ndarray[Any, np.dty
 def uncompiled() -> Iterator[None]:
     """Inside, the decoder's kernels run as plain Python."""
     before: list[tuple[Any, str, Any]] = []
-    for module in (*KERNELS, buffers, events, layout, reader):
+    for module in [module for name, module in sys.modules.items() if name.startswith("cdc.decode.")]:
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func") and value.__module__.startswith("cdc.decode."):
                 before.append((module, name, value))
                 setattr(module, name, value.py_func)
-    assert len(before) > 30
+    assert len(before) > 60
     try:
         with np.errstate(over="ignore"):  # hashes wrap on purpose
             yield

@@ -113,4 +113,4 @@ def test_text_in_an_unknown_collation_is_named() -> None:
 def test_latin1_is_cp1252_without_holes() -> None:
     assert decode_text(b"\x80\x81\x8d\x8f\x90\x9d\x9f\xe9", "latin1") == "€\x81\x8d\x8f\x90\x9d\u0178é"
     with pytest.raises(LookupError):
-        decode_text(b"a", "sjis")
+        decode_text(b"a", "ebcdic")

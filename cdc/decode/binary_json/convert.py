@@ -49,7 +49,17 @@ def documents(raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     bits = np.empty(size // 8 + 1, dtype=np.int64)
     partial = np.zeros(rows, dtype=np.bool_)
     err = np.zeros(k.ERR_SIZE, dtype=np.int64)
-    total, doubles = measure_documents(parts.data, parts.offsets, parts.nulls, stack, bits, partial, err)
+    total, doubles = measure_documents(
+        parts.data,
+        parts.offsets,
+        parts.nulls,
+        stack,
+        bits,
+        partial,
+        np.empty(0, dtype=np.int32),
+        np.empty(0, dtype=np.uint8),
+        err,
+    )
     if total < 0:
         raise _bad(err)
     at, text = double_texts(bits[:doubles].view(np.float64))
@@ -76,23 +86,15 @@ def double_texts(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32
     if len(doubles) == 0:
         return at, np.empty(0, dtype=np.uint8)
     # Arrow finds the shortest digits; its layout is another one.
-    _, offsets, data = pa.array(doubles).cast(pa.string()).buffers()
+    shortest = binary_parts(pa.array(doubles).cast(pa.string()).cast(pa.binary()))
     out = np.empty(MAX_DOUBLE_BYTES * len(doubles), dtype=np.uint8)
-    put_doubles(
-        np.frombuffer(offsets, dtype=np.int32, count=len(doubles) + 1),
-        np.frombuffer(data, dtype=np.uint8),
-        np.empty(400, dtype=np.uint8),
-        at,
-        out,
-    )
+    put_doubles(shortest.offsets, shortest.data, np.empty(400, dtype=np.uint8), at, out)
     return at, out
 
 
 def _bad(err: npt.NDArray[np.int64]) -> BadValueError:
     what = _WHAT[int(err[k.ERR_CODE])]
-    return BadValueError(
-        int(err[k.ERR_ROW]), f"the JSON document is damaged at its byte {int(err[k.ERR_POS])}: {what}"
-    )
+    return BadValueError(int(err[k.ERR_ROW]), f"the JSON document is damaged at its byte {int(err[k.ERR_POS])}: {what}")
 
 
 def _not_utf8(texts: pa.Array) -> BadValueError:

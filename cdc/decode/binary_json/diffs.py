@@ -63,10 +63,9 @@ def apply_partial(raw: pa.Array, rows: Sequence[int] | Any, to_texts: ToTexts) -
                 _apply(document, operation, legs, value)
         except _Rejected as error:
             raise BadValueError(int(row), f"the partial update does not fit its JSON document: {error}") from None
-        result = "".join(_print(document))
         if not _depth_ok(document):
             raise BadValueError(int(row), f"the JSON document is nested more than {k.MAX_DEPTH} deep after its update")
-        results.append(result)
+        results.append("".join(_print(document)))
     return pa.array(results, pa.string())
 
 
@@ -207,7 +206,7 @@ def _print(node: Any) -> Iterable[str]:
 def _depth_ok(node: Any) -> bool:
     """Whether arrays and objects are nested no deeper than the server allows."""
     level = [node]
-    for _ in range(k.MAX_DEPTH + 1):
+    for _ in range(k.MAX_DEPTH):
         inside: list[Any] = []
         for one in level:
             if isinstance(one, dict):

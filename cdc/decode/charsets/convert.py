@@ -69,31 +69,21 @@ def _convert(array: pa.Array, charset: str) -> pa.Array:
     # The bitmap is kept as it is, from the byte on in which it begins; so a few texts go before the first.
     ahead = array.offset % 8
     starts = np.zeros(ahead + len(array) + 1, dtype=np.int32)
+    out = np.empty(kernels.GROWTH * (last - first) + kernels.SLACK, dtype=np.uint8)
     if charset in SINGLE_BYTE:
-        entries = single_entries(charset)
-        size = kernels.measure_single(data, offsets, entries, starts[ahead:])
-        out = _output(size, charset)
-        kernels.write_single(data, first, last, entries, out)
+        size = kernels.convert_single(data, offsets, single_entries(charset), starts[ahead:], out)
     elif charset in MULTI_BYTE:
         made = tables(charset)
-        size = kernels.measure_multi(data, offsets, made.pairs, made.triples, made.quads, starts[ahead:])
-        out = _output(size, charset)
-        kernels.write_multi(data, offsets, made.pairs, made.triples, made.quads, out)
+        size = kernels.convert_multi(data, offsets, made.pairs, made.triples, made.quads, starts[ahead:], out)
     else:
-        kind = _KINDS[charset]
-        size = kernels.measure_wide(data, offsets, kind, starts[ahead:])
-        out = _output(size, charset)
-        kernels.write_wide(data, offsets, kind, out)
-    if validity is not None:
-        validity = validity.slice(array.offset // 8)
-    buffers = [validity, pa.py_buffer(starts), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.string(), len(array), buffers, array.null_count, ahead)
-
-
-def _output(size: int, charset: str) -> npt.NDArray[np.uint8]:
+        size = kernels.convert_wide(data, offsets, _KINDS[charset], starts[ahead:], out)
     if size > MAX_ARRAY_BYTES:
         raise UnsupportedError(
             f"the texts of a column in {charset} have {size} bytes in UTF-8, more than the 2 GiB of an Arrow array",
             remedy="Decode it in smaller batches.",
         )
-    return np.empty(size + kernels.SLACK, dtype=np.uint8)
+    out.resize(size, refcheck=False)
+    if validity is not None:
+        validity = validity.slice(array.offset // 8)
+    buffers = [validity, pa.py_buffer(starts), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.string(), len(array), buffers, array.null_count, ahead)

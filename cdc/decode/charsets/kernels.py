@@ -1,9 +1,10 @@
-"""The compiled passes from the servers' character sets to UTF-8: measure, then write.
+"""The compiled loops from the servers' character sets to UTF-8.
 
-All take the texts as Arrow has them: bytes, and offsets of which a text and the next one begin. ``measure_…`` notes
-where each text begins in UTF-8 and returns the size of all; where that is more than an Arrow array can hold, the
-offsets have wrapped around and mean nothing. ``write_…`` needs an output of that size and :data:`SLACK` bytes more,
-since it stores four bytes at a time. Tables are those of ``single_byte`` and ``multi_byte``.
+All take the texts as Arrow has them: bytes, and offsets at which a text and the next one begin. They write the UTF-8
+and where each text begins in it, and return the size of all; where that is more than an Arrow array can hold, the
+beginnings have wrapped around and mean nothing. The output needs :data:`GROWTH` times as many bytes as the input, and
+:data:`SLACK` more, since four bytes are stored at a time. There is no pass that measures: it takes as long as the
+conversion, while memory that nobody writes to costs nothing. Tables are those of ``single_byte`` and ``multi_byte``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 Entries = npt.NDArray[np.uint32]
 
+Place = np.uint64
+"""Indices are unsigned: Numba asks of others whether they are negative and count from the end; that is most of the work
+of such small steps."""
+
+GROWTH = 3
+"""No character has more than three times as many bytes in UTF-8 as before."""
 SLACK = 4
 
 UCS2 = 0
@@ -26,29 +33,24 @@ UTF32 = 3
 
 _QUESTION = 0x3F
 _MEANINGLESS = _QUESTION | 1 << 24 | 1 << 28
+_TWO_TO_THREE = 2 << 4 | 3
 _GB18030_ABOVE = 189000
 
 
 @inlined
 def put_word(out: Bytes, at: int, word: int) -> None:
-    """Four bytes, the lowest first."""
-    out[at] = np.uint8(word & 0xFF)
-    out[at + 1] = np.uint8(word >> 8 & 0xFF)
-    out[at + 2] = np.uint8(word >> 16 & 0xFF)
-    out[at + 3] = np.uint8(word >> 24 & 0xFF)
-
-
-@inlined
-def utf8_size(code: int) -> int:
-    """How many bytes a code point has in UTF-8."""
-    return 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
+    """Four bytes, the lowest first; they become one store."""
+    out[Place(at)] = np.uint8(word & 0xFF)
+    out[Place(at + 1)] = np.uint8(word >> 8 & 0xFF)
+    out[Place(at + 2)] = np.uint8(word >> 16 & 0xFF)
+    out[Place(at + 3)] = np.uint8(word >> 24 & 0xFF)
 
 
 @inlined
 def put_utf8(out: Bytes, at: int, code: int) -> int:
     """Write a code point, and up to three bytes of nothing after it; where the next one begins."""
     if code < 0x80:
-        out[at] = code
+        out[Place(at)] = code
         return at + 1
     if code < 0x800:
         put_word(out, at, 0x80C0 | code >> 6 | (code & 0x3F) << 8)
@@ -65,25 +67,16 @@ def put_utf8(out: Bytes, at: int, code: int) -> int:
 
 
 @njit
-def measure_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offsets) -> int:
+def convert_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offsets, out: Bytes) -> int:
     """``entries``: (256,)."""
-    total = np.int64(0)
-    for row in range(offsets.shape[0] - 1):
-        starts[row] = total
-        for p in range(offsets[row], offsets[row + 1]):
-            total += np.int64(entries[data[p]] >> np.uint32(24) & np.uint32(15))
-    starts[offsets.shape[0] - 1] = total
-    return total
-
-
-@njit
-def write_single(data: Bytes, first: int, last: int, entries: Entries, out: Bytes) -> int:
-    """Write the bytes from ``first`` to before ``last``, of whatever texts; returns how many were written."""
     at = np.int64(0)
-    for p in range(first, last):
-        found = np.int64(entries[data[p]])
-        put_word(out, at, found)
-        at += found >> 24 & 15
+    for row in range(offsets.shape[0] - 1):
+        starts[row] = at
+        for p in range(offsets[row], offsets[row + 1]):
+            found = np.int64(entries[Place(data[Place(p)])])
+            put_word(out, at, found)
+            at += found >> 24 & 15
+    starts[offsets.shape[0] - 1] = at
     return at
 
 
@@ -94,21 +87,21 @@ def write_single(data: Bytes, first: int, last: int, entries: Entries, out: Byte
 def next_multi(data: Bytes, p: int, end: int, pairs: Entries, triples: Entries, quads: Entries) -> int:
     """The entry of the character at ``p``; for a four-byte sequence the code point, negative. Looks at no byte from
     ``end`` on: a sequence that is cut there has no meaning."""
-    after = np.int64(data[p + 1]) if p + 1 < end else 0
-    found = np.int64(pairs[np.int64(data[p]) << 8 | after])
+    after = np.int64(data[Place(p + 1)]) if p + 1 < end else 0
+    found = np.int64(pairs[Place(np.int64(data[Place(p)]) << 8 | after)])
     if found != 0:
         return found
     if triples.shape[0] != 0:
         if p + 2 < end:
-            return np.int64(triples[np.int64(data[p + 1]) << 8 | np.int64(data[p + 2])])
+            return np.int64(triples[Place(np.int64(data[Place(p + 1)]) << 8 | np.int64(data[Place(p + 2)]))])
         return _MEANINGLESS
     if p + 3 < end and quads.shape[0] != 0:
-        c = np.int64(data[p + 2]) - 0x81
-        d = np.int64(data[p + 3]) - 0x30
+        c = np.int64(data[Place(p + 2)]) - 0x81
+        d = np.int64(data[Place(p + 3)]) - 0x30
         if 0 <= c < 126 and 0 <= d < 10:
-            number = (np.int64(data[p]) - 0x81) * 12600 + (after - 0x30) * 1260 + c * 10 + d
+            number = (np.int64(data[Place(p)]) - 0x81) * 12600 + (after - 0x30) * 1260 + c * 10 + d
             if number < quads.shape[0]:
-                return -np.int64(quads[number])
+                return -np.int64(quads[Place(number)])
             if _GB18030_ABOVE <= number < _GB18030_ABOVE + 0x100000:
                 return -(number - _GB18030_ABOVE + 0x10000)
             return -_QUESTION
@@ -116,52 +109,34 @@ def next_multi(data: Bytes, p: int, end: int, pairs: Entries, triples: Entries, 
 
 
 @njit
-def measure_multi(
-    data: Bytes, offsets: Offsets, pairs: Entries, triples: Entries, quads: Entries, starts: Offsets
+def convert_multi(
+    data: Bytes, offsets: Offsets, pairs: Entries, triples: Entries, quads: Entries, starts: Offsets, out: Bytes
 ) -> int:
     """For the tables see :class:`~cdc.decode.charsets.multi_byte.MultiByteTables`."""
-    total = np.int64(0)
-    for row in range(offsets.shape[0] - 1):
-        starts[row] = total
-        p = np.int64(offsets[row])
-        end = np.int64(offsets[row + 1])
-        while p < end:
-            if data[p] < 0x80:
-                p += 1
-                total += 1
-                continue
-            found = next_multi(data, p, end, pairs, triples, quads)
-            if found < 0:
-                p += 4
-                total += utf8_size(-found)
-            else:
-                p += found >> 28
-                total += found >> 24 & 15
-    starts[offsets.shape[0] - 1] = total
-    return total
-
-
-@njit
-def write_multi(data: Bytes, offsets: Offsets, pairs: Entries, triples: Entries, quads: Entries, out: Bytes) -> int:
-    """Returns how many bytes were written."""
     at = np.int64(0)
     for row in range(offsets.shape[0] - 1):
+        starts[row] = at
         p = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
         while p < end:
-            if data[p] < 0x80:
-                out[at] = data[p]
+            if data[Place(p)] < 0x80:
+                out[Place(at)] = data[Place(p)]
                 p += 1
                 at += 1
                 continue
             found = next_multi(data, p, end, pairs, triples, quads)
-            if found < 0:
+            if found >= 0:
+                put_word(out, at, found)
+                if found >> 24 == _TWO_TO_THREE:  # most: the next one need not wait for what the table says
+                    p += 2
+                    at += 3
+                else:
+                    p += found >> 28
+                    at += found >> 24 & 15
+            else:
                 p += 4
                 at = put_utf8(out, at, -found)
-            else:
-                put_word(out, at, found)
-                p += found >> 28
-                at += found >> 24 & 15
+    starts[offsets.shape[0] - 1] = at
     return at
 
 
@@ -172,8 +147,8 @@ def write_multi(data: Bytes, offsets: Offsets, pairs: Entries, triples: Entries,
 def unit(data: Bytes, p: int, kind: int) -> int:
     """A code unit of two bytes."""
     if kind == UTF16LE:
-        return np.int64(data[p]) | np.int64(data[p + 1]) << 8
-    return np.int64(data[p]) << 8 | np.int64(data[p + 1])
+        return np.int64(data[Place(p)]) | np.int64(data[Place(p + 1)]) << 8
+    return np.int64(data[Place(p)]) << 8 | np.int64(data[Place(p + 1)])
 
 
 @inlined
@@ -181,9 +156,9 @@ def next_wide(data: Bytes, p: int, end: int, kind: int) -> int:
     """The code point at ``p``, and in bits 24 and up how many bytes it takes; ``?`` for a surrogate without its
     partner, for what is no code point, and for each byte of a cut one."""
     if kind == UTF32:
-        if p + 4 > end or data[p] != 0 or data[p + 1] > 0x10:
+        if p + 4 > end or data[Place(p)] != 0 or data[Place(p + 1)] > 0x10:
             return _QUESTION | 1 << 24
-        code = np.int64(data[p + 1]) << 16 | np.int64(data[p + 2]) << 8 | np.int64(data[p + 3])
+        code = np.int64(data[Place(p + 1)]) << 16 | np.int64(data[Place(p + 2)]) << 8 | np.int64(data[Place(p + 3)])
         return (_QUESTION if 0xD800 <= code < 0xE000 else code) | 4 << 24
     if p + 2 > end:
         return _QUESTION | 1 << 24
@@ -200,30 +175,16 @@ def next_wide(data: Bytes, p: int, end: int, kind: int) -> int:
 
 
 @njit
-def measure_wide(data: Bytes, offsets: Offsets, kind: int, starts: Offsets) -> int:
+def convert_wide(data: Bytes, offsets: Offsets, kind: int, starts: Offsets, out: Bytes) -> int:
     """``kind``: UCS2, UTF16, UTF16LE or UTF32."""
-    total = np.int64(0)
-    for row in range(offsets.shape[0] - 1):
-        starts[row] = total
-        p = np.int64(offsets[row])
-        end = np.int64(offsets[row + 1])
-        while p < end:
-            found = next_wide(data, p, end, kind)
-            p += found >> 24
-            total += utf8_size(found & 0xFFFFFF)
-    starts[offsets.shape[0] - 1] = total
-    return total
-
-
-@njit
-def write_wide(data: Bytes, offsets: Offsets, kind: int, out: Bytes) -> int:
-    """Returns how many bytes were written."""
     at = np.int64(0)
     for row in range(offsets.shape[0] - 1):
+        starts[row] = at
         p = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
         while p < end:
             found = next_wide(data, p, end, kind)
             p += found >> 24
             at = put_utf8(out, at, found & 0xFFFFFF)
+    starts[offsets.shape[0] - 1] = at
     return at

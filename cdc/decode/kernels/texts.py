@@ -62,3 +62,47 @@ def write_times(us: Longs, valid: Bytes, digits: int, offsets: npt.NDArray[np.in
         if digits:
             out[at + 6] = 46
             put_digits(out, at + 7, value % 1_000_000 // power, digits)
+
+
+@njit
+def measure_points(at: npt.NDArray[np.int32], data: Bytes, scale: int, offsets: npt.NDArray[np.int32]) -> int:
+    """For whole numbers as texts, where each begins (one more than numbers): write to ``offsets`` where each begins once
+    it has a point and ``scale`` (not 0) digits behind it; the bytes in all, or -1 where they pass 31 bits."""
+    total = np.int64(0)
+    offsets[0] = 0
+    for row in range(offsets.shape[0] - 1):
+        size = np.int64(at[row + 1]) - np.int64(at[row])
+        sign = np.int64(1) if size > 0 and data[at[row]] == 45 else np.int64(0)
+        total += sign + max(size - sign, scale + 1) + 1
+        if total > 0x7FFFFFFF:
+            return -1
+        offsets[row + 1] = total
+    return total
+
+
+@njit
+def write_points(
+    at: npt.NDArray[np.int32], data: Bytes, scale: int, offsets: npt.NDArray[np.int32], out: Bytes
+) -> None:
+    """``-5`` with a scale of 2 is ``-0.05``: the texts at ``offsets``."""
+    for row in range(offsets.shape[0] - 1):
+        p = np.int64(at[row])
+        end = np.int64(at[row + 1])
+        to = np.int64(offsets[row])
+        if p < end and data[p] == 45:
+            out[to] = 45
+            to += 1
+            p += 1
+        zeros = scale + 1 - (end - p)
+        stop = np.int64(offsets[row + 1])
+        point = stop - scale - 1
+        while to < stop:
+            if to == point:
+                out[to] = 46
+            elif zeros > 0:
+                out[to] = 48
+                zeros -= 1
+            else:
+                out[to] = data[p]
+                p += 1
+            to += 1

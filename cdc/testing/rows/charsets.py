@@ -32,7 +32,7 @@ _UPPER = {
     ),
     "armscii8": (
         0xA0,
-        ("\xa0❁§։??»«—?՝??՟…՜՛՞ԱաԲբԳգԴդԵեԶզԷէԸըԹթԺժԻիԼլԽխԾծԿկՀհՁձՂղՃճՄմՅյՆնՇշՈոՉչՊպՋջՌռՍսՎվՏտՐրՑցՒւՓփՔքՕօՖֆ’?"),
+        ("\xa0❁§։)(»«—.՝,-՟…՜՛՞ԱաԲբԳգԴդԵեԶզԷէԸըԹթԺժԻիԼլԽխԾծԿկՀհՁձՂղՃճՄմՅյՆնՇշՈոՉչՊպՋջՌռՍսՎվՏտՐրՑցՒւՓփՔքՕօՖֆ’'"),
     ),
     "keybcs2": (
         0x80,
@@ -52,12 +52,15 @@ _UPPER = {
 
 _EXCEPTIONS: dict[str, dict[bytes, str]] = {
     "latin1": {bytes([code]): chr(code) for code in (0x81, 0x8D, 0x8F, 0x90, 0x9D)},
-    "swe7": {bytes([code]): text for code, text in zip(b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü", strict=True)},
+    "swe7": {bytes([code]): text for code, text in zip(b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü", strict=True)} | {b"\x7f": "?"},
     "sjis": {b"\x81\x5f": "\\"},
-    "big5": {b"\xa2\xce": "�", **{bytes([0xF9, 0xD6 + n]): text for n, text in enumerate("碁銹裏墻恒粧嫺")}},
+    "ujis": {b"\x8e\xa0": "??", b"\xa1\xc0": "\\"},
+    "cp1256": dict.fromkeys((bytes([code]) for code in b"\x8a\x8f\x98\x9a\x9f\xaa\xc0\xff"), "?"),
+    "big5": {bytes([0xF9, 0xD6 + n]): text for n, text in enumerate("碁銹裏墻恒粧嫺")}
+    | dict.fromkeys(map(bytes.fromhex, ("a15a", "a1c3", "a1c5", "a1fe", "a240", "a2cc", "a2ce")), "�"),
     "hebrew": {b"\xaf": "‾"},
-    "greek": {b"\xa1": "ʽ", b"\xa2": "ʼ"},
-    "tis620": {b"\xff": "�"},
+    "greek": {b"\xa1": "ʽ", b"\xa2": "ʼ", b"\xa4": "?", b"\xa5": "?", b"\xaa": "?"},
+    "tis620": dict.fromkeys((bytes([code]) for code in b"\xa0\xdb\xdc\xdd\xde\xfc\xfd\xfe\xff"), "�"),
     "koi8u": {b"\x95": "•"},
     "cp866": {b"\xfc": "ⁿ", b"\xfd": "²"},
     "gb18030": {b"\x81\x35\xf4\x37": "\ue7c7", b"\xa8\xbc": "ḿ"},
@@ -67,12 +70,15 @@ _EXCEPTIONS: dict[str, dict[bytes, str]] = {
 }  # fmt: skip
 
 # IBM's extensions in eucjpms: 8F F3 F3 to 8F F3 FC, two more, then 8F F4 AE and on.
-_IBM = (
-    "炻仼僴凬匇匤﨎咊坙﨏塚增寬峵嵓﨑德悅愠敎昻晥晴朗栁﨓﨔橫櫢淸淲瀨凞猪甁皂皞益礰礼"
-    "神祥福竧靖精綠緖羽荢﨟薰蘒﨡蠇諸譿賴赶﨣﨤逸郞都鄕﨧﨨閒隆﨩霻靍靑飯飼館馞髙魲鶴"
-    "黑"
+_IBM = (  # compatibility ideographs as escapes: editors may normalize them
+    "炻仼僴凬匇匤\ufa0e咊坙\ufa0f\ufa10增寬峵嵓\ufa11德悅愠敎昻晥\ufa12\uf929栁\ufa13\ufa14"
+    "橫櫢淸淲瀨\ufa15\ufa16甁皂皞\ufa17礰\ufa18\ufa19\ufa1a\ufa1b竧\ufa1c\ufa1d綠緖\ufa1e荢\ufa1f薰\ufa20\ufa21"
+    "蠇\ufa22譿賴赶\ufa23\ufa24\ufa25郞\ufa26鄕\ufa27\ufa28閒\uf9dc\ufa29霻靍靑\ufa2a\ufa2b\ufa2c馞髙魲\ufa2d黑"
 )
 _EXCEPTIONS["eucjpms"] = {
+    b"\x8e\xa0": "??",
+    **{bytes([0xA1, code]): text for code, text in zip(b"\xc1\xc2\xdd\xf1\xf2", "～∥－￠￡", strict=True)},
+    b"\xa2\xcc": "￢",
     b"\x8f\xa2\xc3": "￤",
     b"\x8f\xf4\xa9": "＇",
     b"\x8f\xf4\xaa": "＂",
@@ -85,7 +91,7 @@ def text(raw: bytes, charset: str) -> str:
     """What SELECT shows for the bytes. Raises LookupError for a character set that no server has."""
     codec = _CODECS[charset]
     exceptions = _EXCEPTIONS.get(charset, {})
-    if not exceptions and charset != "ujis":
+    if not exceptions:
         try:
             return raw.decode(codec)
         except UnicodeDecodeError:
@@ -121,6 +127,8 @@ def _character(unit: bytes, charset: str, codec: str) -> str:
 
 def _private_use(unit: bytes) -> str | None:
     """The last ten rows of each plane of EUC are for users' own characters."""
+    if len(unit) < 2:
+        return None
     rows = (unit[0] - 0xF5) * 94 if len(unit) == 2 else 940 + (unit[1] - 0xF5) * 94
     return chr(0xE000 + rows + unit[-1] - 0xA1) if unit[-2] >= 0xF5 else None
 
@@ -134,5 +142,5 @@ def _nec_row(unit: bytes, charset: str) -> str | None:
     trail = cell + 0x9E if row % 2 == 0 else cell + (0x3F if cell < 64 else 0x40)
     try:
         return bytes([lead, trail]).decode("cp932")
-    except UnicodeDecodeError:
+    except ValueError:
         return None

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ipaddress
 import struct
 import uuid
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal, localcontext
+from zoneinfo import ZoneInfo
 
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 """Bytes of 0 to 9 decimal digits."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))  # as Arrow gives it
 _HIRES_DATETIME = (8, 6, 6, 7, 7, 7, 8)
 _HIRES_TIME = (3, 4, 4, 5, 5, 5, 6)
 _HIRES_FRACTION = (0, 1, 1, 2, 2, 3, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -11,8 +12,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 Form = Literal[
-    "integer", "decimal", "float", "double", "date", "datetime", "timestamp", "text", "bytes", "floats", "short year"
-]
+    "integer", "decimal", "float", "double", "date", "datetime", "timestamp", "text", "bytes", "floats", "short year",
+    "members"
+]  # fmt: skip
 
 TEXT = "CONVERT({} USING utf8mb4)"
 PRINTED = "CAST({} AS CHAR)"
@@ -21,6 +23,8 @@ DOUBLE = "{} * 1e0"
 """SELECT prints a FLOAT with six digits; as a DOUBLE it prints all of its bits."""
 HEX = "HEX({})"
 PLAIN = "{}"
+NUMBERED = "CONCAT({} + 0, ':', CONVERT({} USING utf8mb4))"
+"""A SET's bits, and what SELECT prints for them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,22 @@ class Table:
         return max(2, *(len(column.values) for column in self.columns))
 
 
+def answers(values: Sequence[Any], column: Column) -> list[Any]:
+    """SELECT's answers for a column, as Delta holds them."""
+    return _joined(values) if column.form == "members" else [as_delta(value, column) for value in values]
+
+
+def _joined(values: Sequence[Any]) -> list[str | None]:
+    """Of NUMBERED: the members as SELECT prints each alone, with commas. Every member has to be there alone once."""
+    numbered = [None if value is None else _text(value).partition(":")[::2] for value in values]
+    alone = {int(number): text for number, text in filter(None, numbered) if int(number).bit_count() == 1}
+
+    def join(number: int) -> str:
+        return ",".join(alone[1 << bit] for bit in range(number.bit_length()) if number >> bit & 1)
+
+    return [None if one is None else join(int(one[0])) for one in numbered]
+
+
 def as_delta(value: Any, column: Column) -> Any:
     """SELECT's answer as the type table says that Delta holds it."""
     if value is None:
@@ -97,6 +117,8 @@ def as_delta(value: Any, column: Column) -> Any:
         case "floats":
             raw = bytes.fromhex(_text(value))
             return list(struct.unpack(f"<{len(raw) // 4}f", raw))
+        case "members":
+            raise AssertionError("a SET of this form needs the whole column: see answers()")
 
 
 def _moment(kind: type[Any], value: Any) -> Any:

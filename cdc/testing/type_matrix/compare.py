@@ -18,13 +18,23 @@ _DECODED = {0: "delete", 1: "insert", 2: "update"}
 _SHOWN = 200
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of the page: a type, or a type in a character set."""
+
+    row: str
+    charset: str | None
+    delta: str
+    note: str
+
+
 @dataclass
 class Result:
-    """Of one server: ``faults`` are sentences; ``counts`` the values compared by (row of the page, character set or
-    None, operation); a value that a table repeats to fill its rows is compared, but counted once."""
+    """Of one server. ``faults`` are sentences. ``counts``: the values compared, by line and operation; one that a
+    table repeats to fill its rows is compared each time, and counted once."""
 
     faults: list[str] = field(default_factory=list)
-    counts: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)
+    counts: Counter[tuple[Line, str]] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -63,6 +73,7 @@ def _column(seen: Observed, column: Column, arrived: pa.Table, before: Any, resu
     after = arrived.column(column.name).to_pylist()
     old = before.field(column.name).to_pylist()
     first, second = seen.inserted[column.name], seen.updated[column.name]
+    line = Line(column.row, column.charset, delta_name(column.delta), column.note)
     for op, got, wanted in (
         ("insert", after[:count], first),
         ("update", old[count : 2 * count], first),
@@ -71,7 +82,7 @@ def _column(seen: Observed, column: Column, arrived: pa.Table, before: Any, resu
         ("delete", old[2 * count :], second),
     ):
         result.faults += _differences(f"{name}, {op}", got, wanted)
-        result.counts[(column.row, column.charset, op)] += min(own, count)
+        result.counts[(line, op)] += min(own, count)
 
 
 def _differences(name: str, got: Iterable[Any], wanted: Iterable[Any]) -> list[str]:

@@ -19,6 +19,8 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 MAX_COLUMNS = 60
 MAX_ROW_BYTES = 60_000
 """Of a row without its BLOBs and TEXTs; the servers stop at 65,535."""
+MAX_PAGE_BYTES = 7500
+"""Of a row that InnoDB keeps in its page; it stops at 8,126."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,15 @@ def tables(connection: Connection, catalog: Catalog) -> list[Table]:
 
 def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
     columns = []
+    old = not catalog.is_mariadb and catalog.number < (8, 0)
     # CHAR in the character set binary is BINARY, and so on; ENUM and SET stay what they are.
     charsets = {name: width for name, width in catalog.charsets.items() if name != "binary"}
     for one in texts.repertoires(connection, charsets):
         for name in catalog.types:
             if name in texts.BY_CHARSET:
-                columns += texts.BY_CHARSET[name](one)
+                members = old and name in ("enum", "set")
+                found = texts.BY_CHARSET[name](one.below_10000() if members else one)
+                columns += [texts.garbled(c) for c in found] if old and name == "set" and one.is_wide else found
         columns += [replace(column, group=f"longest {column.sql[:4]}") for column in texts.longest(one)]
     plain = Repertoire("utf8mb4", 4, "abcdé€😀", b"")
     columns += texts.sizes_of_enum(plain) + texts.sizes_of_set(plain)
@@ -132,15 +137,19 @@ def _packed(columns: list[Column]) -> list[Table]:
     for group in dict.fromkeys(column.group for column in columns):
         mine = sorted((c for c in columns if c.group == group), key=lambda column: len(column.values))
         part: list[Column] = []
-        used = 0
         for column in mine:
-            if part and (len(part) == MAX_COLUMNS or used + column.size_bytes > MAX_ROW_BYTES):
+            if part and not _fit([*part, column]):
                 found.append(_table(len(found), part, group))
-                part, used = [], 0
+                part = []
             part.append(column)
-            used += column.size_bytes
         found.append(_table(len(found), part, group))
     return found
+
+
+def _fit(columns: list[Column]) -> bool:
+    if len(columns) > MAX_COLUMNS or sum(column.size_bytes for column in columns) > MAX_ROW_BYTES:
+        return False
+    return sum(40 if c.size_bytes > 1020 else c.size_bytes for c in columns) <= MAX_PAGE_BYTES
 
 
 def _table(number: int, columns: list[Column], group: str) -> Table:

@@ -1,8 +1,8 @@
 """Floating-point numbers as the server lays them out, from the shortest digits that another printer found.
 
 The server (``my_gcvt``) takes the shortest digits that mean the same number, too. It writes an exponent, without a plus
-sign, for whole numbers of more than 15 digits and for those with more than 14 zeros behind the decimal point; and ``.0``
-behind a whole number without an exponent.
+sign, for whole numbers of more than 15 digits and for those with more than 14 zeros behind the decimal point; and
+``.0`` behind a whole number without an exponent.
 """
 
 from __future__ import annotations

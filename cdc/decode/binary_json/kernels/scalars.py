@@ -76,7 +76,7 @@ def put_unsigned(value: int, out: Bytes, at: int, write: bool) -> int:
             tens = (value >> 1 & 0x7FFFFFFFFFFFFFFF) // 5
             ones = (value & 0xF) - (tens * 10 & 0xF)  # the difference is below ten, so four bits tell it
             out[at + size - 1] = np.uint8(48 + (ones & 0xF))
-            put_digits(tens, size - 1, out, at, True)
+            put_digits(tens, size - 1, out, at, write)
         return at + size
     size = 1
     while size < 19 and value >= _POWERS[size]:
@@ -84,7 +84,7 @@ def put_unsigned(value: int, out: Bytes, at: int, write: bool) -> int:
     return put_digits(value, size, out, at, write)
 
 
-@inlined
+@njit
 def put_signed(value: int, out: Bytes, at: int, write: bool) -> int:
     """A 64-bit number."""
     if value >= 0:
@@ -143,7 +143,7 @@ def put_escaped(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool)
     return at + 1
 
 
-@inlined
+@njit
 def put_two(value: int, mark: int, out: Bytes, at: int, write: bool) -> int:
     """Two digits and the character behind them."""
     if write:
@@ -153,7 +153,7 @@ def put_two(value: int, mark: int, out: Bytes, at: int, write: bool) -> int:
     return at + 3
 
 
-@inlined
+@njit
 def put_clock(hour: int, low: int, out: Bytes, at: int, write: bool) -> int:
     """``hour`` (at least two digits), and minute, second and fraction from the low bits of a packed time."""
     minute = low >> 30 & 63
@@ -217,7 +217,7 @@ def put_base64(kind: int, buf: Bytes, p: int, size: int, out: Bytes, at: int, wr
         return at + _HEAD.shape[0] + digits + 2 + 4 * ((size + 2) // 3) + 2 * lines
     for i in range(_HEAD.shape[0]):
         out[at + i] = _HEAD[i]
-    at = put_unsigned(kind, out, at + _HEAD.shape[0], True)
+    at = put_unsigned(kind, out, at + _HEAD.shape[0], write)
     out[at] = np.uint8(58)
     at += 1
     for i in range(0, size, 3):
@@ -248,12 +248,13 @@ def put_opaque(kind: int, buf: Bytes, p: int, size: int, out: Bytes, at: int, wr
             return -1
         precision = np.int64(buf[p])
         scale = np.int64(buf[p + 1])
-        if precision < 1 or precision > 65 or scale > precision or scale > 30:
+        # Calculations leave decimals with more digits than a column may have, of nine groups of nine.
+        if precision < 1 or precision > 81 or scale > precision:
             return -1
         if size - 2 != decimal_size(precision, scale):
             return -1
         return put_decimal_text(buf, p + 2, precision, scale, out, at, write)
-    if kind == TYPE_DATE or kind == TYPE_TIME or kind == TYPE_DATETIME or kind == TYPE_TIMESTAMP:
+    if kind in (TYPE_DATE, TYPE_TIME, TYPE_DATETIME, TYPE_TIMESTAMP):
         if size != 8:
             return -1
         return put_temporal(kind, i64(buf, p), out, at, write)

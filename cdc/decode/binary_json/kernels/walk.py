@@ -65,7 +65,7 @@ def bad(err: Longs, code: int, pos: int) -> tuple[int, int]:
     return -1, 0
 
 
-@inlined
+@njit
 def put_document(
     buf: Bytes,
     begin: int,
@@ -123,7 +123,7 @@ def put_document(
             if write:
                 out[at] = np.uint8(123 if is_object else 91)
             at += 1
-        elif kind == STRING or kind == OPAQUE:
+        elif kind in (STRING, OPAQUE):
             start = p
             opaque_kind = np.int64(0)
             if kind == OPAQUE:
@@ -240,7 +240,7 @@ def put_document(
         entry += index * (width + 1)
         index += 1
         kind = np.int64(buf[entry])
-        inline = (kind >= LITERAL and kind <= UINT16) or (width == 4 and (kind == INT32 or kind == UINT32))
+        inline = (kind >= LITERAL and kind <= UINT16) or (width == 4 and (kind in (INT32, UINT32)))
         if inline:
             p = entry + 1
             stop = p + width
@@ -254,16 +254,26 @@ def put_document(
 
 @njit
 def measure_documents(
-    buf: Bytes, offsets: Ints, nulls: Bools, stack: Longs, double_bits: Longs, partial: Bools, err: Longs
+    buf: Bytes,
+    offsets: Ints,
+    nulls: Bools,
+    stack: Longs,
+    double_bits: Longs,
+    partial: Bools,
+    no_at: Ints,
+    no_text: Bytes,
+    err: Longs,
 ) -> tuple[int, int]:
     """First pass over the documents between ``offsets`` (rows + 1) of ``buf``.
 
     Collects the bits of all doubles in their order; marks the rows that are partial updates in ``partial``, and leaves
     them out. Returns (bytes of text without the doubles', number of doubles), or (-1, 0) with a fault in ``err``.
-    ``double_bits`` must have room for an eighth of the bytes, ``stack`` is STACK_SHAPE.
+    ``double_bits`` must have room for an eighth of the bytes, ``stack`` is STACK_SHAPE. ``no_at`` and ``no_text`` are
+    empty arrays: with them, both passes call the same compiled :func:`put_document`.
     """
     total = np.int64(0)
     doubles = np.int64(0)
+    write = no_text.shape[0] > 0  # not a constant: else everything would be compiled twice
     for row in range(nulls.shape[0]):
         if nulls[row]:
             continue
@@ -275,7 +285,7 @@ def measure_documents(
             partial[row] = True
         else:
             total, doubles = put_document(
-                buf, begin, end, stack, doubles, double_bits, offsets, buf, buf, total, False, err
+                buf, begin, end, stack, doubles, double_bits, no_at, no_text, no_text, total, write, err
             )
             if total < 0:
                 err[ERR_ROW] = row
@@ -303,15 +313,16 @@ def write_documents(
     """
     at = np.int64(0)
     doubles = np.int64(0)
+    write = out_offsets.shape[0] > 0
     for row in range(nulls.shape[0]):
         begin = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
         if not nulls[row]:
             if begin == end:
-                at = put_word(0, out, at, True)
+                at = put_word(0, out, at, write)
             elif buf[begin] != PARTIAL:
                 at, doubles = put_document(
-                    buf, begin, end, stack, doubles, err, double_at, double_text, out, at, True, err
+                    buf, begin, end, stack, doubles, err, double_at, double_text, out, at, write, err
                 )
                 if at < 0:
                     err[ERR_ROW] = row

@@ -1,0 +1,216 @@
+"""What capture writes into ``schemas/SEQ.json``: the captured tables' columns, and from which seq on they hold.
+
+Where table maps name the columns, this is what they lack (``tinyint(1)``, defaults, UUID and INET), and a definition
+that is a little too new does no harm. Where they do not (MySQL before 8.0, MariaDB before 10.5), columns have their
+names from here alone, and ``information_schema`` shows a table as it is now, while the stream may be behind. So there:
+
+- only tables that a DDL statement names are read anew; the others keep what was known of them, and so do all of them
+  when capture goes on after a pause;
+- the source's position is asked *after* the definitions. Up to there a further statement on the same table may be in
+  what was read; such a table is *unsure*, which is kept in the file. If that statement arrives and there were rows in
+  between, nobody knows their names: capture stops and says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pymysql
+
+from cdc.binlog import kernels as k
+from cdc.binlog.framer import Numbers
+from cdc.config import TablesConfig
+from cdc.errors import UnsupportedDdlError
+from cdc.positions import make_seq, split_seq
+from cdc.schemas import Schemas, TableSchema
+from cdc.source.schemas import read_schemas
+from cdc.source.server import current_position
+from cdc.store.layout import list_segments, schemas_folder
+from cdc.store.relaylog.index import read_entries
+from cdc.store.relaylog.log import RelayLog
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+
+@dataclass
+class _Unsure:
+    """A definition that was read when the source was further on than the stream."""
+
+    since: int
+    """The seq from which it is taken to hold."""
+    until: int
+    """The seq of the source when it was read."""
+    rows: bool
+    """The table has had rows since."""
+
+
+@dataclass(frozen=True)
+class _Altered:
+    """The tables whose columns one transaction's DDL may change. ``begins``: where the transaction begins in the
+    output, if it holds more than the statement."""
+
+    names: frozenset[str]
+    begins: int | None
+
+
+class Definitions:
+    """Keeps the files of one store. ``named``: table maps name the columns themselves."""
+
+    def __init__(self, control: Connection, tables: TablesConfig, log: RelayLog, epoch: int, *, named: bool) -> None:
+        self._control = control
+        self._config = tables
+        self._log = log
+        self._epoch = epoch
+        self._named = named
+        self._folder = schemas_folder(log.path)
+        self._current: dict[str, TableSchema] = {}
+        self._unsure: dict[str, _Unsure] = {}
+        self._pending: deque[_Altered] = deque()
+        self.ready = 0
+        """How many of the transactions last given to :meth:`before` have what they need."""
+
+    def begin(self, seq: int) -> None:
+        """Capture begins, or goes on, behind ``seq``."""
+        if self._named:
+            self._save_as_they_are(seq)
+            return
+        known = [n for n in self._files() if n <= seq]
+        fresh, until = self._read()
+        if known:
+            base = Schemas.load(self._folder / f"{known[-1]}.json")
+            self._current = dict(base.tables)
+            self._unsure = {
+                name: _Unsure(known[-1], end, self._rows_since(known[-1], name))
+                for name, end in base.unsure.items()
+                if end > seq
+            }
+        new = [name for name in fresh if name not in self._current]
+        for name in new:
+            self._current[name] = fresh[name]
+            self._unsure[name] = _Unsure(seq, until, rows=False)
+        if new or not known:
+            self._save(seq)
+
+    def statement(self, altered: frozenset[str], begins: int | None) -> None:
+        """A DDL statement was kept, whose transaction ends later (``begins``: see :class:`_Altered`) or with it."""
+        last = self._pending[-1] if self._pending else None
+        if begins is not None and last is not None and last.begins == begins:
+            self._pending[-1] = _Altered(last.names | altered, begins)
+        else:
+            self._pending.append(_Altered(altered, begins))
+
+    def abandon(self, begins: int) -> None:
+        """The transaction that begins there is forgotten."""
+        if self._pending and self._pending[-1].begins == begins:
+            self._pending.pop()
+
+    def before(self, rows: Numbers) -> None:
+        """These transactions are about to become visible; what they need is written first. Raises
+        UnsupportedDdlError where nobody can know a table's columns any more."""
+        self.ready = begin = 0
+        for at in np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL):
+            self._pass(rows[begin:at])
+            self.ready = int(at)
+            seq = int(rows[at, k.R_SEQ])
+            altered = self._pending.popleft()
+            if self._named:
+                self._save_as_they_are(seq)
+            else:
+                self._alter(seq, altered.names)
+            begin = int(at)  # its own rows, those of CREATE TABLE … SELECT, are of the new definition
+        self._pass(rows[begin:])
+        self.ready = len(rows)
+
+    # --- servers without names in table maps
+
+    def _pass(self, rows: Numbers) -> None:
+        if not self._unsure or not len(rows):
+            return
+        mask = int(np.bitwise_or.reduce(rows[rows[:, k.R_ROW_EVENTS] > 0, k.R_MASK]))
+        last = int(rows[-1, k.R_SEQ])
+        for name, unsure in list(self._unsure.items()):
+            unsure.rows = unsure.rows or bool(mask >> self._bit(name) & 1)
+            if last >= unsure.until:
+                del self._unsure[name]
+
+    def _alter(self, seq: int, names: frozenset[str]) -> None:
+        for name in self._matching(names, self._unsure):
+            unsure = self._unsure[name]
+            if unsure.rows and seq <= unsure.until:
+                raise _twice(name, unsure.since, seq)
+        fresh, until = self._read()
+        for name in self._matching(names, {**self._current, **fresh}):
+            self._unsure.pop(name, None)
+            if name not in fresh:
+                self._current.pop(name, None)
+                continue
+            self._current[name] = fresh[name]
+            if until > seq:
+                self._unsure[name] = _Unsure(seq, until, rows=False)
+        self._save(seq)
+
+    def _read(self) -> tuple[dict[str, TableSchema], int]:
+        """The definitions, and the seq of the source's position after they were read."""
+        tables = read_schemas(self._control, self._config).tables
+        position = current_position(self._control)
+        return tables, make_seq(self._epoch, position.file_number, position.pos)
+
+    def _save(self, seq: int) -> None:
+        unsure = {name: found.until for name, found in sorted(self._unsure.items())}
+        schemas = Schemas(tables=dict(sorted(self._current.items())), unsure=unsure)
+        known = [n for n in self._files() if n <= seq]
+        if known and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
+            return
+        schemas.save(self._folder / f"{seq}.json")
+
+    def _bit(self, name: str) -> int:
+        return self._log.tables.number(name) & 63
+
+    def _rows_since(self, seq: int, name: str) -> bool:
+        """Does the store hold rows of this table behind ``seq``?"""
+        for segment in reversed(list_segments(self._log.path)):
+            entries = read_entries(segment)
+            later = entries[entries["seq"] > seq]
+            touched = (later["table_mask"] >> np.uint64(self._bit(name)) & np.uint64(1)).astype(bool)
+            if (touched & (later["row_events"] > 0)).any():
+                return True
+            if len(later) < len(entries):
+                break
+        return False
+
+    @staticmethod
+    def _matching(names: frozenset[str], known: Iterable[str]) -> list[str]:
+        """The known tables that a statement names; in another case only where there is none in the very same."""
+        known = list(known)
+        exact = names.intersection(known)
+        lower = {name.lower() for name in names - exact}
+        return [name for name in known if name in exact or name.lower() in lower]
+
+    # --- servers with names in table maps
+
+    def _save_as_they_are(self, seq: int) -> None:
+        """A later DDL may already be in them, which readers allow for."""
+        schemas = read_schemas(self._control, self._config)
+        known = self._files()
+        if known and known[-1] <= seq and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
+            return
+        schemas.save(self._folder / f"{seq}.json")
+
+    def _files(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
+
+
+def _twice(name: str, since: int, seq: int) -> UnsupportedDdlError:
+    first, second = split_seq(since), split_seq(seq)
+    return UnsupportedDdlError(
+        f"its columns were read when the next DDL statement may have changed them already (binlog file "
+        f"{second.file_number}, position {second.offset}), and there are rows before that statement (behind file "
+        f"{first.file_number}, position {first.offset}): what their columns were called cannot be known",
+        place=f"table {name}",
+        remedy="The binlog of this server names no columns. Leave the table out (tables.exclude) or begin a new "
+        "destination; see that capture is not behind when DDL runs.",
+    )

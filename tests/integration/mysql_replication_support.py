@@ -1,0 +1,129 @@
+"""What mysql-replication says about the rows of a binlog file, and where it is known to be wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+from cdc.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+
+Images = tuple[list[Any] | None, list[Any] | None]
+"""Before and after, values in the columns' order."""
+
+_UNICODE = ("utf8", "utf8mb3", "utf8mb4", "ascii")
+_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+
+
+def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict[str, list[Images]]:
+    """By ``db.table``, of those tables that it can read."""
+    wanted = {name: schema for name, schema in schemas.tables.items() if _readable(kind, schema)}
+    found: dict[str, list[Images]] = {name: [] for name in wanted}
+    stream = BinLogStreamReader(
+        {"host": HOST, "port": server.port, "user": USER, "passwd": PASSWORD, "charset": "utf8mb4"},
+        server_id=424_242,
+        log_file=file,
+        log_pos=4,
+        resume_stream=True,
+        blocking=False,
+        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+        only_tables=[name.partition(".")[2] for name in wanted],
+    )
+    try:
+        for event in stream:
+            name = f"{event.schema}.{event.table}"
+            if stream.log_file != file:
+                break
+            if name in found:
+                try:
+                    found[name] += [_images(event, row) for row in event.rows]
+                except ValueError as error:
+                    if "day is out of range" not in str(error):
+                        raise
+                    del found[name]  # it raises at impossible dates
+    finally:
+        stream.close()
+    return found
+
+
+def _images(event: Any, row: dict[str, Any]) -> Images:
+    if isinstance(event, UpdateRowsEvent):
+        return list(row["before_values"].values()), list(row["after_values"].values())
+    values = list(row["values"].values())
+    return (None, values) if isinstance(event, WriteRowsEvent) else (values, None)
+
+
+def _readable(kind: str, schema: TableSchema) -> bool:
+    """Tables where it raises, or loses its place in the row, are left out: those with
+
+    - VECTOR (an unknown field of the metadata) and COMPRESSED (an unknown type),
+    - times in the storage of MariaDB 5.3 (another size),
+    - GEOMETRY of MariaDB, whose metadata counts it among the texts: the character sets go to the wrong columns,
+    - text that is not what Python has by the name of its character set (it raises), or in MySQL 5.6, where there is no
+      metadata, any bytes that are not UTF-8.
+    """
+    for column in schema.columns:
+        whole = column.column_type
+        if column.data_type == "vector" or "COMPRESSED" in whole or "mariadb-5.3" in whole:
+            return False
+        if kind.startswith("mariadb") and is_geometry(column):
+            return False
+        if column.charset not in (None, *_UNICODE) or (kind == "mysql56" and _is_bytes(column)):
+            return False
+    return True
+
+
+def is_geometry(column: ColumnSchema) -> bool:
+    """Whether it is of GEOMETRY or one of its subtypes."""
+    names = ("geometry", "point", "linestring", "polygon")
+    return column.data_type.removeprefix("multi") in names or column.data_type.startswith("geom")
+
+
+def _is_bytes(column: ColumnSchema) -> bool:
+    return "binary" in column.data_type or "blob" in column.data_type
+
+
+def peer_value_differs(kind: str, column: ColumnSchema, value: Any, peer: Any) -> bool:
+    """Whether its value is another one, where it is not known to be wrong:
+
+    - without metadata (MySQL 5.6): unsigned numbers, ENUM and SET;
+    - JSON (keys as bytes, opaque values lossy), GEOMETRY, UUID, INET4, INET6 (raw);
+    - YEAR 0, the zero TIMESTAMP, negative TIMEs with a fraction, an empty ENUM or SET;
+    - BINARY(n), whose trailing zeros it does not give back.
+    """
+    name = column.data_type
+    if isinstance(value, bytes) and peer == "":
+        peer = b""  # Python decodes no bytes at all without asking for the codec
+    if kind == "mysql56" and ("unsigned" in column.column_type or name in ("enum", "set")):
+        return False
+    if name in ("json", "uuid", "inet4", "inet6") or is_geometry(column):
+        return False
+    if value is None or value == "" or (name == "year" and value == 0):
+        # Nulls are compared where no impossible date can be meant.
+        return value is None and peer is not None and name not in ("date", "datetime", "timestamp", *_TEXTS)
+    if name == "time":
+        return not (value.startswith("-") and "." in value) and _time_text(peer, value) != value
+    if name == "timestamp":
+        return bool(value.replace(tzinfo=None) != peer)
+    if name == "set":
+        return bool(set(value.split(",")) != peer)
+    if name == "bit":
+        return bool(int(value) != int(peer, 2))
+    if name == "decimal":
+        return bool(Decimal(value) != peer)
+    if name == "binary":
+        return bool(value.rstrip(b"\0") != peer.rstrip(b"\0"))
+    return bool(value != peer)
+
+
+def _time_text(peer: timedelta, like: str) -> str:
+    size = abs(peer)
+    seconds = size.days * 86400 + size.seconds
+    digits = len(like.partition(".")[2])
+    fraction = f".{size.microseconds:06d}"[: digits + 1] if digits else ""
+    sign = "-" if peer < timedelta(0) else ""
+    return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"

@@ -1,0 +1,197 @@
+"""Capture of servers whose table maps name no columns: MySQL 5.6, with GTIDs and without, transactional engines and
+others."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc import cli
+from cdc.binlog.entry import EntryFlag
+from cdc.capture import Capture
+from cdc.config import DestinationConfig, load
+from cdc.errors import ConfigError, UnsupportedDdlError
+from cdc.schemas import Schemas
+from cdc.store.layout import list_segments, schemas_folder
+from cdc.store.reader import StoreReader
+from cdc.store.relaylog.index import read_entries
+from cdc.testing.servers import PASSWORD, Server
+
+Database = Callable[[Server], str]
+
+
+@pytest.fixture(scope="module")
+def no_gtids() -> Iterator[Server]:
+    """As a server that was upgraded from 5.5 is often left: no checksums either, and row events of the first version."""
+    options = ["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF", "--binlog-checksum=NONE"]
+    with Server("mysql56", options=[*options, "--log-bin-use-v1-row-events=1"]) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+
+
+def configure(folder: Path, server: Server, db: str, *, start: str = "now") -> DestinationConfig:
+    (folder / "conf").mkdir(parents=True, exist_ok=True)
+    file = folder / "conf" / "shop.yaml"
+    file.write_text(
+        f"source: {{url: '{server.url}', password_env: TOWPATH_TEST_PASSWORD,"
+        f" server_id: {zlib.crc32(str(folder).encode()) + 1}, start: {start}}}\n"
+        f"tables: {{include: ['{db}\\..*']}}\n"
+        "store: {path: data/store}\nmeta: {path: data/meta}\napply: {target: ./lake, mode: append}\n"
+    )
+    return load(file)
+
+
+@pytest.fixture
+def db(mysql56: Server, database: Database) -> str:
+    return database(mysql56)
+
+
+@pytest.fixture
+def begun(mysql56: Server, db: str, tmp_path: Path) -> DestinationConfig:
+    """A table, and a capture that has begun behind it."""
+    mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, a INT)", f"CREATE TABLE {db}.u (id INT PRIMARY KEY)")
+    config = configure(tmp_path, mysql56, db)
+    Capture(config).run(until_current=True)
+    return config
+
+
+def columns(config: DestinationConfig, table: str, seq: int) -> tuple[str, ...] | None:
+    """A table's columns as they were at a seq."""
+    path = StoreReader(config.store.path).schema_path(seq)
+    assert path is not None
+    found = Schemas.load(path).tables.get(table)
+    return None if found is None else found.column_names
+
+
+def entries_of(config: DestinationConfig) -> list[tuple[int, bool]]:
+    """(seq, whether it is a DDL) of each transaction in the store."""
+    found = [e for s in list_segments(config.store.path) for e in read_entries(s) if e["length"]]
+    return [(int(e["seq"]), bool(int(e["flags"]) & EntryFlag.DDL)) for e in found]
+
+
+@pytest.mark.parametrize("kind", ["mysql56", "no_gtids"])
+def test_transactions_are_framed(
+    kind: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    config = configure(tmp_path, server, db)
+    assert Capture(config).run(until_current=True).transactions == 0
+    with server.connect() as conn, conn.cursor() as cursor:
+        cursor.execute("SELECT UNIX_TIMESTAMP()")
+        before = cursor.fetchone()
+    statements = [
+        f"CREATE TABLE {db}.i (id INT PRIMARY KEY, v VARCHAR(9) CHARACTER SET gbk) ENGINE=InnoDB",
+        f"CREATE TABLE {db}.m (id INT PRIMARY KEY) ENGINE=MyISAM",
+        *[f"INSERT INTO {db}.m VALUES (1), (2)", f"UPDATE {db}.m SET id = id + 10"],
+        "START TRANSACTION",
+        *[f"INSERT INTO {db}.i (id) VALUES (2)", f"UPDATE {db}.i SET v = 'x'"],
+        "COMMIT",
+        *[f"TRUNCATE TABLE {db}.i", f"ALTER TABLE {db}.i ADD z INT", f"DROP TABLE {db}.m"],
+    ]
+    rows = [0, 0, 1, 1, 2, 0, 0, 0]
+    if kind != "mysql56":  # GTIDs do not allow it
+        statements.append(f"CREATE TABLE {db}.s SELECT 1 AS one")
+        rows.append(1)
+    done = 0
+    for lot in (statements[:2], statements[2:]):
+        server.execute(*lot)
+        done += Capture(config).run(until_current=True).transactions
+    assert done == len(rows)
+    assert Capture(config).run(until_current=True).transactions == 0
+    [segment] = list_segments(config.store.path)
+    entries = [e for e in read_entries(segment) if e["length"]]
+    assert [int(e["row_events"]) for e in entries] == rows
+    assert [bool(int(e["flags"]) & EntryFlag.DDL) for e in entries] == [n == 0 or i == 8 for i, n in enumerate(rows)]
+    assert before is not None
+    seconds = [int(e["commit_time_us"]) / 1e6 for e in entries]
+    assert all(s == int(s) and before[0] <= s <= before[0] + 20 for s in seconds)
+    numbers = [int(e["gtid_number"]) for e in entries]
+    assert numbers == (list(range(numbers[0], numbers[0] + 8)) if kind == "mysql56" else [0] * 9)
+    # What a scan of the segment finds is what capture wrote.
+    (config.store.path / "checkpoint").unlink()
+    capsys.readouterr()
+    assert cli.main(["inspect", str(segment), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sound"] is True
+
+
+def test_no_other_start_than_now(
+    mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], begun: DestinationConfig
+) -> None:
+    words = "the binlog of MySQL 5.6.24 names no columns: what they were called there is not known"
+    for start in ("earliest", "{file: binlog.000001, pos: 4}", "{time: '2026-01-01'}"):
+        other = configure(tmp_path / "other", mysql56, db, start=start)
+        with pytest.raises(ConfigError, match=words):
+            Capture(other).run(until_current=True)
+    command = ["--conf-dir", str(tmp_path / "other/conf"), "check", "shop", "--json"]
+    assert cli.main(command) == 2
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [(f["subject"], f["remedy"]) for f in found if f["level"] == "error"] == [
+        ("source: start", "Set source.start to now.")
+    ]
+    # A store that was begun goes on, whatever is written there now.
+    configure(tmp_path, mysql56, db, start="earliest")
+    config = load(begun.file)
+    mysql56.execute(f"INSERT INTO {db}.u VALUES (1)")
+    assert Capture(config).run(until_current=True).transactions == 1
+    assert cli.main(["--conf-dir", str(config.file.parent), "check", "shop"]) == 0
+
+
+def test_definitions_are_not_those_of_later(mysql56: Server, db: str, begun: DestinationConfig) -> None:
+    """What was changed while capture stood still holds from the statement on, and for its table alone."""
+    mysql56.execute(
+        f"INSERT INTO {db}.t VALUES (1, 1)",
+        f"ALTER TABLE {db}.u ADD b INT",
+        f"INSERT INTO {db}.t VALUES (2, 2)",
+        f"ALTER TABLE {db}.t CHANGE a renamed INT",
+        f"INSERT INTO {db}.t VALUES (3, 3)",
+        f"ALTER TABLE {db}.t ADD INDEX (renamed)",
+        f"INSERT INTO {db}.t VALUES (4, 4)",
+    )
+    assert Capture(begun).run(until_current=True).transactions == 7
+    seqs = [seq for seq, _ in entries_of(begun)]
+    old, new = ("id", "a"), ("id", "renamed")
+    assert [columns(begun, f"{db}.t", seq) for seq in seqs] == [old] * 3 + [new] * 4
+    assert [columns(begun, f"{db}.u", seq) for seq in seqs] == [("id",)] + [("id", "b")] * 6
+
+
+@pytest.mark.parametrize("rows_between", [False, True])
+def test_two_changes_of_one_table(mysql56: Server, db: str, begun: DestinationConfig, rows_between: bool) -> None:
+    mysql56.execute(
+        f"ALTER TABLE {db}.t CHANGE a b INT",
+        *([f"INSERT INTO {db}.t VALUES (1, 1)"] if rows_between else []),
+        f"INSERT INTO {db}.u VALUES (1)",
+        f"ALTER TABLE {db}.t CHANGE b a2 INT",
+        f"INSERT INTO {db}.t VALUES (2, 1)",
+    )
+    if not rows_between:
+        assert Capture(begun).run(until_current=True).transactions == 4
+        assert columns(begun, f"{db}.t", entries_of(begun)[-1][0]) == ("id", "a2")
+        return
+    for _ in range(2):  # it stays there, and what came before is in the store
+        with pytest.raises(UnsupportedDdlError, match="what their columns were called cannot be known") as caught:
+            Capture(begun).run(until_current=True)
+        assert str(caught.value).startswith(f"table {db}.t: ")
+        assert [ddl for _, ddl in entries_of(begun)] == [True, False, False]
+
+
+def test_a_drop_takes_the_definition(mysql56: Server, db: str, begun: DestinationConfig) -> None:
+    mysql56.execute(
+        f"DROP TABLE {db}.t",
+        f"CREATE TABLE {db}.T2 (x INT)",
+        f"RENAME TABLE {db}.T2 TO {db}.t",
+        f"INSERT INTO {db}.t VALUES (1)",
+        f"DROP TABLE {db}.u",
+    )
+    Capture(begun).run(until_current=True)
+    last = entries_of(begun)[-1][0]
+    assert (columns(begun, f"{db}.t", last), columns(begun, f"{db}.u", last)) == (("x",), None)
+    assert any(Schemas.load(path).unsure for path in schemas_folder(begun.store.path).glob("*.json"))

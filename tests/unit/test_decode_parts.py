@@ -1,0 +1,38 @@
+"""One transaction read in parts gives the rows of the whole."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cdc.decode.parts import split_transaction
+from tests.unit.decode_support import KINDS, batches, golden
+
+
+@pytest.mark.parametrize("size_bytes", [1, 400, 10**9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_make_up_the_whole(kind: str, size_bytes: int) -> None:
+    whole = golden(kind)
+    first = int(whole.entries["seq"][0])
+    one = whole.between(0, first)
+    assert len(one.entries) == 1
+    parts = list(split_transaction(one, "shop.every", size_bytes))
+    assert len(parts) == (2 if size_bytes < 10**9 else 1)  # an insert's event and an update's
+    assert pickle.loads(pickle.dumps(parts)) == parts
+    rows = [batch for part in parts for batch in batches(one, part=part)]
+    assert pa.Table.from_batches(rows).equals(pa.Table.from_batches(batches(one)))
+    assert [part.ordinal for part in parts] == list(range(len(parts)))
+
+
+def test_a_table_without_rows_has_no_parts() -> None:
+    whole = golden("mysql9")
+    one = whole.between(0, int(whole.entries["seq"][0]))
+    assert list(split_transaction(one, "shop.none", 100)) == []
+
+
+def test_parts_are_of_one_transaction(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one transaction"):
+        list(split_transaction(golden("mysql9"), "shop.every", 100))
