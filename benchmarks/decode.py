@@ -222,7 +222,7 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
 def _stopwatches(shares: Shares) -> Iterator[None]:
     """Inside, the decoder's steps add their time to the shares."""
     places = [(cursor, "scan_events", "scan"), (reader, "locate_rows", "locate"), (buffers, "fill_rows", "fill"),
-              (reader._Decoder, "_converted", "convert"), (reader._Decoder, "_check_text", "convert")]  # fmt: skip
+              (reader._Decoder, "_converted", "convert"), (reader, "sound_utf8", "convert")]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
 
     def timed(function: Callable[..., Any], share: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.binary_json.convert import json_text
 from cdc.decode.charsets.convert import text_conversion
+from cdc.decode.charsets.utf8 import utf8_text
 from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describe
 from cdc.decode.conversion import Conversion
 from cdc.decode.kernels import constants as k
@@ -202,17 +203,13 @@ def _in_charset(table: str, column: Column, plan: Plan) -> Plan:
     if column.charset is None:
         return Plan(k.SKIP, None, prefix=plan.prefix)
     if plan.conversion is not None:
-        then = conversion if conversion is not None else _utf8
+        then = conversion if conversion is not None else utf8_text
         return Plan(
             plan.kind, plan.raw, plan.width, plan.prefix, conversion=_then(plan.conversion, then), final=pa.string()
         )
     if conversion is None:
         return Plan(plan.kind, pa.string(), plan.width, plan.prefix)
     return Plan(plan.kind, plan.raw, plan.width, plan.prefix, conversion=conversion, final=pa.string())
-
-
-def _utf8(raw: pa.Array) -> pa.Array:
-    return raw.cast(pa.string())
 
 
 def _compressed(table: str, column: Column, prefix: int) -> Plan:

@@ -16,6 +16,7 @@ from cdc.binlog.constants import HEADER_SIZE, MAGIC
 from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
 from cdc.decode.buffers import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
+from cdc.decode.charsets.utf8 import sound_utf8
 from cdc.decode.conversion import BadValueError, Conversion
 from cdc.decode.cursor import Part
 from cdc.decode.events import ALL_TABLES, NO_HISTORY, Events, TableHistory, Transactions, range_layouts, table_events
@@ -372,7 +373,7 @@ class _Decoder:
             if conversion is not None:
                 array = self._converted(conversion, array, events, row_at, ordinal)
             elif array.type == pa.string() and self.spec.spec[ordinal, k.SPEC_KIND] == k.BYTES:
-                self._check_text(events, row_at, array, ordinal)
+                array = sound_utf8(array)
             arrays.append(array)
         return arrays
 
@@ -384,23 +385,8 @@ class _Decoder:
         except BadValueError as found:
             code = k.ZERO_DATE if found.zero_date else k.BAD_VALUE
             raise self._row_fault(code, events, int(row_at[found.row]), ordinal, found.why) from None
-        except pa.ArrowInvalid:  # bytes that were to be UTF-8
-            raise self._row_fault(k.BAD_VALUE, events, int(row_at[0]), ordinal) from None
         self.stats.add_dates(self.layout.columns[ordinal].name, array.null_count - raw.null_count)
         return array
-
-    def _check_text(self, events: Events, row_at: npt.NDArray[np.int64], array: pa.Array, ordinal: int) -> None:
-        """Text must be UTF-8: what reads the batch next relies on it."""
-        try:
-            array.validate(full=True)
-            return
-        except pa.ArrowInvalid:
-            raw = array.cast(pa.binary())
-        for row, value in enumerate(raw):
-            try:
-                (value.as_py() or b"").decode()
-            except UnicodeDecodeError:
-                raise self._row_fault(k.BAD_VALUE, events, int(row_at[row]), ordinal) from None
 
     def _fault(self, err: npt.NDArray[np.int64], events: Events, event: int) -> Exception:
         return row_fault(

@@ -12,10 +12,13 @@ import pytest
 
 from cdc import cli
 from cdc.binlog.entry import EntryFlag
-from cdc.capture import Capture
-from cdc.config import DestinationConfig, load
-from cdc.errors import ConfigError, UnsupportedDdlError
+from cdc.binlog.file import BinlogFile
+from cdc.capture import Capture, definitions
+from cdc.config import DestinationConfig, TablesConfig, load
+from cdc.errors import ConfigError, SourceUnavailableError, UnsupportedDdlError
 from cdc.schemas import Schemas
+from cdc.source.schemas import read_schemas
+from cdc.source.server import Connection
 from cdc.store.layout import list_segments, schemas_folder
 from cdc.store.reader import StoreReader
 from cdc.store.relaylog.index import read_entries
@@ -143,6 +146,51 @@ def test_no_other_start_than_now(
     mysql56.execute(f"INSERT INTO {db}.u VALUES (1)")
     assert Capture(config).run(until_current=True).transactions == 1
     assert cli.main(["--conf-dir", str(config.file.parent), "check", "shop"]) == 0
+
+
+def test_init_says_where_to_begin(
+    mysql56: Server, db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CDC_SOURCE_PASSWORD", PASSWORD)
+    monkeypatch.chdir(tmp_path)
+    mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
+    assert cli.main(["init", mysql56.url, "--target", "./lake", "--tables", rf"{db}\..*", "--name", "old"]) == 0
+    said = capsys.readouterr().out
+    assert "start: now" in said and "earliest" not in said
+    assert "The binlog of MySQL 5.6.24 names no columns" in said
+    file = tmp_path / "conf/old.yaml"
+    file.write_text(file.read_text().replace("start: snapshot", "start: now"))
+    assert cli.main(["check", "old"]) == 0
+    assert "no metadata (the server is too old for it)" in capsys.readouterr().out
+    assert cli.main(["capture", "old", "--until-current"]) == 0
+
+
+def test_a_definition_that_cannot_be_read(
+    mysql56: Server, db: str, begun: DestinationConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement is not in the store without its definition; what came before it is, and what is read again comes
+    once."""
+    mysql56.execute(
+        f"INSERT INTO {db}.t VALUES (1, 1)",
+        f"ALTER TABLE {db}.t CHANGE a b INT",
+        f"INSERT INTO {db}.t VALUES (2, 2)",
+    )
+    calls = 0
+
+    def fails_once(conn: Connection, tables: TablesConfig) -> Schemas:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first is when capture begins
+            raise SourceUnavailableError("the connection failed")
+        return read_schemas(conn, tables)
+
+    monkeypatch.setattr(definitions, "read_schemas", fails_once)
+    assert Capture(begun).run(until_current=True).transactions == 3
+    assert calls == 4
+    assert [ddl for _, ddl in entries_of(begun)] == [False, True, False]
+    assert [columns(begun, f"{db}.t", seq) for seq, _ in entries_of(begun)] == [("id", "a"), ("id", "b"), ("id", "b")]
+    [segment] = list_segments(begun.store.path)
+    assert BinlogFile.open(segment).entries["seq"].tolist()[-3:] == [seq for seq, _ in entries_of(begun)]
 
 
 def test_definitions_are_not_those_of_later(mysql56: Server, db: str, begun: DestinationConfig) -> None:
