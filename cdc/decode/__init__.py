@@ -12,5 +12,6 @@ and the conversions of ``charsets``, ``binary_json`` and ``values`` finish what 
 from cdc.decode.layout import TableLayout
 from cdc.decode.plans import ValuePolicies
 from cdc.decode.reader import DecodeStats, decode_range, layouts, read
+from cdc.decode.tables import list_tables
 
-__all__ = ["DecodeStats", "TableLayout", "ValuePolicies", "decode_range", "layouts", "read"]
+__all__ = ["DecodeStats", "TableLayout", "ValuePolicies", "decode_range", "layouts", "list_tables", "read"]

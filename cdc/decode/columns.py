@@ -188,7 +188,8 @@ def _from_schema(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple
             "the binlog does not hold the names of its columns, and there is no stored schema of it",
             place=place,
             remedy="Set binlog_row_metadata=FULL on the source, and capture from a position after that. Where the "
-            "server has no such setting, decode from the store, which keeps the schemas.",
+            "server has no such setting, decode from the store, which keeps the schemas, or give one of its files "
+            "(cdc decode --schema).",
         )
     if len(schema.columns) != len(table_map.columns):
         raise _contradicted(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.binlog.constants import type_name
+from cdc.binlog.table_map import ColumnType
 from cdc.decode.columns import describe
 from cdc.decode.kernels import constants as k
 from cdc.decode.layout import TableLayout
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
 
 _SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
+
+_OLD_TIMES = (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.TIME)
 
 _WHAT = {
     k.BAD_HEADER: "the row event's header is damaged",
@@ -64,4 +67,8 @@ def row_fault(
             place=where,
             remedy="Correct it on the source and skip the batch, or set apply.zero_dates to null.",
         )
-    return DamagedError(why or _WHAT.get(code, "the row event is damaged"), place=where, remedy=_SEGMENT_REMEDY)
+    why = why or _WHAT.get(code, "the row event is damaged")
+    guessed = [c.name for c in layout.columns if c.type in _OLD_TIMES and c.declared is None]
+    if guessed:
+        why += f"; or {guessed[0]}, a time in MariaDB's old storage, has a fraction, of which only a schema tells"
+    return DamagedError(why, place=where, remedy=_SEGMENT_REMEDY)

@@ -1,9 +1,9 @@
 """Record batches as JSON lines, a column at a time.
 
-Numbers are numbers; DECIMAL, unsigned BIGINT and BIT(64) are strings, so that no digit is lost. Times are ISO 8601 with
-microseconds, with a ``Z`` where they are instants. Bytes are hexadecimal. A VECTOR is an array of numbers. JSON columns are
-strings that hold the document's text: to nest them would lose digits and the order of keys in most readers. Numbers that
-JSON does not have are the strings ``NaN``, ``Infinity`` and ``-Infinity``. ``_op`` is the word.
+Numbers are numbers; DECIMAL, unsigned BIGINT and BIT(64) are strings, so that no digit is lost. Times are ISO 8601
+with microseconds, with a ``Z`` where they are instants. Bytes are hexadecimal. A VECTOR is an array of numbers. JSON
+columns are strings that hold the document's text: to nest them would lose digits and the order of keys in most readers.
+Numbers that JSON does not have are the strings ``NaN``, ``Infinity`` and ``-Infinity``. ``_op`` is the word.
 """
 
 from __future__ import annotations

@@ -110,6 +110,8 @@ def read(
     table: str,
     images: Images = "after",
     columns: Sequence[str] | None = None,
+    after_seq: int = 0,
+    upto_seq: int | None = None,
     schemas: Schemas | None = None,
     policies: ValuePolicies = DEFAULT_POLICIES,
     target_bytes: int = TARGET_BYTES,
@@ -119,31 +121,37 @@ def read(
     :func:`decode_range` does.
 
     ``schemas``: the tables in ``information_schema`` when the files were written; without it, those that the store of a
-    segment keeps. A file needs no index. Damage in a file is raised after the rows before it. Raises also UsageError
-    for a path that is not there.
+    segment keeps. A file needs no index: without one it is verified and framed first. The epoch in the ``_seq`` of
+    files that are no segments is 0. Batches come as they are decoded: memory is bounded by ``target_bytes`` and the
+    largest row event, not by the files. Damage in a file is raised after the rows before it. Raises also UsageError for
+    a path that is not there.
     """
+    for transactions, one, damage in open_paths(paths):
+        yield from decode_transactions(
+            transactions.between(after_seq, upto_seq),
+            table=table,
+            images=images,
+            columns=columns,
+            history=_history(one, table) if schemas is None else TableHistory.always(schemas.tables.get(table)),
+            policies=policies,
+            target_bytes=target_bytes,
+            stats=stats,
+        )
+        if damage is not None:
+            raise damage
+
+
+def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path, DamagedError | None]]:
+    """Each file of the paths (folders are stores), opened; its path; and the damage behind its last transaction, if
+    there is any. Raises UsageError for a path that is not there, DamagedError, StorageError."""
     for path in paths:
         for one in _files(Path(path)):
-            history = _history(one, table) if schemas is None else TableHistory.always(schemas.tables.get(table))
-            indexed = index_path(one).exists()
-            if indexed:
-                transactions, damage = open_range(one), None
+            if index_path(one).exists():
+                yield open_range(one), one, None
             else:
                 opened = BinlogFile.open(one)
                 transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries)
-                damage = opened.damage
-            yield from decode_transactions(
-                transactions.between(0, None),
-                table=table,
-                images=images,
-                columns=columns,
-                history=history,
-                policies=policies,
-                target_bytes=target_bytes,
-                stats=stats,
-            )
-            if damage is not None:
-                raise damage
+                yield transactions, one, opened.damage
 
 
 def _history(path: Path, table: str) -> TableHistory:

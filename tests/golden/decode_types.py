@@ -108,8 +108,8 @@ TYPED = (
         "JSON",
         "text",
         (
-            "JSON_OBJECT('d', CAST('2024-02-29' AS DATE), 't', CAST('-12:34:56.7' AS TIME(1)), 'n', CAST(1.10 AS DECIMAL(5,2)), "
-            "'m', CAST('2024-02-29 01:02:03.000004' AS DATETIME(6)), 'b', CAST('ab' AS BINARY))",
+            ("JSON_OBJECT('d', CAST('2024-02-29' AS DATE), 't', CAST('-12:34:56.7' AS TIME(1)), 'n', CAST(1.10 AS DECIMAL(5,2)), "
+            "'m', CAST('2024-02-29 01:02:03.000004' AS DATETIME(6)), 'b', CAST('ab' AS BINARY))"),
             "JSON_ARRAY(65536, -32769, 4294967296, 1.5e-10, REPEAT('x', 200))",
         ),
         MYSQL9,

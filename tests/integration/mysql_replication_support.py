@@ -61,6 +61,7 @@ def _readable(kind: str, schema: TableSchema) -> bool:
     """Tables where it raises, or loses its place in the row, are left out: those with
 
     - VECTOR (an unknown field of the metadata) and COMPRESSED (an unknown type),
+    - JSON of MySQL (it raises at times of more than a day, and gives keys as bytes),
     - times in the storage of MariaDB 5.3 (another size),
     - GEOMETRY of MariaDB, whose metadata counts it among the texts: the character sets go to the wrong columns,
     - text that is not what Python has by the name of its character set (it raises), or in MySQL 5.6, where there is no
@@ -68,7 +69,7 @@ def _readable(kind: str, schema: TableSchema) -> bool:
     """
     for column in schema.columns:
         whole = column.column_type
-        if column.data_type == "vector" or "COMPRESSED" in whole or "mariadb-5.3" in whole:
+        if column.data_type in ("vector", "json") or "COMPRESSED" in whole or "mariadb-5.3" in whole:
             return False
         if kind.startswith("mariadb") and is_geometry(column):
             return False
@@ -91,7 +92,7 @@ def peer_value_differs(kind: str, column: ColumnSchema, value: Any, peer: Any) -
     """Whether its value is another one, where it is not known to be wrong:
 
     - without metadata (MySQL 5.6): unsigned numbers, ENUM and SET;
-    - JSON (keys as bytes, opaque values lossy), GEOMETRY, UUID, INET4, INET6 (raw);
+    - GEOMETRY, UUID, INET4, INET6 (raw);
     - YEAR 0, the zero TIMESTAMP, negative TIMEs with a fraction, an empty ENUM or SET;
     - BINARY(n), whose trailing zeros it does not give back.
     """
@@ -100,7 +101,7 @@ def peer_value_differs(kind: str, column: ColumnSchema, value: Any, peer: Any) -
         peer = b""  # Python decodes no bytes at all without asking for the codec
     if kind == "mysql56" and ("unsigned" in column.column_type or name in ("enum", "set")):
         return False
-    if name in ("json", "uuid", "inet4", "inet6") or is_geometry(column):
+    if name in ("uuid", "inet4", "inet6") or is_geometry(column):
         return False
     if value is None or value == "" or (name == "year" and value == 0):
         # Nulls are compared where no impossible date can be meant.

@@ -43,7 +43,9 @@ def parse_path(raw: bytes) -> list[Leg]:
         if found is None:
             raise ValueError(f"{path[:80]!r} is no path that a diff may have")
         if found["quoted"] is not None:
-            legs.append(json.loads(found["quoted"], strict=False))
+            name = json.loads(found["quoted"], strict=False)
+            name.encode()  # half a surrogate pair is no text
+            legs.append(name)
         elif found["name"] is not None:
             legs.append(found["name"])
         elif found["index"] is not None:

@@ -66,8 +66,8 @@ def write_times(us: Longs, valid: Bytes, digits: int, offsets: npt.NDArray[np.in
 
 @njit
 def measure_points(at: npt.NDArray[np.int32], data: Bytes, scale: int, offsets: npt.NDArray[np.int32]) -> int:
-    """For whole numbers as texts, where each begins (one more than numbers): write to ``offsets`` where each begins once
-    it has a point and ``scale`` (not 0) digits behind it; the bytes in all, or -1 where they pass 31 bits."""
+    """Where whole numbers, given as texts that begin ``at`` these places (one more than numbers), will begin once they
+    have a point and ``scale`` (not 0) digits behind it: to ``offsets``. The bytes in all; -1 where they pass 31 bits."""
     total = np.int64(0)
     offsets[0] = 0
     for row in range(offsets.shape[0] - 1):

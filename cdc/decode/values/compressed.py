@@ -43,4 +43,7 @@ def _inflated(value: bytes) -> bytes:
     text = inflater.decompress(value[1 + size :], length) if length else b""
     if len(text) != length:
         raise ValueError("it is shorter than it says")
+    # To the end of the stream, where zlib's own checksum stands.
+    if length and (inflater.decompress(inflater.unconsumed_tail, 1) or not inflater.eof):
+        raise ValueError("it is longer than it says, or cut")
     return text

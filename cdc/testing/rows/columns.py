@@ -169,7 +169,13 @@ class Column:
 
 
 def _charset_name(collation: int) -> str:
-    return str(vars(charset_by_id(collation))["name"])
+    """MariaDB numbers its newest collations by character set, and those without padding like the others, 1024 on."""
+    if collation >= 2048:
+        return ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")[(collation - 2048) // 256]
+    try:
+        return str(vars(charset_by_id(collation % 1024))["name"])
+    except KeyError:
+        raise UnsupportedTypeError(f"the collation {collation} is not known here; give the table's schema") from None
 
 
 def _plain(member: str) -> str:

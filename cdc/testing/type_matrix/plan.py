@@ -12,11 +12,12 @@ from cdc.errors import UsageError
 from cdc.testing.type_matrix import numbers, special, temporal, texts
 from cdc.testing.type_matrix.catalog import Catalog
 from cdc.testing.type_matrix.column import Column, Table
-from cdc.testing.type_matrix.texts import Repertoire
+from cdc.testing.type_matrix.texts import FEATURES, Repertoire
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
-MAX_COLUMNS = 60
+MAX_COLUMNS = 200
+"""Of a table: each costs the pipeline seconds, however few columns it has."""
 MAX_ROW_BYTES = 60_000
 """Of a row without its BLOBs and TEXTs; the servers stop at 65,535."""
 MAX_PAGE_BYTES = 7500
@@ -98,7 +99,7 @@ def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
                 members = old and name in ("enum", "set")
                 found = texts.BY_CHARSET[name](one.below_10000() if members else one)
                 columns += [texts.garbled(c) for c in found] if old and name == "set" and one.is_wide else found
-        columns += [replace(column, group=f"longest {column.sql[:4]}") for column in texts.longest(one)]
+        columns += texts.longest(one)
     plain = Repertoire("utf8mb4", 4, "abcdé€😀", b"")
     columns += texts.sizes_of_enum(plain) + texts.sizes_of_set(plain)
     in_bytes = Repertoire("binary", 1, "abcdefgh", b"")
@@ -107,10 +108,10 @@ def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
 
 def _of_features(connection: Connection, catalog: Catalog) -> list[Column]:
     """Columns that are no types of their own, where the server knows such columns."""
-    columns = special.odd_names()
+    columns = [replace(column, group=FEATURES) for column in special.odd_names()]
     for found in (special.compressed(), special.generated(), special.invisible()):
         if accepts(connection, found[0].sql):
-            columns += [replace(column, group=column.group or found[0].row) for column in found]
+            columns += [replace(column, group=FEATURES) for column in found]
     if catalog.is_mariadb:
         columns += temporal.old_storage()
     return columns

@@ -13,7 +13,7 @@ from cdc.errors import UsageError
 from cdc.testing.type_matrix.column import Column, Table, answers
 from cdc.testing.type_matrix.special import LARGE
 from cdc.testing.type_matrix.temporal import OLD
-from cdc.testing.type_matrix.texts import LAX
+from cdc.testing.type_matrix.texts import FEATURES
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
@@ -37,7 +37,7 @@ def create(connection: Connection, database: str, tables: Sequence[Table]) -> No
     with connection.cursor() as cursor:
         _prepare(cursor, database)
         for table in tables:
-            cursor.execute(_LAX if table.group == LAX else _STRICT)
+            cursor.execute(_LAX if table.group == FEATURES else _STRICT)
             lines = ["id INT PRIMARY KEY, turn INT", *(f"{quoted(column.name)} {column.sql}" for column in table.columns)]
             # InnoDB of MySQL 5.6 refuses values above a tenth of its log.
             engine = "MyISAM" if table.group == LARGE else "InnoDB ROW_FORMAT=DYNAMIC"
@@ -82,7 +82,7 @@ def _play(cursor: Any, table: Table) -> Observed:
     cursor.execute("FLUSH BINARY LOGS")
     cursor.execute("SHOW BINARY LOGS")
     file = str(cursor.fetchall()[-1][0])
-    cursor.execute(_LAX if table.group == LAX else _STRICT)
+    cursor.execute(_LAX if table.group == FEATURES else _STRICT)
     cursor.execute("BEGIN")
     for row in range(table.rows):
         values = ", ".join([str(row), "1", *(_value(column, row) for column in written)])

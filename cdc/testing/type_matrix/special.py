@@ -200,11 +200,11 @@ def generated() -> list[Column]:
 
 def invisible() -> list[Column]:
     return [
-        Column("invisible", "INT INVISIBLE", ("1", "-2", "3"), pa.int32(), "integer", group="invisible"),
+        Column("invisible", "INT INVISIBLE", ("1", "-2", "3"), pa.int32(), "integer"),
         Column(
             "invisible", "VARCHAR(20) INVISIBLE", ("'é'", "''"), pa.string(), "text", select=TEXT, group="invisible"
         ),
-        Column("INT", "INT", ("1", "2"), pa.int32(), "integer", group="invisible"),
+        Column("INT", "INT", ("1", "2"), pa.int32(), "integer"),
     ]
 
 

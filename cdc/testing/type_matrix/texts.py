@@ -192,7 +192,7 @@ def sizes_of_enum(one: Repertoire) -> list[Column]:
         )
         columns.append(_members_column(one, "ENUM", members, values))
     refused = _members_column(one, "ENUM", ["a", "b"], ("1", "'nothing like it'", "2"))
-    return [*columns, replace(refused, group=LAX)]
+    return [*columns, replace(refused, group=FEATURES)]
 
 
 def sizes_of_set(one: Repertoire) -> list[Column]:
@@ -206,15 +206,17 @@ def sizes_of_set(one: Repertoire) -> list[Column]:
     return columns
 
 
-LAX = "lax"
-"""Columns of this group are written without strict mode."""
+FEATURES = "features"
+"""Columns of this group are written without strict mode, and an update changes the key."""
 
 
 def longest(one: Repertoire) -> list[Column]:
-    """The longest CHAR, whose length does not fit a byte in most character sets, and the longest VARCHAR."""
+    """The longest CHAR, whose length does not fit a byte in most character sets; and the longest VARCHAR, which leaves
+    no room for others in its table, so it is there for a few character sets only."""
     columns = [_column(one, "CHAR", "CHAR(255)", 255, 255 * one.width)]
-    most = (_TEXT_BYTES - 100) // one.width
-    columns.append(_column(one, "VARCHAR", f"VARCHAR({most})", most, most * one.width))
+    if one.charset in ("latin1", "utf8mb4", "sjis", "utf16le"):
+        most = (_TEXT_BYTES - 100) // one.width
+        columns.append(_column(one, "VARCHAR", f"VARCHAR({most})", most, most * one.width))
     return columns
 
 
