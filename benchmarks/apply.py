@@ -53,6 +53,7 @@ def timed(config: DestinationConfig, lease: Lease) -> dict[str, float]:
     from cdc.decode import layouts
     from spark_jobs import session
     from spark_jobs.merge import Job, _read
+    from spark_jobs.own_columns import own_columns_of_layout
     from spark_jobs.reduce import latest
     from spark_jobs.tables import target
 
@@ -60,8 +61,10 @@ def timed(config: DestinationConfig, lease: Lease) -> dict[str, float]:
     warm = session.acquire(config.spark)
     seconds = {}
     with warm.tables.one() as table_session:
-        job = Job(table_session, target(config, "bench.orders"), lease.manifest, layout, lambda: None)
-        changes = _read(job, 0, "after")
+        place = target(config, "bench.orders")
+        own = own_columns_of_layout(layout, place.policies)
+        job = Job(table_session, place, lease.manifest, layout, own, None, lambda: None)
+        changes = _read(job, own, 0, "after")
         for name, rows in (("warm-up", changes.limit(1)), ("read", changes), ("reduce", latest(changes, ["id"]))):
             began = time.perf_counter()
             rows.write.format("noop").mode("overwrite").save()

@@ -7,6 +7,7 @@ decoded is an error with file, position, table and column, never a wrong value, 
 The way of the data: ``events`` finds a table's events (``kernels.scan``), ``columns`` and ``plans`` say what its
 columns are and become, ``reader`` has their rows found and written (``kernels.rows``, ``kernels.fill``, ``buffers``),
 and the conversions of ``charsets``, ``binary_json`` and ``values`` finish what the kernels only copy.
+What a user wants otherwise of columns (dropped, hashed, renamed) is done by ``policies``, in the executors.
 """
 
 from cdc.decode.layout import TableLayout

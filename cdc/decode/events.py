@@ -20,7 +20,7 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.scan import list_table_maps
 from cdc.decode.layout import TableLayout
 from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
-from cdc.errors import DamagedError, UsageError
+from cdc.errors import CdcError, UsageError
 from cdc.schemas import TableSchema
 
 Longs = npt.NDArray[np.int64]
@@ -222,9 +222,13 @@ def _parse(
 ) -> TableLayout:
     try:
         table_map = parse_table_map(transactions.buf[start:stop].tobytes(), transactions.has_checksum)
-    except DamagedError as error:
-        raise DamagedError(error.message, place=f"{transactions.path}, position {start}") from None
-    return TableLayout.of(table_map, schema, policies)
+        layout = TableLayout.of(table_map, schema, policies)
+        layout.kernel_spec([])  # what is wrong with a column shows here, where its place is known
+    except CdcError as error:
+        place = f"{transactions.path}, position {start}"
+        error.place = place if error.place is None else f"{place}, {error.place}"
+        raise
+    return layout
 
 
 def range_layouts(

@@ -79,6 +79,11 @@ class TableLayout:
     def _plans(self) -> tuple[Plan, ...]:
         return tuple(plan_column(self.table, column, self.policies) for column in self.columns)
 
+    @property
+    def shape(self) -> tuple[tuple[str, pa.DataType | None], ...]:
+        """Names and types of the table's own columns; None for one that cannot be decoded."""
+        return tuple((column.name, plan.arrow) for column, plan in zip(self.columns, self._plans, strict=True))
+
     @cached_property
     def json_columns(self) -> npt.NDArray[np.int64]:
         """(columns,): 1 for those in MySQL's binary JSON, which a partial update may change in part."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cdc.config.columns import ColumnPolicy
 from cdc.decode.layout import BEFORE
-from cdc.decode.texts import as_select_prints
+from cdc.decode.select_text import as_select_prints
 from cdc.errors import ConfigError
 
 KEEP = ColumnPolicy(kind="keep")

@@ -194,7 +194,7 @@ def _alike(a: TableLayout, b: TableLayout) -> bool:
     """Whether record batches of both look the same."""
     if a.columns == b.columns and a.primary_key == b.primary_key:
         return True
-    return a.primary_key == b.primary_key and a.arrow_schema() == replace(b, policies=a.policies).arrow_schema()
+    return a.primary_key == b.primary_key and a.shape == replace(b, policies=a.policies).shape
 
 
 def open_range(path: Path | str, offset: int | None = None, length: int | None = None) -> Transactions:

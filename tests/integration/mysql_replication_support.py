@@ -16,6 +16,19 @@ Images = tuple[list[Any] | None, list[Any] | None]
 """Before and after, values in the columns' order."""
 
 _UNICODE = ("utf8", "utf8mb3", "utf8mb4", "ascii")
+_SAME_IN_PYTHON = (
+    "latin1",
+    "latin2",
+    "latin5",
+    "latin7",
+    "cp1250",
+    "cp1251",
+    "cp1257",
+    "koi8r",
+    "cp850",
+    "cp852",
+    "gbk",
+)
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 
@@ -24,7 +37,7 @@ def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict
     wanted = {name: schema for name, schema in schemas.tables.items() if _readable(kind, schema)}
     found: dict[str, list[Images]] = {name: [] for name in wanted}
     stream = BinLogStreamReader(
-        {"host": HOST, "port": server.port, "user": USER, "passwd": PASSWORD, "charset": "utf8mb4"},
+        {"host": HOST, "port": server.port, "user": USER, "password": PASSWORD, "charset": "utf8mb4"},
         server_id=424_242,
         log_file=file,
         log_pos=4,
@@ -41,6 +54,8 @@ def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict
             if name in found:
                 try:
                     found[name] += [_images(event, row) for row in event.rows]
+                except UnicodeDecodeError:
+                    del found[name]  # it raises at bytes without a meaning
                 except ValueError as error:
                     if "day is out of range" not in str(error):
                         raise
@@ -73,7 +88,10 @@ def _readable(kind: str, schema: TableSchema) -> bool:
             return False
         if kind.startswith("mariadb") and is_geometry(column):
             return False
-        if column.charset not in (None, *_UNICODE) or (kind == "mysql56" and _is_bytes(column)):
+        decoded = (
+            _UNICODE if kind == "mysql56" or column.data_type in ("enum", "set") else (*_UNICODE, *_SAME_IN_PYTHON)
+        )
+        if column.charset not in (None, *decoded) or (kind == "mysql56" and _is_bytes(column)):
             return False
     return True
 

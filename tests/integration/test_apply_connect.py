@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from cdc.testing.servers import Server, free_port
 from spark_jobs import session
 from spark_jobs.jars import delta_jars, spark_home
 from tests.integration.apply_support import PASSWORD, Loop
+
+KEY = "6b6579206f66207468652074657374"
 
 
 @pytest.fixture
@@ -69,7 +72,10 @@ def test_connect(
 ) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     spark = f"{{remote: '{connect_server}'}}"
-    loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.log: {mode: append}", spark=spark)
+    monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", KEY)
+    overrides = "DB.log: {mode: append, columns: {v: hash}}"
+    apply = "hash_key_env: TOWPATH_TEST_HASH_KEY"
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides, apply=apply, spark=spark)
     loop.sql(
         "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20))",
         "CREATE TABLE log (id INT PRIMARY KEY, v VARCHAR(20))",
@@ -85,3 +91,6 @@ def test_connect(
     loop.apply_all()
     loop.require_equal("mirror")
     assert loop.changelog("log") == [("insert", 1), ("update", 1)]
+    digests = [hmac.digest(KEY.encode(), value, "sha256").hex() for value in (b"a", b"z")]
+    assert [row["v"] for row in loop.delta("log", order="_seq")] == digests
+    assert KEY not in (tmp_path / "connect.log").read_text(errors="replace")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hmac
 import logging
 import shutil
+from collections import deque
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
+from structlog.testing import capture_logs
 
 import cdc.decode
 from cdc.binlog.statements import Effect, classify
@@ -21,17 +25,20 @@ from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
 from cdc.decode import TableLayout, ValuePolicies
 from cdc.decode.columns import Column
 from cdc.decode.layout import META_FIELDS
+from cdc.decode.plans import DEFAULT_POLICIES
 from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, hashed, masked, police
-from cdc.decode.texts import as_select_prints
+from cdc.decode.reader import _alike
+from cdc.decode.select_text import as_select_prints
 from cdc.errors import CdcError, ConfigError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.store.layout import index_path, segment_name, segments_folder
 from cdc.store.relaylog.index import make_header, seal
-from spark_jobs import ddl
+from spark_jobs import ddl, driver
 from spark_jobs.column_types import from_arrow_schema, to_arrow
 from spark_jobs.delta_log import DeltaState
 from spark_jobs.own_columns import OwnColumns, Policies, hash_key, own_columns_of_layout, own_columns_of_schema
-from spark_jobs.source import ChangesReader, Piece
+from spark_jobs.pieces import Piece
+from spark_jobs.source import ChangesReader
 from spark_jobs.tables import COLUMNS_PROPERTY, Target, require_same_policies
 from tests.unit.decode_support import GOLDEN, TABLE, golden
 
@@ -79,8 +86,8 @@ TEXTS: list[tuple[pa.DataType, list[Any], list[str], int]] = [
     (pa.float64(), [1e15, 1e14, 2.5e-7, 1e-15, 1e-16], ["1e15", "100000000000000", "0.00000025", "0.000000000000001", "1e-16"], 0),
     (pa.float64(), [-0.0, 3.0, 1.2345678901234568e17, -5e-324], ["-0", "3", "1.2345678901234568e17", "-5e-324"], 0),
     (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)], ["0001-01-01", "9999-12-31"], 0),
-    (pa.timestamp("us"), [datetime(1969, 12, 31, 23, 59, 59)], ["1969-12-31 23:59:59"], 0),
-    (pa.timestamp("us"), [datetime(1, 1, 1, 0, 0, 0, 120000)], ["0001-01-01 00:00:00.120"], 3),
+    (pa.timestamp("us"), [datetime.fromisoformat("1969-12-31T23:59:59")], ["1969-12-31 23:59:59"], 0),
+    (pa.timestamp("us"), [datetime.fromisoformat("0001-01-01T00:00:00.120")], ["0001-01-01 00:00:00.120"], 3),
     (INSTANT, [datetime(2024, 2, 29, 1, 2, 3, 7, tzinfo=UTC)], ["2024-02-29 01:02:03.000007"], 6),
 ]  # fmt: skip
 
@@ -165,7 +172,7 @@ def test_a_batch_and_its_before_images() -> None:
     before = pa.StructArray.from_arrays(old, names=list(policies.sources), mask=pa.array([True, False]))
     names = [f.name for f in META_FIELDS] + list(policies.sources)
     batch = pa.RecordBatch.from_arrays([*meta, *own, before], names=[*names, "_before"])
-    new = [
+    new: list[dict[str, Any]] = [
         {"id": 1, "mail": digest("a@x"), "pay": None, "phone": "***45", "other": "A"},
         {"id": 2, "mail": None, "pay": None, "phone": "6", "other": "B"},
     ]
@@ -277,11 +284,22 @@ def test_counting_rows_decodes_no_column(piece: Piece) -> None:
 
 def test_dates_that_became_null_are_told(piece: Piece, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        read(piece, [t.StructField("day", t.DateType())], {})
+        rows = read(piece, [t.StructField("day", t.DateType()), t.StructField("id", t.LongType())], {}).to_pylist()
+    zero = [row["day"] for row in rows if row["id"] == 2**63 - 1]  # that row has one, and its copies in changes
+    assert set(zero) == {None}
     (note,) = [record.getMessage() for record in caplog.records]
-    assert note.startswith(f"towpath-note: table {TABLE}, column day: 1 zero or impossible dates became null (")
+    assert note.startswith(
+        f"towpath-note: table {TABLE}, column day: {len(zero)} zero or impossible dates became null ("
+    )
     with pytest.raises(RuntimeError, match=r"towpath-error:.*zero or impossible date"):
         read(piece, [t.StructField("day", t.DateType())], {"values": '{"zero_dates": "fail"}'})
+
+
+def test_what_executors_tell_reaches_people() -> None:
+    with capture_logs() as logs:
+        driver._relay(StringIO("Traceback …\n26/11/21 WARN towpath-note: table shop.t, column d: 3 dates\n"), deque())
+    told = [log["event"] for log in logs if log["log_level"] == "warning"]
+    assert told == ["table shop.t, column d: 3 dates"]
 
 
 # --- a table's own columns
@@ -375,11 +393,18 @@ def test_an_undecodable_column_can_be_dropped() -> None:
         own_columns_of_layout(layout, Policies("shop.t"))
     own = own_columns_of_layout(layout, Policies("shop.t", columns={"b": DROP}))
     assert [f.name for f in own.fields] == ["a"]
+    # A batch in which it changes is one that can be decoded, too.
+    assert _alike(layout, replace(layout, columns=(columns[0], Column("b", 98))))
+    assert not _alike(layout, replace(layout, columns=(Column("a", ColumnType.LONGLONG), columns[1])))
+
+
+VARCHAR = ("varchar", "varchar(9)")
 
 
 def keyed(
-    policy: ColumnPolicy, values: ValuePolicies = ValuePolicies(), kind: tuple[str, str] = ("varchar", "varchar(9)")
-) -> OwnColumns:  # noqa: B008, E501
+    policy: ColumnPolicy, values: ValuePolicies = DEFAULT_POLICIES, kind: tuple[str, str] = VARCHAR
+) -> OwnColumns:
+    """The columns k, of this kind and with this policy, and n."""
     wanted = Policies("shop.t", columns={"k": policy}, values=values, json="variant", key=KEY)
     return own_columns_of_schema(table(column(*kind, "k"), column("int", "int", "n")), wanted)
 

@@ -106,6 +106,39 @@ def test_everything_given() -> None:
     assert config.table_apply("shop.other").mode == "upsert"
 
 
+def test_policies_of_a_table_win_one_by_one() -> None:
+    config = parse(
+        document(
+            apply__zero_dates="fail",
+            apply__types={"TINYINT(1)": "boolean", "time": "microseconds"},
+            apply__columns={"Note": "drop", "mail": "hash", "phone": {"mask": 4}, "nick": {"rename": "alias"}},
+            apply__hash_key_file="hash.key",
+            tables__overrides={
+                "shop.a": {"columns": {"note": "keep", "phone": None}, "zero_dates": None, "types": {"time": "text"}},
+                "shop.b": {"mode": "append"},
+            },
+        ),
+        FILE,
+    )
+    assert config.apply.hash_key_file == FILE.parent / "hash.key"
+    one, other = config.table_apply("shop.a"), config.table_apply("shop.b")
+    assert {name: str(policy) for name, policy in one.columns.items()} == {
+        "note": "keep",
+        "mail": "hash",
+        "phone": "null",
+        "nick": "rename: alias",
+    }
+    assert (one.zero_dates, one.types) == ("null", {"tinyint(1)": "boolean", "time": "text"})
+    assert {name: str(policy) for name, policy in other.columns.items()} == {
+        "note": "drop",
+        "mail": "hash",
+        "phone": "mask: 4",
+        "nick": "rename: alias",
+    }
+    assert (other.zero_dates, other.types, other.mode) == ("fail", config.apply.types, "append")
+    assert parse(document(apply__zero_dates=None), FILE).apply.zero_dates == "null"  # YAML's null
+
+
 @pytest.mark.parametrize(
     ("time", "when"),
     [
@@ -220,10 +253,59 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             {"tables__overrides": {"shop.a": {"mode": "scd2"}}},
             "tables.overrides.shop.a: mode scd2 is not there yet; use",
         ),
+        # policies
         (
             {"tables__overrides": {"shop.a": {"columns": {"x": "hash"}}}},
-            "tables.overrides.shop.a: column policies are no",
+            "tables.overrides.shop.a.columns.x: hash needs a key, and there is none. Name it with apply.hash_key_env or",
         ),
+        (
+            {"tables__overrides": {"shop.a": {"columns": {"x": "hsh"}}}},
+            "tables.overrides.shop.a.columns.x: 'hsh' is no policy; write drop, null, hash, keep, {mask: 4} or {rename: ",
+        ),
+        ({"apply__columns": {"x": "mask"}}, "apply.columns.x: 'mask' needs more than the word; write drop, null, hash"),
+        ({"apply__columns": {"x": {"mask": -1}}}, "apply.columns.x: mask: -1 must be the number of characters to keep"),
+        ({"apply__columns": {"x": {"mask": True}}}, "apply.columns.x: mask: True must be the number of characters to"),
+        (
+            {"apply__columns": {"x": {"mask": 1, "rename": "y"}}},
+            "apply.columns.x: {'mask': 1, 'rename': 'y'} is no pol",
+        ),
+        ({"apply__columns": {"x": ["drop"]}}, "apply.columns.x: is no policy; write drop, null, hash, keep"),
+        ({"apply__columns": {"x": {"rename": ""}}}, "apply.columns.x: rename: '' must be a column's new name"),
+        (
+            {"apply__columns": {"x": {"rename": "_SEQ"}}},
+            "apply.columns.x: rename: '_SEQ' is a name that Towpath uses itself; choose another",
+        ),
+        (
+            {"apply__columns": {"x": {"rename": "z"}, "y": {"rename": "Z"}}},
+            "apply.columns: 2 columns are renamed to z. Give each a name of its own.",
+        ),
+        (
+            {"apply__columns": {"x": "drop", "X": "null"}},
+            "apply.columns: the column x stands there 2 times; keep one of",
+        ),
+        ({"apply__columns": ["x"]}, "apply.columns: must be a section of keys"),
+        (
+            {"apply__keys": ["Id"], "apply__columns": {"ID": "drop"}},
+            "apply.columns.id: drop and keys contradict each other: a key must tell rows apart. Remove one of them; hash",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"keys": ["id"]}}, "apply__columns": {"id": {"mask": 3}}},
+            "tables.overrides.shop.a.columns.id: mask: 3 and keys contradict each other: a key must tell rows apart.",
+        ),
+        (
+            {"apply__hash_key_env": "A", "apply__hash_key_file": "b"},
+            "apply: hash_key_env and hash_key_file contradict each other; keep one of them",
+        ),
+        (
+            {"apply__types": {"tinyint": "boolean"}},
+            "apply.types: 'tinyint' is no type that can be mapped; there are tin",
+        ),
+        (
+            {"apply__types": {"time": "boolean"}},
+            "apply.types: time: 'boolean' must be microseconds (or text, as without",
+        ),
+        ({"apply__types": "boolean"}, "apply.types: 'boolean' must be a section of keys"),
+        ({"apply__zero_dates": "zero"}, "apply.zero_dates: 'zero' must be one of null, fail"),
         # store, meta
         (
             {"store__kind": "memory"},
@@ -380,7 +462,7 @@ def fields(section: type[BaseModel]) -> Iterator[str]:
 def test_the_example_has_every_key() -> None:
     file = ROOT / "examples" / "shop.yaml"
     text = file.read_text(encoding="utf-8")
-    assert load(file).tables.overrides.keys() == {"shop.audit", "shop.visits"}
+    assert load(file).tables.overrides.keys() == {"shop.audit", "shop.visits", "shop.customers"}
     names = [*fields(DestinationConfig), *fields(ApplyOverrides)]
     missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
     assert not missing

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import date, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 from cdc.decode.buffers import LATIN1_TABLE
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.fill import put_latin1, put_number, signed
+from cdc.decode.kernels.fill import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present, prefix_value
 from cdc.decode.kernels.scan import find_layout, has_name, i64, same_bytes, sound, u16, u24, u32, u48
-from cdc.decode.kernels.single import datetime_us, days_of, decimal_size, put_decimal, timestamp_us
+from cdc.decode.kernels.single import datetime_us, days_of, decimal_size, put_decimal, time_us, timestamp_us
+from cdc.decode.kernels.texts import measure_points, measure_times, write_points, write_times
 
 
 def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -132,6 +134,99 @@ def test_numbers_agree(raw: bytes, kind: int, row: int) -> None:
         kernel(array(raw), 0, kind, 0, row, out, out.view(np.int16), out.view(np.int32), out.view(np.int64))
         outs.append(out.tobytes())
     assert outs[0] == outs[1]
+
+
+LAST_TIME_US = ((838 * 60 + 59) * 60 + 59) * 1_000_000
+
+
+def pack_time(us: int, fraction_size: int) -> bytes:
+    """MySQL's form, written from its description: sign and fields as one number, to which a fixed one is added."""
+    units = abs(us) // (1_000_000 // 100**fraction_size)
+    seconds, fraction = divmod(units, 100**fraction_size)
+    whole = (seconds // 3600) << 12 | seconds // 60 % 60 << 6 | seconds % 60
+    number = whole << 8 * fraction_size | fraction
+    return ((0x800000 << 8 * fraction_size) + (-number if us < 0 else number)).to_bytes(3 + fraction_size, "big")
+
+
+@given(st.integers(-LAST_TIME_US, LAST_TIME_US), st.integers(0, 3))
+def test_time(us: int, fraction: int) -> None:
+    unit = 1_000_000 // 100**fraction
+    us = us // unit * unit
+    assert both(time_us, array(pack_time(us, fraction)), 0, fraction) == us
+
+
+@given(st.binary(min_size=6, max_size=6), st.integers(0, 3))
+def test_damaged_times_agree(raw: bytes, fraction: int) -> None:
+    us = both(time_us, array(raw), 0, fraction)
+    assert us == k.DAMAGED_DATE or abs(us) < LAST_TIME_US + 1_000_000
+
+
+@pytest.mark.parametrize("seconds", [(839 << 12), 1 | 60 << 6, 60])
+def test_impossible_times(seconds: int) -> None:
+    raw = (0x800000 + seconds).to_bytes(3, "big")
+    assert both(time_us, array(raw), 0, 0) == k.DAMAGED_DATE
+
+
+@given(st.binary(min_size=1, max_size=8), st.booleans(), st.integers(0, 2))
+def test_bits(raw: bytes, wide: bool, row: int) -> None:
+    outs = []
+    for kernel in (put_bits, put_bits.py_func):
+        out = np.full(8, -1, dtype=np.int64)
+        kernel(array(raw), 0, len(raw), wide, 8, row, out)
+        outs.append(out.tolist())
+    assert outs[0] == outs[1]
+    number = int.from_bytes(raw, "big")
+    if wide:
+        assert np.array(outs[0][1 + 2 * row : 3 + 2 * row]).tobytes() == number.to_bytes(16, "little")
+    elif number < 1 << 63:
+        assert outs[0][1 + row] == number
+
+
+@pytest.mark.parametrize(("byte", "year"), [(0, 0), (1, 1901), (70, 1970), (255, 2155)])
+def test_years(byte: int, year: int) -> None:
+    for kernel in (put_number, put_number.py_func):
+        out = np.zeros(64, dtype=np.uint8)
+        views = out.view(np.int16), out.view(np.int32), out.view(np.int64)
+        kernel(array(bytes([byte])), 0, k.YEAR, 8, 3, out, *views)
+        assert out.view(np.int16)[4 + 3] == year
+        assert not out[:14].any() and not out[16:].any()
+
+
+@given(st.lists(st.none() | st.integers(-LAST_TIME_US, LAST_TIME_US), max_size=6), st.integers(0, 6))
+def test_time_texts(times: list[int | None], digits: int) -> None:
+    us = np.array([0 if one is None else one for one in times], dtype=np.int64)
+    valid = np.array([one is not None for one in times], dtype=np.uint8)
+    found = []
+    for measure, write in ((measure_times, write_times), (measure_times.py_func, write_times.py_func)):
+        offsets = np.full(len(times) + 1, -1, dtype=np.int32)
+        out = np.zeros(measure(us, valid, digits, offsets), dtype=np.uint8)
+        write(us, valid, digits, offsets, out)
+        assert int(offsets[-1]) == len(out)
+        found.append([out[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets.tolist())])
+    assert found[0] == found[1] == [time_as_text(one, digits) for one in times]
+
+
+def time_as_text(us: int | None, digits: int) -> str:
+    if us is None:
+        return ""
+    seconds, fraction = divmod(abs(us), 1_000_000)
+    text = f"{'-' if us < 0 else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{text}.{fraction:06}"[: len(text) + 1 + digits] if digits else text
+
+
+@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-99, 99), max_size=5), st.integers(1, 38))
+def test_points(numbers: list[int], scale: int) -> None:
+    texts = [str(number).encode() for number in numbers]
+    at = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+    data = np.frombuffer(b"".join(texts) + b"\0", dtype=np.uint8)
+    found = []
+    for measure, write in ((measure_points, write_points), (measure_points.py_func, write_points.py_func)):
+        offsets = np.full(len(texts) + 1, -1, dtype=np.int32)
+        out = np.zeros(measure(at, data, scale, offsets), dtype=np.uint8)
+        write(at, data, scale, offsets, out)
+        found.append([out[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets.tolist())])
+    with localcontext(prec=100):
+        assert found[0] == found[1] == [format(Decimal(number).scaleb(-scale), "f") for number in numbers]
 
 
 @given(st.binary(max_size=40))

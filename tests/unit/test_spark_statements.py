@@ -19,15 +19,16 @@ from spark_jobs.column_types import from_arrow_schema, literal, quote, spark_typ
 from spark_jobs.delta_log import DeltaState, local_path, read_state
 from spark_jobs.failures import explain, is_concurrent
 from spark_jobs.merge import _literal, append_statement, empty_statement, upsert_statement, user_metadata
+from spark_jobs.own_columns import Policies, own_columns_of_schema
 from spark_jobs.reduce import require_keys
 from spark_jobs.session import in_process, settings
 from spark_jobs.source import _marked_errors, conform, find_error
-from spark_jobs.tables import Target, _holds, own_columns_of_schema
+from spark_jobs.tables import Target, _holds
 
 
 def place(mode: str = "upsert") -> Target:
     apply = ApplyConfig.model_validate({"target": "/lake", "mode": mode})
-    return Target("shop.orders", "/lake/shop/or`ders", apply, "shop")
+    return Target("shop.orders", "/lake/shop/or`ders", apply, "shop", Policies("shop.orders"))
 
 
 def column(data_type: str, column_type: str | None = None, name: str = "c") -> ColumnSchema:
@@ -106,7 +107,7 @@ def test_the_decoders_types_are_those_of_information_schema() -> None:
 def test_a_column_with_one_of_our_names_is_refused() -> None:
     schema = TableSchema(columns=(column("int", name="_SEQ"),), primary_key=())
     with pytest.raises(UnsupportedError, match="_SEQ has a name that Towpath uses itself"):
-        own_columns_of_schema("shop.t", schema)
+        own_columns_of_schema(schema, Policies("shop.t"))
 
 
 def test_upsert_statement_quotes_names_and_prunes() -> None:

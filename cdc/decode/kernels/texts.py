@@ -21,7 +21,8 @@ def put_digits(out: Bytes, at: int, value: int, count: int) -> None:
 
 @njit
 def measure_times(us: Longs, valid: Bytes, digits: int, offsets: npt.NDArray[np.int32]) -> int:
-    """Write where each time's text begins to ``offsets`` (one more than times); the bytes in all. ``valid``: 0 is null."""
+    """Write where each time's text begins to ``offsets`` (one more than times); the bytes in all.
+    ``valid``: 0 is null."""
     total = np.int64(0)
     offsets[0] = 0
     for row in range(us.shape[0]):
@@ -66,8 +67,8 @@ def write_times(us: Longs, valid: Bytes, digits: int, offsets: npt.NDArray[np.in
 
 @njit
 def measure_points(at: npt.NDArray[np.int32], data: Bytes, scale: int, offsets: npt.NDArray[np.int32]) -> int:
-    """Where whole numbers, given as texts that begin ``at`` these places (one more than numbers), will begin once they
-    have a point and ``scale`` (not 0) digits behind it: to ``offsets``. The bytes in all; -1 where they pass 31 bits."""
+    """Where whole numbers, texts that begin ``at`` these places (one more than numbers), will begin once they have a
+    point and ``scale`` (not 0) digits behind it: to ``offsets``. The bytes in all; -1 where they pass 31 bits."""
     total = np.int64(0)
     offsets[0] = 0
     for row in range(offsets.shape[0] - 1):

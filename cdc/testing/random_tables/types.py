@@ -212,7 +212,13 @@ def _text(rng: Random, facts: Facts, name: str) -> RandomType:
         most, sql, row, page = _TEXT_LENGTHS[plain] // size, plain, 12, 40
     collation = rng.choice(("", f" COLLATE {charset}_bin"))
     sql = f"{sql}{attribute} CHARACTER SET {charset}{collation}"
-    return RandomType(sql, lambda r: text(_string(r, characters, most)), row, page)
+
+    def literal(r: Random) -> str:
+        if size == 1 and charset != "ascii" and r.random() < 0.15:  # any byte, even one without a meaning
+            return f"_{charset} 0x{r.randbytes(min(most, r.randint(1, 40))).hex()}" if most else "''"
+        return text(_string(r, characters, most))
+
+    return RandomType(sql, literal, row, page)
 
 
 def _bytes(rng: Random, name: str) -> RandomType:

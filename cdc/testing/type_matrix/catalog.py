@@ -75,9 +75,13 @@ def _types(cursor: Any) -> dict[str, tuple[str, ...]]:
     types: dict[str, list[str]] = {}
     missing = []
     for word in sorted(listed | others):
-        found = {name for name in (_tried(cursor, form.format(word)) for form in _FORMS) if name}
-        for name in found:
-            types.setdefault(name, []).append(word)
+        found: dict[str, str] = {}
+        for form in _FORMS:
+            name = _tried(cursor, form.format(word))
+            if name:  # TEXT is TEXT, and TEXT(1) is TINYTEXT
+                found.setdefault(name, form.format(word) if found else word)
+        for name, spelled in found.items():
+            types.setdefault(name, []).append(spelled)
         if not found and word in listed and word not in NO_TYPES:
             missing.append(word)
     if missing:

@@ -138,11 +138,11 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other)
+        return bool(struct.pack("d", one) == struct.pack("d", other))
     if isinstance(one, list):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, Decimal):
-        return one.as_tuple() == other.as_tuple()
+        return bool(one.as_tuple() == other.as_tuple())
     return bool(one == other)
 
 

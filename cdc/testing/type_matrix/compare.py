@@ -48,7 +48,9 @@ def compare(seen: Observed, arrived: pa.Table, result: Result) -> None:
     count = seen.table.rows
     expected = [op for op in OPS for _ in range(count)]
     if ops != expected:
-        result.faults.append(f"{seen.table.name}: {Counter(ops)}, and SELECT saw {count} rows inserted, updated, deleted")
+        result.faults.append(
+            f"{seen.table.name}: {Counter(ops)}, and SELECT saw {count} rows inserted, updated, deleted"
+        )
         return
     before = arrived.column(BEFORE).combine_chunks()
     if before.slice(0, count).null_count != count:

@@ -21,7 +21,7 @@ Made by `make types`; do not edit. A test makes it anew, and fails where it diff
 
 Each server is asked which types and character sets it has: every word that it knows (keywords, help pages, plugins) is
 tried as the type of a column. A type that a server takes and for which there are no edge values fails the test. The
-values (limits, all sizes, every character of every character set, NULL) are inserted, updated and deleted in a real server;
+values (limits, all sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted in a real server;
 each is compared with what SELECT shows: the new value of an insert, both of an update, the old one of a delete, which a
 table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and −0.0 is not 0.0.
 FLOAT is compared by all its bits, dates without a place in Delta by the default of `zero_dates`, which is null.
@@ -113,7 +113,11 @@ def _words(runs: Sequence[Run]) -> list[str]:
 def _delta(names: Iterable[str]) -> str:
     """``decimal(p,s)`` for several."""
     found = sorted(names)
-    return ", ".join(found) if len(found) == 1 else ", ".join(sorted({_DECIMAL.sub("decimal(p,s)", name) for name in found}))
+    return (
+        ", ".join(found)
+        if len(found) == 1
+        else ", ".join(sorted({_DECIMAL.sub("decimal(p,s)", name) for name in found}))
+    )
 
 
 def _servers(kinds: set[str]) -> str:

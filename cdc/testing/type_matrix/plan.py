@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import pymysql
@@ -44,12 +45,16 @@ class _Server:
         return not self.catalog.is_mariadb and self.catalog.number >= (8, 0)
 
 
-def _geometry(name: str) -> Callable[[_Server], list[Column]]:
-    return lambda server: special.geometries(name, with_srid=server.is_new_mysql)
+_Family = Callable[[_Server], list[Column]]
 
 
-_FAMILIES: dict[str, Callable[[_Server], list[Column]]] = {
-    **{name: lambda _, name=name: numbers.integers(name) for name in ("tinyint", "smallint", "mediumint", "int", "bigint")},
+def _each(names: str, of: Callable[[str, _Server], list[Column]]) -> dict[str, _Family]:
+    """The same family for several data types, which it is told."""
+    return {name: partial(of, name) for name in names.split()}
+
+
+_FAMILIES: dict[str, _Family] = {
+    **_each("tinyint smallint mediumint int bigint", lambda name, _: numbers.integers(name)),
     "decimal": lambda server: numbers.decimals(server.max_scale),
     "float": lambda _: numbers.floats(),
     "double": lambda _: numbers.doubles(),
@@ -61,13 +66,15 @@ _FAMILIES: dict[str, Callable[[_Server], list[Column]]] = {
     "time": lambda _: temporal.times(),
     "binary": lambda _: special.binaries(),
     "varbinary": lambda _: special.varbinaries(),
-    **{name: lambda _, name=name: special.blobs(name.upper()) for name in ("tinyblob", "blob", "mediumblob", "longblob")},
+    **_each("tinyblob blob mediumblob longblob", lambda name, _: special.blobs(name.upper())),
     "json": lambda _: special.json_documents(),
-    **{name: _geometry(name) for name in ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
-                                          "multipolygon", "geometrycollection", "geomcollection")},
+    **_each(
+        "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection",
+        lambda name, server: special.geometries(name, with_srid=server.is_new_mysql),
+    ),
     "vector": lambda server: special.vectors(fixed=server.catalog.is_mariadb),
-    **{name: lambda _, name=name: special.addresses(name) for name in ("uuid", "inet4", "inet6")},
-}  # fmt: skip
+    **_each("uuid inet4 inet6", lambda name, _: special.addresses(name)),
+}
 """Columns for each data type; those of the texts are in ``texts.BY_CHARSET``."""
 
 

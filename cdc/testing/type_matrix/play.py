@@ -38,7 +38,10 @@ def create(connection: Connection, database: str, tables: Sequence[Table]) -> No
         _prepare(cursor, database)
         for table in tables:
             cursor.execute(_LAX if table.group == FEATURES else _STRICT)
-            lines = ["id INT PRIMARY KEY, turn INT", *(f"{quoted(column.name)} {column.sql}" for column in table.columns)]
+            lines = [
+                "id INT PRIMARY KEY, turn INT",
+                *(f"{quoted(column.name)} {column.sql}" for column in table.columns),
+            ]
             # InnoDB of MySQL 5.6 refuses values above a tenth of its log.
             engine = "MyISAM" if table.group == LARGE else "InnoDB ROW_FORMAT=DYNAMIC"
             with _old_storage(cursor, table.group == OLD):
@@ -96,7 +99,9 @@ def _play(cursor: Any, table: Table) -> Observed:
     for row in range(table.rows):
         # Generated columns follow the key, so the key is what changes where there are any.
         moved = [] if len(written) == len(table.columns) else [f"id = {row + 1000}"]
-        changes = ", ".join(["turn = 2", *moved, *(f"{quoted(column.name)} = {_value(column, row + 1)}" for column in written)])
+        changes = ", ".join(
+            ["turn = 2", *moved, *(f"{quoted(column.name)} = {_value(column, row + 1)}" for column in written)]
+        )
         cursor.execute(f"UPDATE {table.name} SET {changes} WHERE id = {row}")
     cursor.execute("COMMIT")
     updated = _select(cursor, table)

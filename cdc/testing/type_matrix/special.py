@@ -41,9 +41,10 @@ _SHORT_BYTES = (
 
 def binaries() -> list[Column]:
     """Trailing zeros and spaces; shorter than the column, which pads."""
-    sized = ((1, ("''", "x'00'", "x'ff'", "x'20'")), (5, _SHORT_BYTES), (16, (*_SHORT_BYTES, _noise(16))))
-    sized += ((255, (*_SHORT_BYTES, _noise(255), "REPEAT(x'00', 255)")),)
-    return [Column("BINARY", f"BINARY({n})", values, pa.binary(), "bytes", size_bytes=n) for n, values in sized]
+    sized: dict[int, tuple[str, ...]] = {1: ("''", "x'00'", "x'ff'", "x'20'"), 5: _SHORT_BYTES}
+    sized[16] = (*_SHORT_BYTES, _noise(16))
+    sized[255] = (*_SHORT_BYTES, _noise(255), "REPEAT(x'00', 255)")
+    return [Column("BINARY", f"BINARY({n})", values, pa.binary(), "bytes", size_bytes=n) for n, values in sized.items()]
 
 
 def varbinaries() -> list[Column]:
@@ -79,12 +80,12 @@ def json_documents() -> list[Column]:
         "JSON_QUOTE(REPEAT('é', 8191))", "JSON_QUOTE(REPEAT('x', 16384))", f"JSON_QUOTE(REPEAT('x', {_MANY}))",
         f"JSON_ARRAY(REPEAT('x', {_MANY}), 1, -1, 70000, 'end')", f"JSON_OBJECT('a', REPEAT('x', {_MANY}), 'b', 2, 'c', -70000)",
         f"CAST(CONCAT('[', REPEAT('0,', {_MANY}), '1]') AS JSON)", "CAST(CONCAT(REPEAT('[', 100), REPEAT(']', 100)) AS JSON)",
-        f"CONCAT('{{\"', REPEAT('k', 60000), '\": [', REPEAT('{{\"a\": 1}},', 3), '[]]}}')",
+        "CONCAT('{\"', REPEAT('k', 60000), '\": [', REPEAT('{\"a\": 1},', 3), '[]]}')",
         "CAST(CAST('2024-02-29' AS DATE) AS JSON)", "CAST(CAST('-12:34:56.789' AS TIME(6)) AS JSON)",
         "CAST(CAST('838:59:59' AS TIME) AS JSON)", "CAST(CAST('2024-02-29 12:34:56.000007' AS DATETIME(6)) AS JSON)",
         "CAST(TIMESTAMP'2024-02-29 12:34:56' AS JSON)", "CAST(CAST(1.50 AS DECIMAL(10,2)) AS JSON)", "CAST(CAST(-0.00 AS DECIMAL(4,2)) AS JSON)",
         "CAST(CAST('-12345678901234567890123456789012345.678901234567890123456789012345' AS DECIMAL(65,30)) AS JSON)",
-        "JSON_ARRAY(x'00ff10', b'101', CAST('a' AS BINARY(4)), _latin1'é')", "JSON_OBJECT('d', CURDATE() - CURDATE(), 'n', NULL)",
+        "JSON_ARRAY(x'00ff10', b'101', CAST('a' AS BINARY(4)), _latin1'é')", "JSON_OBJECT('n', NULL)",
         "JSON_ARRAY(CAST('2024-02-29' AS DATE), CAST('0000-00-00' AS DATE), CAST('10:11:12' AS TIME), 1.10, 1e0, TRUE)",
         "CAST(ST_GeomFromText('POINT(1 2)') AS JSON)", "CAST(CAST(2026 AS YEAR) AS JSON)", "CAST(1.5e0 AS JSON)",
         "JSON_ARRAY(CAST(1.5 AS FLOAT), CAST(0.1 AS FLOAT), CAST(18446744073709551615 AS UNSIGNED))",
@@ -177,8 +178,8 @@ def compressed() -> list[Column]:
             columns.append(column)
     for sql, most in (("VARBINARY(60)", 60), ("VARBINARY(1000)", 999), ("TINYBLOB", 250), ("BLOB", 65_000), ("MEDIUMBLOB", _MANY),
                       ("LONGBLOB", _MANY)):  # fmt: skip
-        values = ("''", "x'00'", "x'0000'", f"REPEAT(x'00', {most})", _noise(most), "x'10ff'", "x'00616263'")
-        columns.append(Column("COMPRESSED bytes", f"{sql} COMPRESSED", values, pa.binary(), "bytes", size_bytes=1000))
+        raw = ("''", "x'00'", "x'0000'", f"REPEAT(x'00', {most})", _noise(most), "x'10ff'", "x'00616263'")
+        columns.append(Column("COMPRESSED bytes", f"{sql} COMPRESSED", raw, pa.binary(), "bytes", size_bytes=1000))
     return columns
 
 

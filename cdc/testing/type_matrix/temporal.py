@@ -30,7 +30,7 @@ def datetimes(group: str = "") -> list[Column]:
         sql = f"DATETIME({digits})" if digits else "DATETIME"
         values = tuple(dict.fromkeys(f"'{moment}'" for moment in moments))
         columns.append(
-            Column(_row("DATETIME", digits), sql, values, DATETIME, "datetime", select=PRINTED, note=NO_PLACE)
+            Column("DATETIME(0) to DATETIME(6)", sql, values, DATETIME, "datetime", select=PRINTED, note=NO_PLACE)
         )
     return _grouped(columns, group)
 
@@ -46,7 +46,7 @@ def timestamps(last: str, group: str = "") -> list[Column]:
         values = tuple(dict.fromkeys(f"'{moment}'" for moment in moments))
         note = "the zero timestamp is null (`zero_dates`)"
         columns.append(
-            Column(_row("TIMESTAMP", digits), sql, values, TIMESTAMP, "timestamp", select=PRINTED, note=note)
+            Column("TIMESTAMP(0) to TIMESTAMP(6)", sql, values, TIMESTAMP, "timestamp", select=PRINTED, note=note)
         )
     return _grouped(columns, group)
 
@@ -67,7 +67,7 @@ def times(group: str = "") -> list[Column]:
         ]
         values = tuple(dict.fromkeys(f"'{time}'" for time in (*whole, *parts)))
         sql = f"TIME({digits})" if digits else "TIME"
-        columns.append(Column(_row("TIME", digits), sql, values, pa.string(), "text", select=PRINTED))
+        columns.append(Column("TIME(0) to TIME(6)", sql, values, pa.string(), "text", select=PRINTED))
     return _grouped(columns, group)
 
 
@@ -78,10 +78,6 @@ def old_storage() -> list[Column]:
 
 def _part(digits: str, count: int) -> str:
     return f".{digits[:count]}" if count else ""
-
-
-def _row(name: str, digits: int) -> str:
-    return f"{name}({digits})" if digits else name
 
 
 def _grouped(columns: list[Column], group: str) -> list[Column]:

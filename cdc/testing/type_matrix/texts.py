@@ -63,7 +63,10 @@ def repertoires(connection: Connection, charsets: dict[str, int]) -> list[Repert
     into it and back, and which bytes it takes."""
     with connection.cursor() as cursor:
         _write_codes(cursor)
-        found = [Repertoire(name, width, _text(cursor, name), _codes(cursor, name, width)) for name, width in charsets.items()]
+        found = [
+            Repertoire(name, width, _text(cursor, name), _codes(cursor, name, width))
+            for name, width in charsets.items()
+        ]
         cursor.execute("DROP TEMPORARY TABLE codes")
         return found
 
@@ -91,7 +94,9 @@ def _codes(cursor: Any, charset: str, width: int) -> bytes:
     if charset.startswith(("utf", "ucs")) or charset == "gb18030":
         return b""
     # Twice, since some lead bytes pass where nothing follows. What the column refuses is cut, or becomes "?".
-    cursor.execute(f"CREATE TEMPORARY TABLE taken (code VARBINARY(3), v VARCHAR(6) CHARACTER SET {charset}) ENGINE=MyISAM")
+    cursor.execute(
+        f"CREATE TEMPORARY TABLE taken (code VARBINARY(3), v VARCHAR(6) CHARACTER SET {charset}) ENGINE=MyISAM"
+    )
     cursor.execute(f"INSERT IGNORE INTO taken SELECT code, CONCAT(code, code) FROM codes WHERE LENGTH(code) <= {width}")
     cursor.execute(
         "SELECT code FROM taken WHERE CAST(v AS BINARY) = CONCAT(code, code) AND CHAR_LENGTH(v) = 2"
