@@ -19,7 +19,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz bench demo lock clean
+.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz types bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -58,6 +58,9 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/integration/test_decode_fuzz.py -v -s --timeout 14400 $(ARGS)
+
+types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
+	@$(WITH_JAVA) $(PY) -m cdc.testing.type_matrix --write docs/types.md $(ARGS)
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)

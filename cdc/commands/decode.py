@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _TABLE_ROWS = 100
 _TABLES_NAMED = 20
+_BATCH_BYTES = 8 << 20
+"""Row events at once: enough for the kernels to be quick, and for row groups of a good size."""
 _QUIET_S = 1.0
 """A decoding that ends sooner shows no progress."""
 
@@ -103,6 +105,7 @@ def decode(
         upto_seq=to_seq,
         schemas=None if schema is None else _schemas(schema, name),
         policies=ValuePolicies(zero_dates="fail" if zero_dates is ZeroDates.fail else "null"),
+        target_bytes=_BATCH_BYTES,
         stats=stats,
     )
     with _progress(name, stats, wanted=output is not None or not sys.stdout.isatty()) as tick:

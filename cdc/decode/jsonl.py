@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from json.encoder import encode_basestring
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ _ROWS_AT_ONCE = 1 << 16
 _SLICE_BYTES = 64 << 20
 _MAX_TEXT_BYTES = 2**31 - 1
 
-_Part = str | pa.Array
+_Part: TypeAlias = "str | pa.Array"
 """A piece of each row's line: the same for all, or an array of strings without nulls."""
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
@@ -166,7 +167,8 @@ def _decimals(column: pa.Array) -> pa.Array:
     whole = pc.cast(digits, pa.string())
     if not column.type.scale:
         return whole
-    at, data = (np.frombuffer(whole.buffers()[i], dtype=kind) for i, kind in ((1, np.int32), (2, np.uint8)))
+    at = np.frombuffer(whole.buffers()[1], dtype=np.int32)
+    data = np.frombuffer(whole.buffers()[2], dtype=np.uint8)
     offsets = np.empty(len(whole) + 1, dtype=np.int32)
     out = np.empty(measure_points(at, data, column.type.scale, offsets), dtype=np.uint8)
     write_points(at, data, column.type.scale, offsets, out)

@@ -31,6 +31,9 @@ SPARK: dict[str, object] = {
     "master": "local[2]",
     "conf": {
         "spark.driver.memory": "1g",
+        # Each table is read and written once: compiling code for its hundreds of columns takes longer than its rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m",
     },
 }

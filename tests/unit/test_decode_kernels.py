@@ -141,11 +141,12 @@ LAST_TIME_US = ((838 * 60 + 59) * 60 + 59) * 1_000_000
 
 def pack_time(us: int, fraction_size: int) -> bytes:
     """MySQL's form, written from its description: sign and fields as one number, to which a fixed one is added."""
-    units = abs(us) // (1_000_000 // 100**fraction_size)
-    seconds, fraction = divmod(units, 100**fraction_size)
+    in_a_second = int(100**fraction_size)
+    seconds, fraction = divmod(abs(us) // (1_000_000 // in_a_second), in_a_second)
     whole = (seconds // 3600) << 12 | seconds // 60 % 60 << 6 | seconds % 60
     number = whole << 8 * fraction_size | fraction
-    return ((0x800000 << 8 * fraction_size) + (-number if us < 0 else number)).to_bytes(3 + fraction_size, "big")
+    stored: int = (0x800000 << 8 * fraction_size) + (-number if us < 0 else number)
+    return stored.to_bytes(3 + fraction_size, "big")
 
 
 @given(st.integers(-LAST_TIME_US, LAST_TIME_US), st.integers(0, 3))

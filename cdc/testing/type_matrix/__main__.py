@@ -14,7 +14,15 @@ from cdc.testing.type_matrix import page
 from cdc.testing.type_matrix.run import Run, applied, decoded
 
 _SHOWN = 40
-SPARK: dict[str, object] = {"master": "local[2]", "conf": {"spark.driver.memory": "2g"}}
+SPARK: dict[str, object] = {
+    "master": "local[2]",
+    "conf": {
+        "spark.driver.memory": "1g",
+        # Each table is read and written once: compiling code for its hundreds of columns takes longer than its rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    },
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,8 @@ BEFORE = "_before"
 OPS = ("insert", "update", "delete")
 _DECODED = {0: "delete", 1: "insert", 2: "update"}
 _SHOWN = 200
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""How the engine of ``deltalake`` hands over string and binary."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _alike(kind: pa.DataType, promised: pa.DataType) -> bool:
     """The same to Delta, which has neither the name of a list's items nor a unit of time nor large strings."""
     if pa.types.is_list(promised) or pa.types.is_large_list(kind):
         return pa.types.is_list(kind) and bool(kind.value_type == promised.value_type)
-    return bool(kind == promised)
+    return bool(_VIEWS.get(kind, kind) == promised)
 
 
 def _short(value: Any) -> str:
