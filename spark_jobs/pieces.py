@@ -32,6 +32,10 @@ class Piece(InputPartition):
     part: Part | None = None
 
 
+NOTHING = Piece("", 0, 0, 0)
+"""For a task where there is nothing to read."""
+
+
 def split(ranges: Iterable[ByteRange], after_seq: int, size_bytes: int, table: str | None = None) -> list[Piece]:
     """Cut ranges into pieces of about ``size_bytes``, without what lies up to ``after_seq`` or has no row of the table.
 

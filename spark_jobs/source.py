@@ -16,11 +16,9 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import cdc.errors
@@ -28,6 +26,7 @@ from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.errors import CdcError, PermanentError, VersionError
 from spark_jobs.driver import NOTE
+from spark_jobs.pieces import NOTHING, SPLIT_BYTES, Piece, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,18 +37,8 @@ if TYPE_CHECKING:
     from cdc.decode.policies import ColumnPolicies
     from cdc.schemas import TableSchema
 
-SPLIT_BYTES = 24 * 1024 * 1024
 _MARK = "towpath-error:"
 _MARKED = re.compile(_MARK + r"(\{.*?\}):end")
-
-
-@dataclass
-class Piece(InputPartition):
-    """Whole transactions of one segment, or of a staged one, that one task reads."""
-
-    path: str
-    offset: int
-    length: int
 
 
 class TowpathChanges(DataSource):
@@ -77,13 +66,16 @@ class ChangesReader(DataSourceReader):
         with _marked_errors():
             after = int(self._options.get("after_seq", "0"))
             size = int(self._options.get("split_bytes", str(SPLIT_BYTES)))
-            return split(_ranges(self._options), after, size)
+            # Spark takes an empty list for none given, and would have one task read nothing in particular.
+            return split(_ranges(self._options), after, size, self._options["table"]) or [NOTHING]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches with exactly the columns of the schema."""
         from cdc.decode import DecodeStats, decode_range
 
         piece = cast(Piece, partition)
+        if piece == NOTHING:
+            return
         schema = arrow_schema(self._schema)
         stats = DecodeStats()
         upto = self._options.get("upto_seq")
@@ -102,6 +94,8 @@ class ChangesReader(DataSourceReader):
                 columns=policies.sources,
                 schema=_table_schema(self._options.get("schema")),
                 policies=_value_policies(self._options.get("values")),
+                part=piece.part,
+                table_mask=piece.table_mask,
                 stats=stats,
             ):
                 yield conform(policies.apply(batch), schema, self._options["table"])
@@ -185,24 +179,6 @@ def _ranges(options: dict[str, str]) -> tuple[ByteRange, ...]:
     if "ranges" in options:
         return tuple(ByteRange.model_validate(item) for item in json.loads(options["ranges"]))
     return Manifest.model_validate_json(Path(options["manifest"]).read_bytes()).ranges
-
-
-def split(ranges: tuple[ByteRange, ...], after_seq: int, size_bytes: int) -> list[Piece]:
-    """Cut ranges between transactions into pieces of about ``size_bytes``, without what lies up to ``after_seq``."""
-    from cdc.store.staged import staged_entries
-
-    pieces: list[Piece] = []
-    for part in ranges:
-        entries = staged_entries(part.path, part.offset, part.length)
-        entries = entries[entries["seq"] > after_seq]
-        starts, ends = entries["offset"], entries["offset"] + entries["length"]
-        first = 0
-        while first < len(entries):  # once a piece, not once a transaction: there may be millions
-            start = int(starts[first])
-            following = max(first + 1, int(np.searchsorted(ends, np.uint64(start + size_bytes), side="right")))
-            pieces.append(Piece(part.path, start, int(ends[following - 1]) - start))
-            first = following
-    return pieces
 
 
 def register(spark: SparkSession, hash_key: bytes | None = None) -> str:

@@ -65,7 +65,7 @@ def row_fault(
         return UnsupportedError(
             "a zero or impossible date, which has no place in Delta",
             place=where,
-            remedy="Correct it on the source and skip the batch, or set apply.zero_dates to null.",
+            remedy="Correct it on the source and skip the batch, or let such dates become null (zero_dates: null).",
         )
     why = why or _WHAT.get(code, "the row event is damaged")
     guessed = [c.name for c in layout.columns if c.type in _OLD_TIMES and c.declared is None]

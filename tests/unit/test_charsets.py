@@ -1,6 +1,6 @@
 """Texts in the servers' character sets: compiled and uncompiled, in columns and by themselves.
 
-What the characters are is asked from the servers in ``tests/integration/test_charsets.py``.
+What the characters are is asked from the servers in ``tests/servers/test_charsets.py``.
 """
 
 from __future__ import annotations

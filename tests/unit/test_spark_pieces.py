@@ -9,11 +9,12 @@ import pytest
 
 from cdc.batches.manifest import ByteRange
 from cdc.decode import decode_range
+from cdc.decode.events import ALL_TABLES
 from cdc.store.layout import index_path, list_segments
 from cdc.store.relaylog.index import read_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from spark_jobs.pieces import ALL_TABLES, Piece, split
+from spark_jobs.pieces import Piece, split
 
 TABLES = ("shop.orders", "shop.items")
 

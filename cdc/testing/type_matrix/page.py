@@ -11,7 +11,7 @@ from cdc.testing.type_matrix.run import Run
 
 TITLES = {"mysql9": "MySQL 9", "mysql56": "MySQL 5.6", "mariadb11": "MariaDB 11.8", "mariadb10": "MariaDB 10.11"}
 """In the order of the page."""
-_VERSIONS = re.compile(r"^\| (MySQL|MariaDB) [0-9.]+ \| [^|]+ \|", re.MULTILINE)
+_VERSIONS = re.compile(r"^\| (MySQL|MariaDB) [0-9.]+ \| ([^|]+) \|", re.MULTILINE)
 _DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
 
 _HEAD = """\
@@ -44,9 +44,15 @@ def render(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comparable(page: str) -> str:
-    """A page without what an update of a server's package changes: its exact version."""
-    return _VERSIONS.sub(r"| \1 |", page)
+def versions(page: str) -> list[str]:
+    """The servers' exact versions on a page, in its order."""
+    return [match[2] for match in _VERSIONS.finditer(page)]
+
+
+def types(page: str) -> set[tuple[str, str]]:
+    """The types on a page, each with what it is in Delta."""
+    rows = (line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 8)
+    return {(cells[0].removeprefix("| "), cells[1]) for cells in rows}
 
 
 def _types(runs: Sequence[Run]) -> list[str]:

@@ -21,7 +21,7 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.values.decimals import decimal_text
 from cdc.testing.servers import Server
 from tests.conftest import Database
-from tests.integration.binary_json_support import inserted, new_binlog, query, row_events
+from tests.servers.binary_json_support import inserted, new_binlog, query, row_events
 
 PARTIAL_UPDATE_ROWS, UPDATE_ROWS = 39, 31
 

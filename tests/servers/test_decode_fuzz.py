@@ -14,7 +14,7 @@ import pytest
 
 from cdc.testing.random_tables import ask
 from cdc.testing.servers import Server
-from tests.integration.decode_fuzz_support import Tally, differences, play
+from tests.servers.decode_fuzz_support import Tally, differences, play
 
 SERVERS = ("mysql9", "mysql56", "mariadb10", "mariadb11")
 _TABLES_A_FILE = 10

@@ -24,7 +24,7 @@ from cdc.testing.random_tables.table import quoted
 from cdc.testing.rows import RowChange
 from cdc.testing.rows.events import RowReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
-from tests.integration.mysql_replication_support import is_geometry, peer_changes, peer_value_differs
+from tests.servers.mysql_replication_support import is_geometry, peer_changes, peer_value_differs
 
 State = dict[int, dict[str, Any]]
 _OPS = {0: "delete", 1: "insert", 2: "update"}
@@ -237,7 +237,7 @@ def differences(batch: Batch, tally: Tally) -> Iterator[str]:
 
 def _told(batch: Batch, played: Played, line: str) -> str:
     kind, seed = batch.facts.kind, played.table.seed
-    again = f"TOWPATH_FUZZ_SEED={seed} pytest tests/integration/test_decode_fuzz.py -k {kind}"
+    again = f"TOWPATH_FUZZ_SEED={seed} pytest tests/servers/test_decode_fuzz.py -k {kind}"
     return f"{line}\n    {kind}, seed {seed}; alone: {again}\n    {played.table.create[:4000]}"
 
 

@@ -1,13 +1,13 @@
 """Every type and character set that a server lists, with edge values: what arrives is what SELECT shows.
 
-The tests of the decoder read the servers' own binlog files; two go the whole way through capture, store and Spark into
-Delta. ``make types`` goes it for all servers, and makes ``docs/types.md``.
+The decoder reads the servers' own binlog files. ``tests/integration/test_types_in_delta.py`` goes the whole way through
+capture, store and Spark into Delta; ``make types`` goes it for all servers, and makes ``docs/types.md``.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -23,20 +23,9 @@ from cdc.testing.type_matrix import catalog, page, plan
 from cdc.testing.type_matrix.column import Column, Table, as_delta
 from cdc.testing.type_matrix.compare import Result, compare
 from cdc.testing.type_matrix.play import Observed
-from cdc.testing.type_matrix.run import Run, applied, decoded
-from spark_jobs import session
+from cdc.testing.type_matrix.run import Run, decoded
 
 PAGE = Path(__file__).parents[2] / "docs" / "types.md"
-SPARK: dict[str, object] = {
-    "master": "local[2]",
-    "conf": {
-        "spark.driver.memory": "1g",
-        # Each table is read and written once: compiling code for its hundreds of columns takes longer than its rows.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m",
-    },
-}
 Runs = Callable[[str], Run]
 
 
@@ -53,13 +42,6 @@ def runs(request: pytest.FixtureRequest) -> Runs:
     return of
 
 
-@pytest.fixture(scope="module")
-def _spark() -> Iterator[None]:
-    """One warm session for all servers."""
-    yield
-    session.discard()
-
-
 @pytest.mark.parametrize("kind", page.TITLES)
 def test_every_type_equals_select(kind: str, runs: Runs) -> None:
     run = runs(kind)
@@ -72,15 +54,11 @@ def test_every_type_equals_select(kind: str, runs: Runs) -> None:
 
 def test_the_page_is_what_the_runs_find(runs: Runs) -> None:
     found = page.render([runs(kind) for kind in page.TITLES])
-    assert page.comparable(PAGE.read_text(encoding="utf-8")) == page.comparable(found), "`make types` makes it anew"
-
-
-@pytest.mark.usefixtures("_spark")
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
-def test_delta_equals_select(kind: str, runs: Runs, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    run = applied(request.getfixturevalue(kind), tmp_path, SPARK)
-    assert not run.result.faults, "\n".join(run.result.faults[:40])
-    assert run.result.counts == runs(kind).result.counts
+    written = PAGE.read_text(encoding="utf-8")
+    if page.versions(written) == page.versions(found):
+        assert written == found, "`make types` makes it anew"
+    else:  # another version may have further types and character sets, and so other numbers
+        assert page.types(written) <= page.types(found), "`make types` makes it anew"
 
 
 @pytest.mark.parametrize("kind", page.TITLES)

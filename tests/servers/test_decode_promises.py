@@ -1,0 +1,105 @@
+"""What decoding a server's binlog promises beyond the values themselves, which ``test_type_matrix`` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdc.decode import DecodeStats, read
+from cdc.errors import SourceRefusedError
+from cdc.testing.servers import Server
+
+SERVERS = ("mysql9", "mariadb10", "mariadb11")
+INVALID_DATES = "SET sql_mode = 'ALLOW_INVALID_DATES'"
+
+
+def binlog_file(server: Server) -> Path:
+    """Start a new binlog file, and return it."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("SHOW BINARY LOGS")
+        return server.data / str(cursor.fetchall()[-1][0])
+
+
+def finished(server: Server, path: Path) -> Path:
+    """Have the server close a binlog file."""
+    server.execute("FLUSH BINARY LOGS")
+    return path
+
+
+def decoded(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_zero_dates_are_counted(kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]) -> None:
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    path = binlog_file(server)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(INVALID_DATES)
+        cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, d DATE NOT NULL, e DATETIME NOT NULL)")
+        cursor.execute(f"INSERT INTO `{db}`.t VALUES (1, '0000-00-00', '2024-01-01'), (2, '2023-02-31', '0000-00-00')")
+    path = finished(server, path)
+    stats = DecodeStats()
+    rows = decoded(list(read(path, table=f"{db}.t", stats=stats)))
+    assert [r["d"] for r in rows] == [None, None]
+    assert stats.null_dates == {"d": 2, "e": 1}
+    assert (stats.rows, stats.events) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_changed_keys_and_meta_columns(
+    kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE `{db}`.t (a INT, b VARCHAR(20), c INT, PRIMARY KEY (b, a))")
+        cursor.execute(f"CREATE TABLE `{db}`.other (id INT PRIMARY KEY)")
+        path = binlog_file(server)
+        cursor.execute("BEGIN")
+        cursor.execute(f"INSERT INTO `{db}`.other VALUES (1)")
+        cursor.execute(f"INSERT INTO `{db}`.t VALUES (1, 'x', 10), (2, 'y', 20)")
+        cursor.execute(f"UPDATE `{db}`.t SET c = c + 1 ORDER BY a")
+        cursor.execute("COMMIT")
+        cursor.execute(f"UPDATE `{db}`.t SET b = 'z' WHERE a = 2")
+    path = finished(server, path)
+    rows = decoded(list(read(path, table=f"{db}.t")))
+    changes = [(r["_op"], r["_row"] >> 32, r["_row"] & 0xFFFFFFFF, r["a"], r["b"], r["c"]) for r in rows]
+    assert changes == [
+        (1, 0, 0, 1, "x", 10),
+        (1, 0, 1, 2, "y", 20),
+        (2, 1, 0, 1, "x", 11),
+        (2, 1, 1, 2, "y", 21),
+        (0, 0, 0, 2, "y", 21),
+        (2, 0, 0, 2, "z", 21),
+    ]
+    assert len({r["_seq"] for r in rows}) == 2
+    assert [r["_seq"] for r in rows] == sorted(r["_seq"] for r in rows)
+    assert rows[4]["_gtid"] != rows[0]["_gtid"]
+    assert abs((rows[0]["_commit_time"] - datetime.now(UTC)).total_seconds()) < 60
+    both = decoded(list(read(path, table=f"{db}.t", images="both")))
+    assert [(r["_op"], r["a"], r["_before"] and r["_before"]["b"]) for r in both[-1:]] == [(2, 2, "y")]
+    assert len(both) == 5
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_part_images_are_refused(kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]) -> None:
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, v INT)")
+        cursor.execute(f"INSERT INTO `{db}`.t VALUES (1, 1)")
+        path = binlog_file(server)
+        cursor.execute("SET binlog_row_image = 'MINIMAL'")
+        cursor.execute(f"UPDATE `{db}`.t SET v = 2")
+    path = finished(server, path)
+    with pytest.raises(SourceRefusedError, match="binlog_row_image=FULL") as raised:
+        list(read(path, table=f"{db}.t"))
+    assert f"{db}.t" in str(raised.value)
