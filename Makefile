@@ -39,7 +39,7 @@ format: install ## put the code into the project's form
 
 # The orphans of real processes take minutes: they come with test-kill; test_apply.py has such cases in one process.
 # Those that share real servers and a Spark session run one after the other (docs/decisions/0002).
-test: lint ## lint, and all tests: unit, contract, DAGs, integration with real servers (minutes)
+test: lint ## lint, and all tests: unit, contract, DAGs, real servers, real Spark (minutes)
 	@scripts/need-npm.sh
 	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
 	@$(WITH_JAVA) scripts/pytest-all.sh $(ARGS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests, in two processes side by side: those that share database servers and Spark one after the other, and those
-# that need neither beside them, since waiting for Spark leaves a core idle. Arguments go to both. What the second process
+# All tests, in two processes side by side: those with Spark one after the other, and those without it beside them, since
+# waiting for Spark leaves a core idle. Each process starts the database servers that it needs. Arguments go to both. What the second process
 # says comes when the first has ended. docs/decisions/0002 tells why not more.
 set -uo pipefail
 cd "$(dirname "$0")/.."
