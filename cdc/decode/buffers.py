@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.fill import fill_rows
+from cdc.decode.kernels.fill import BLOCK_ROWS, fill_rows
 from cdc.decode.layout import KernelSpec, latin1_table, value_width
 
 MAX_TEXT_BYTES = 2**31 - 1
@@ -91,6 +91,7 @@ def fill(
         whole.view(np.int64),
         places[:, k.OUT_VALUES].copy(),
         null_dates,
+        np.empty(BLOCK_ROWS, dtype=np.int64),
         err,
     )
     if code != k.OK:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdc.decode.buffers import LATIN1_TABLE
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.fill import put_bits, put_latin1, put_number, signed
+from cdc.decode.kernels.put import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present, prefix_value
 from cdc.decode.kernels.scan import find_layout, has_name, i64, same_bytes, sound, u16, u24, u32, u48
 from cdc.decode.kernels.single import datetime_us, days_of, decimal_size, put_decimal, time_us, timestamp_us
