@@ -9,6 +9,7 @@ from cdc.errors import SourceRefusedError
 from cdc.log import get_logger
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.policy_checks import check_members, check_policies
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
 from cdc.source.schemas import list_tables, read_schemas
 from cdc.source.server import (
@@ -115,7 +116,10 @@ def examine(
                 )
             )
     schemas = read_schemas(conn, config.tables)
-    found += [f for f in check_tables(config, schemas) if f.subject.removeprefix("table ") not in hidden]
+    about = [*check_tables(config, schemas), *check_policies(config, schemas)]
+    if not info.has_row_metadata:
+        about += check_members(schemas)
+    found += [f for f in about if f.subject.removeprefix("table ") not in hidden]
     return found
 
 

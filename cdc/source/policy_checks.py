@@ -1,0 +1,92 @@
+"""Checks of ``columns`` and ``types`` against the tables that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cdc.config import ColumnPolicy, DestinationConfig
+from cdc.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.source.findings import Finding, error, warning
+
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "time"}) | {
+    "uuid", "inet4", "inet6", "xmltype"
+}  # fmt: skip
+"""Types that arrive as texts, as long as TIME is not mapped."""
+
+
+def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
+    """What apply would refuse of the policies, and what does nothing."""
+    for name, table in sorted(schemas.tables.items()):
+        yield from _table(config, name, table)
+    known = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    for column in sorted(set(config.apply.columns) - known):
+        if schemas.tables:
+            yield warning(
+                "apply: columns", f"no included table has a column {column!r}", "Correct its name, or remove it."
+            )
+
+
+def _table(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
+    apply = config.table_apply(name)
+    override = config.tables.overrides.get(name)
+    columns = {column.name.lower(): column for column in table.columns}
+    for missing in sorted(set((override.columns if override is not None else None) or {}) - set(columns)):
+        yield error(
+            f"table {name}",
+            f"has no column {missing!r}, which columns in tables.overrides names",
+            f"Its columns are {', '.join(table.column_names)}.",
+        )
+    keys = {key.lower() for key in apply.keys or table.primary_key} if apply.mode != "append" else set()
+    for key, policy in sorted(apply.columns.items()):
+        column = columns.get(key)
+        if column is None:
+            continue
+        why = _misfit(policy, column, columns, key in keys, apply.types.get("time", "text") == "text")
+        if why is not None:
+            yield error(f"table {name}", f"column {column.name!r} with the policy {policy}: {why[0]}", why[1])
+    for key in sorted(keys & set(columns)):
+        mapped = _mapped(columns[key], apply.types)
+        if mapped is not None:
+            yield error(
+                f"table {name}",
+                f"key column {columns[key].name!r} would become {mapped}, and different rows the same",
+                "Set types for this table otherwise (tables.overrides), or write mode: append.",
+            )
+
+
+def _misfit(
+    policy: ColumnPolicy, column: ColumnSchema, columns: dict[str, ColumnSchema], is_key: bool, times_are_texts: bool
+) -> tuple[str, str] | None:
+    """Why a policy cannot be, and the remedy."""
+    if is_key and policy.kind in ("drop", "null", "mask"):
+        return "a key must tell rows apart", "Remove the policy (hash and rename are possible), or write mode: append."
+    texts = _TEXTS if times_are_texts else _TEXTS - {"time"}
+    if policy.kind == "mask" and column.data_type not in texts:
+        return f"only texts can be masked, not {column.column_type}", "Write hash, drop or null instead."
+    if policy.kind == "hash" and column.data_type == "vector":
+        return "only single values can be hashed", "Write drop or null instead."
+    if policy.kind == "rename" and policy.name.lower() != column.name.lower() and policy.name.lower() in columns:
+        return f"the table has a column {policy.name!r} already", "Choose another name."
+    return None
+
+
+def _mapped(column: ColumnSchema, types: dict[str, str]) -> str | None:
+    """What a column becomes by a mapping under which different values may be the same or have no order."""
+    if column.column_type.lower().startswith("tinyint(1)") and types.get("tinyint(1)") == "boolean":
+        return "boolean"
+    return "variant" if column.data_type == "json" and types.get("json") == "variant" else None
+
+
+def check_members(schemas: Schemas) -> Iterator[Finding]:
+    """Where table maps do not tell an ENUM's members, ``information_schema`` does, and shows characters beyond U+FFFF
+    as question marks."""
+    for name, table in sorted(schemas.tables.items()):
+        for column in table.columns:
+            wide = (column.charset or "").startswith(("utf8mb4", "utf16", "utf32"))
+            if column.data_type in ("enum", "set") and wide and "?" in column.column_type:
+                yield warning(
+                    f"table {name}",
+                    f"column {column.name!r} has members with a question mark; this server shows characters beyond "
+                    "U+FFFF as such, and they would arrive so",
+                    "Have a look at SHOW CREATE TABLE, and change such members.",
+                )
