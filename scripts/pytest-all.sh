@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 log=$(mktemp)
 shared=(tests/integration tests/fault/test_kills.py)
-"$python" -m pytest tests "${shared[@]/#/--ignore=}" --ignore=tests/fault/test_orphans.py -p no:cacheprovider --durations=10 "$@" >"$log" 2>&1 &
+"$python" -m pytest tests "${shared[@]/#/--ignore=}" --ignore=tests/fault/test_orphans.py --ignore=tests/soak -p no:cacheprovider --durations=10 "$@" >"$log" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
 echo "== pytest ${shared[*]} (the others run beside it)"
