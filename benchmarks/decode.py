@@ -35,9 +35,9 @@ from rich.table import Table
 
 from benchmarks.decode_tables import BATCH, DB, HEAVY, Heavy
 from cdc.binlog.file import BinlogFile
-from cdc.decode import buffers, cursor, reader
-from cdc.decode.events import Transactions
-from cdc.decode.reader import TARGET_BYTES, decode_transactions
+from cdc.decode import buffers, cursor, decoder
+from cdc.decode.decoder import TARGET_BYTES, decode_transactions
+from cdc.decode.transactions import Transactions
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
 ROOT = Path(__file__).parent.parent
@@ -221,8 +221,8 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
 @contextmanager
 def _stopwatches(shares: Shares) -> Iterator[None]:
     """Inside, the decoder's steps add their time to the shares."""
-    places = [(cursor, "scan_events", "scan"), (reader, "locate_rows", "locate"), (buffers, "fill_rows", "fill"),
-              (reader._Decoder, "_converted", "convert"), (reader, "sound_utf8", "convert")]  # fmt: skip
+    places = [(cursor, "scan_events", "scan"), (decoder, "locate_rows", "locate"), (buffers, "fill_rows", "fill"),
+              (decoder.Decoder, "_converted", "convert"), (decoder, "sound_utf8", "convert")]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
 
     def timed(function: Callable[..., Any], share: str) -> Callable[..., Any]:

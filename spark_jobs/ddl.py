@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import parse_header, parse_query
 from cdc.binlog.statements import Effect, Statement, classify
-from cdc.decode.reader import open_range
+from cdc.decode.transactions import open_range
 from cdc.errors import DamagedError, UnsupportedDdlError
 from spark_jobs.own_columns import own_columns_of_schema
 from spark_jobs.tables import WAY_OUT, Target, add_columns, record_policies, require_same_policies

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries
 from cdc.decode.cursor import Part
-from cdc.decode.events import ALL_TABLES
+from cdc.decode.transactions import ALL_TABLES
 from cdc.store.layout import segments_folder
 from cdc.store.staged import is_uri, staged_entries
 from cdc.store.state import TableNumbers
@@ -78,7 +78,7 @@ def _cut(path: str, entries: Entries, size_bytes: int, table: str | None, mask: 
 
 def _parts(path: str, offset: int, length: int, size_bytes: int, table: str, mask: int) -> Iterator[Piece]:
     from cdc.decode.parts import split_transaction
-    from cdc.decode.reader import open_range
+    from cdc.decode.transactions import open_range
 
     transaction = open_range(path, offset, length).between(0, None)
     for part in split_transaction(transaction, table, size_bytes):

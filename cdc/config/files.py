@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cdc.config.columns import check_policies
 from cdc.config.destination import DestinationConfig
+from cdc.config.policies import check_policies
 from cdc.config.text import explain, read_yaml
 from cdc.errors import ConfigError
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.scan import scan_events
-
-if TYPE_CHECKING:
-    from cdc.decode.events import Transactions
+from cdc.decode.transactions import Transactions
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

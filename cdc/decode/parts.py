@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from cdc.decode.cursor import Part, ScanCursor
-from cdc.decode.events import Transactions, name_pattern
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
+from cdc.decode.table_maps import name_pattern
+from cdc.decode.transactions import Transactions
 
 
 def split_transaction(transactions: Transactions, table: str, size_bytes: int) -> Iterator[Part]:

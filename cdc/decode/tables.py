@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc.decode.events import Transactions
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.tables import count_row_events
-from cdc.decode.reader import open_paths
+from cdc.decode.transactions import Transactions, open_paths
 from cdc.errors import DamagedError
 
 _ROOM = 256

@@ -19,11 +19,12 @@ import pyarrow as pa
 from cdc.binlog.table_map import parse_table_map
 from cdc.decode import DecodeStats
 from cdc.decode.buffers import LATIN1_TABLE
-from cdc.decode.events import Events, Transactions, whole
+from cdc.decode.decoder import Decoder
+from cdc.decode.events import Events, whole
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import rows_begin, walk_image
 from cdc.decode.layout import Images, TableLayout
-from cdc.decode.reader import _Decoder
+from cdc.decode.transactions import Transactions
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError
 from tests.unit.decode_support import (
     KINDS,
@@ -80,7 +81,7 @@ class Target:
         self.type = int(self.transactions.buf[pos + 4])
         self.event = self.transactions.buf[pos : pos + length].tobytes()
         self.layout = TableLayout.of(_table_map(self.transactions, pos), schemas_of(kind).tables[self.table])
-        self.decoders: dict[tuple[str, ...] | None, dict[Images, _Decoder]] = {}
+        self.decoders: dict[tuple[str, ...] | None, dict[Images, Decoder]] = {}
         self.names = [column.name for column in self.layout.columns]
 
     @cached_property
@@ -128,7 +129,7 @@ class Target:
             run = whole(run, self.transactions)
         known = self.decoders.setdefault(columns, {})
         if images not in known:
-            known[images] = _Decoder(self.transactions, self.layout, images, columns, DecodeStats())
+            known[images] = Decoder(self.transactions, self.layout, images, columns, DecodeStats())
         found = []
         done = 0
         while done < len(run):

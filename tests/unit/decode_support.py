@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
-from cdc.decode.events import TableHistory, Transactions
-from cdc.decode.reader import decode_transactions
+from cdc.decode.decoder import decode_transactions
+from cdc.decode.history import TableHistory
+from cdc.decode.transactions import Transactions
 from cdc.schemas import Schemas
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -27,8 +27,8 @@ from cdc.decode.columns import Column
 from cdc.decode.layout import META_FIELDS
 from cdc.decode.plans import DEFAULT_POLICIES
 from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, hashed, masked, police
-from cdc.decode.reader import _alike
 from cdc.decode.select_text import as_select_prints
+from cdc.decode.table_maps import _alike
 from cdc.errors import CdcError, ConfigError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.store.layout import index_path, segment_name, segments_folder
@@ -221,7 +221,7 @@ def piece(tmp_path: Path) -> Piece:
 
 
 def golden_layout(policies: ValuePolicies) -> TableLayout:
-    from cdc.decode.events import range_layouts
+    from cdc.decode.table_maps import range_layouts
 
     return next(range_layouts(golden("mysql9"), {TABLE: None}, policies))[1]
 

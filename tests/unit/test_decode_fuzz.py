@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cdc.decode.events import Transactions
+from cdc.decode.transactions import Transactions
 from cdc.errors import DamagedError, SourceRefusedError
 from tests.unit.decode_fuzz_support import (
     DELETES,

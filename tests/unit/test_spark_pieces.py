@@ -9,7 +9,7 @@ import pytest
 
 from cdc.batches.manifest import ByteRange
 from cdc.decode import decode_range
-from cdc.decode.events import ALL_TABLES
+from cdc.decode.transactions import ALL_TABLES
 from cdc.store.layout import index_path, list_segments
 from cdc.store.relaylog.index import read_entries
 from cdc.testing.binlog import BinlogBuilder

@@ -1,0 +1,49 @@
+"""What ``information_schema`` said of a table at each place of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.schemas import Schemas, TableSchema
+from cdc.store.layout import schemas_folder, segments_folder
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TableHistory:
+    """How ``information_schema`` described one table, as capture stored it: in force after each ``since`` (ascending
+    seqs), the first one before it, too."""
+
+    since: tuple[int, ...] = ()
+    schemas: tuple[TableSchema | None, ...] = ()
+
+    @classmethod
+    def always(cls, schema: TableSchema | None) -> TableHistory:
+        return cls((0,), (schema,))
+
+    def at(self, seqs: npt.NDArray[np.uint64]) -> Longs:
+        """Which of the schemas holds at each seq."""
+        if len(self.since) < 2:
+            return np.zeros(len(seqs), dtype=np.int64)
+        found = np.searchsorted(np.array(self.since, dtype=np.uint64), seqs, side="right") - 1
+        return np.maximum(found, 0).astype(np.int64)
+
+    def schema(self, number: int) -> TableSchema | None:
+        return self.schemas[number] if self.schemas else None
+
+
+NO_HISTORY = TableHistory()
+
+
+def history_of(path: Path, table: str) -> TableHistory:
+    """What the store of a segment says of a table; nothing for another file."""
+    folder = schemas_folder(path.parent.parent)
+    if path.parent != segments_folder(path.parent.parent) or not folder.is_dir():
+        return NO_HISTORY
+    files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
+    return TableHistory(tuple(seq for seq, _ in files), tuple(Schemas.load(one).tables.get(table) for _, one in files))
