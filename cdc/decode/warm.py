@@ -22,7 +22,8 @@ def sample() -> bytes:
 
 
 def warm_up() -> None:
-    """Decode a row: every kernel is then loaded from its cache or compiled; they serve all column types alike."""
+    """Decode a row: the kernels that all tables need are then loaded from their cache or compiled. Those of conversions
+    are loaded where a column needs them, which in most workers none does."""
     from cdc.decode.reader import read
 
     with tempfile.TemporaryDirectory(prefix="towpath-") as folder:
