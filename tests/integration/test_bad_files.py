@@ -15,7 +15,7 @@ import pytest
 
 from cdc.store.layout import index_path
 from cdc.testing.servers import PASSWORD, Server
-from tests.integration.bad_input_support import Site, bundle, refused, rows, succeeded
+from tests.servers.bad_input_support import Site, bundle, refused, rows, succeeded
 
 CAPTURE = ("capture", "shop", "--until-current")
 DB = "files"

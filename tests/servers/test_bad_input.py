@@ -16,7 +16,7 @@ from pymysqlreplication import BinLogStreamReader
 
 from cdc.store.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
-from tests.integration.bad_input_support import Site, bundle, refused, rows, succeeded, url
+from tests.servers.bad_input_support import Site, bundle, refused, rows, succeeded, url
 
 CAPTURE = ("capture", "shop", "--until-current")
 DB = "bad"
