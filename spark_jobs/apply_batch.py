@@ -71,6 +71,8 @@ class Plan:
     effects: list[Effect] = field(default_factory=list)
     tables: tuple[str, ...] = ()
     """Those to look after: with rows, named by the DDL, or not in the lake yet."""
+    largest_event_bytes: int = 0
+    """Of the row events."""
 
     def known(self, table: str) -> TableSchema | None:
         """The table as the stored schemas describe it."""
@@ -97,6 +99,7 @@ def run(
 def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[], None]) -> Plan:
     """Read what the batch holds; needs no Spark. Raises UnsupportedDdlError for a statement that cannot be applied."""
     from cdc.decode import layouts
+    from cdc.decode.tables import largest_row_event
 
     check()
     schemas = _schemas(manifest)
@@ -110,7 +113,8 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
         target(config, table)  # so that a key that is missing is told before Spark is started
     if schemas is not None:
         _tell_of_idle_policies(config, schemas)
-    return Plan(config, manifest, check, found, schemas, effects, tuple(tables))
+    largest = largest_row_event(manifest.ranges) if found else 0
+    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), largest)
 
 
 def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:
@@ -211,7 +215,8 @@ def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult |
         if not named:
             seconds = round(time.monotonic() - began, 3)
             return TableResult(table=table, delta_version=state.version, seconds=seconds) if made else None
-        result = merge_table(Job(session, place, plan.manifest, layout, own, plan.known(table), plan.check), state)
+        known, largest = plan.known(table), plan.largest_event_bytes
+        result = merge_table(Job(session, place, plan.manifest, layout, own, known, plan.check, largest), state)
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
 

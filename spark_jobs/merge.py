@@ -42,6 +42,7 @@ stop a driver there."""
 
 _SUFFIX: dict[type[t.DataType], str] = {t.ByteType: "Y", t.ShortType: "S", t.IntegerType: "", t.LongType: "L"}
 _LONGEST_BOUND = 256
+_LARGE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ class Job:
     """The table in the stored schema."""
     check: Callable[[], None]
     """Raises when the batch may not be merged any more."""
+    largest_event_bytes: int = 0
+    """Of the batch's row events."""
+
+    @property
+    def is_large(self) -> bool:
+        """May there be values of which an executor cannot hold several copies?"""
+        return self.largest_event_bytes > _LARGE_BYTES
 
 
 def merge_table(job: Job, state: DeltaState) -> TableResult:
@@ -103,7 +111,9 @@ def _upsert(
 ) -> Counts:
     """``nulls``: keys may be null."""
     spark = job.session.spark
-    rows = rows.persist()
+    # Cached by column, a value needs several times its size at once: large ones are read again for each step instead.
+    if not job.is_large:
+        rows = rows.persist()
     try:
         ranges = key_ranges(rows, keys)
         if ranges is None:
@@ -277,7 +287,27 @@ def user_metadata(manifest: Manifest, place: Target, previous_seq: int) -> str:
     return json.dumps(entry, ensure_ascii=False)
 
 
+_FOR_LARGE_VALUES = {
+    "parquet.enable.dictionary": "false",
+    "parquet.page.size.row.check.min": "1",
+    "parquet.block.size.row.check.min": "1",
+}
+"""How Parquet's writer is to treat values of many megabytes: not one more copy for a dictionary, and a look at the size
+of page and row group after each row instead of each hundredth."""
+
+
 def _execute(job: Job, state: DeltaState, statement: str) -> Counts:
+    large = _FOR_LARGE_VALUES if job.is_large else {}
+    for name, value in large.items():
+        job.session.spark.conf.set(name, value)
+    try:
+        return _run(job, state, statement)
+    finally:
+        for name in large:
+            job.session.spark.conf.unset(name)
+
+
+def _run(job: Job, state: DeltaState, statement: str) -> Counts:
     spark = job.session.spark
     spark.conf.set(APP_ID, job.place.application_id(state))
     spark.conf.set(VERSION, str(job.manifest.last_seq))

@@ -8,7 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cdc.batches.manifest import ByteRange
+from cdc.decode.kernels.tables import longest_row_event
 from cdc.decode.parts import split_transaction
+from cdc.decode.tables import largest_row_event
+from cdc.decode.transactions import open_range
+from cdc.store.layout import list_segments
+from cdc.store.relaylog.index import read_entries
+from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.stores import Filler
 from tests.unit.decode_support import KINDS, batches, golden
 
 
@@ -36,3 +44,27 @@ def test_a_table_without_rows_has_no_parts() -> None:
 def test_parts_are_of_one_transaction(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one transaction"):
         list(split_transaction(golden("mysql9"), "shop.every", 100))
+
+
+def test_the_largest_row_event(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    log.transaction("shop", "items", list(range(500)))
+    log.transaction("shop", "orders", [2, 3])
+    filler = Filler(tmp_path)
+    filler.put(log)
+    filler.close()
+    segment = list_segments(tmp_path)[0]
+    entries = read_entries(segment)
+    ranges = [
+        ByteRange(path=str(segment), offset=int(entry["offset"]), length=int(entry["length"]))
+        for entry in entries[entries["length"] > 0]
+    ]
+    sizes = [largest_row_event([one]) for one in ranges]
+    assert sizes == [19 + 10 + 2 + 5 * n + 4 for n in (1, 500, 2)]
+    assert largest_row_event(ranges) == max(sizes)
+    assert largest_row_event([]) == 0
+    opened = open_range(segment)
+    begin, end = opened.between(0, None).bounds()
+    compiled = longest_row_event(opened.buf, begin, end, opened.tail)
+    assert longest_row_event.py_func(opened.buf, begin, end, opened.tail) == compiled

@@ -85,3 +85,25 @@ def count_row_events(
                         break
             pos += length
     return OK, count, 0
+
+
+@njit
+def longest_row_event(buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int) -> tuple[int, int, int]:
+    """The bytes of the largest row event inside the transactions: (OK or a fault, bytes, position of the fault)."""
+    most = np.int64(0)
+    for tx in range(tx_begin.shape[0]):
+        pos = tx_begin[tx]
+        end = tx_end[tx]
+        if pos < 0 or end > buf.shape[0]:
+            return BAD_FRAME, most, pos
+        while pos < end:
+            if end - pos < 19:
+                return BAD_FRAME, most, pos
+            length = u32(buf, pos + 9)
+            if length < 19 + tail or length > end - pos:
+                return BAD_FRAME, most, pos
+            kind = np.int64(buf[pos + 4])
+            if ((kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39) and length > most:
+                most = length
+            pos += length
+    return OK, most, 0
