@@ -17,6 +17,10 @@ from cdc.log import get_logger
 
 _log = get_logger(__name__)
 _GONE = ("CLOSED", "AUTH_FAILED")
+_SHARES = 4
+"""kazoo waits for the answer to a connect request as long as the session lives, divided by the servers of its list. A
+server that is starting can take a request and never answer it (seen in one of fifteen restarts of 3.9), so a lone
+server would cost the whole session: with each entry repeated there are other tries within it."""
 
 
 class Connection:
@@ -68,7 +72,7 @@ class Connection:
         # Requests of a client without a connection wait for it: the deadline is what ends them.
         retry = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": self.wait_s}
         client = KazooClient(
-            self.hosts, timeout=self.session_timeout_s, connection_retry=retry, command_retry=dict(retry)
+            _repeated(self.hosts), timeout=self.session_timeout_s, connection_retry=retry, command_retry=dict(retry)
         )
         try:
             client.start(timeout=self.wait_s)
@@ -101,6 +105,13 @@ class Connection:
                 place=f"zookeeper://{self.hosts}",
                 remedy="Nothing was changed; try again when ZooKeeper answers.",
             ) from error
+
+
+def _repeated(hosts: str) -> str:
+    """``h1:2181,h2:2181/root`` with so many entries that each gets at most a share of the session timeout."""
+    servers, slash, root = hosts.partition("/")
+    count = servers.count(",") + 1
+    return ",".join([servers] * -(-_SHARES // count)) + slash + root
 
 
 def _name(error: Exception) -> str:

@@ -47,14 +47,15 @@ def client(server: Server) -> Iterator[Any]:
 
 
 class Proxy:
-    """Between client and server. While ``lose_answers``, requests go through, and what comes back is lost with the
-    connection."""
+    """Between client and server. With ``lose_answers``, requests go through, and what comes back is lost with the
+    connection; with ``say_nothing``, what comes back is lost, and the connection stays. Each happens once."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listening = socket.create_server((HOST, 0))
         self.url = f"{HOST}:{self._listening.getsockname()[1]}"
         self.lose_answers = threading.Event()
+        self.say_nothing = threading.Event()
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -76,6 +77,10 @@ class Proxy:
                     self.lose_answers.clear()
                     self.lost += 1
                     break
+                if answers and self.say_nothing.is_set():
+                    self.say_nothing.clear()
+                    self.lost += 1
+                    continue
                 sink.sendall(data)
         for each in (source, sink):
             with suppress(OSError):

@@ -179,6 +179,20 @@ def test_nobody_there(own_server: Server) -> None:
     assert time.monotonic() - began < 10
 
 
+def test_a_connect_request_without_an_answer_does_not_cost_the_session(zookeeper: Server) -> None:
+    """As of a server that is starting: it takes the connection and says nothing."""
+    proxy = Proxy(zookeeper.port)
+    proxy.say_nothing.set()
+    began = time.monotonic()
+    with ZooKeeperMeta(proxy.url, "shop", root=f"/otter/{os.getpid()}-silent", session_timeout_s=8.0) as meta:
+        meta.subscribe("apply")
+        meta.update_cursor("apply", 1)
+        assert meta.cursor("apply") == 1
+    assert proxy.lost == 1
+    assert time.monotonic() - began < 7
+    proxy.close()
+
+
 def test_a_server_that_comes_back_within_the_session_is_waited_for(own_server: Server) -> None:
     with maker(own_server, 30.0)() as meta:
         meta.subscribe("apply")
