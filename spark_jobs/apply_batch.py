@@ -98,13 +98,13 @@ def run(
 
 def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[], None]) -> Plan:
     """Read what the batch holds; needs no Spark. Raises UnsupportedDdlError for a statement that cannot be applied."""
-    from cdc.decode import layouts
-    from cdc.decode.tables import largest_row_event
+    from cdc.decode.table_maps import survey
 
     check()
     schemas = _schemas(manifest)
     effects = ddl.effects(config, manifest) if manifest.ddl else []
-    found = layouts(manifest.ranges, manifest.tables, schemas, lambda table: value_policies(config.table_apply(table)))
+    seen = survey(manifest.ranges, manifest.tables, schemas, lambda table: value_policies(config.table_apply(table)))
+    found = seen.layouts
     tables = [t for t in manifest.tables if t in found or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # A table that is included exists in the lake, even when it is empty.
@@ -113,8 +113,7 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
         target(config, table)  # so that a key that is missing is told before Spark is started
     if schemas is not None:
         _tell_of_idle_policies(config, schemas)
-    largest = largest_row_event(manifest.ranges) if found else 0
-    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), largest)
+    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), seen.largest_event_bytes)
 
 
 def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc.errors import UnsupportedError
 
@@ -38,6 +39,13 @@ def binary_parts(raw: pa.Array) -> BinaryParts:
     at.flags.writeable = values.flags.writeable = False
     nulls = np.zeros(rows, dtype=np.bool_) if raw.null_count == 0 else raw.is_null().to_numpy(zero_copy_only=False)
     return BinaryParts(values, at, nulls)
+
+
+def fixed_width(raw: pa.Array, width: int) -> npt.NDArray[np.uint8]:
+    """(rows, width) bytes of a ``binary`` array, sliced or not, whose values all have that length; nulls are zeros."""
+    parts = binary_parts(pc.fill_null(raw, bytes(width)) if raw.null_count else raw)
+    begin = int(parts.offsets[0])
+    return parts.data[begin : begin + width * len(raw)].reshape(len(raw), width)
 
 
 class TextBuffers:

@@ -12,9 +12,6 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.fill import BLOCK_ROWS, fill_rows
 from cdc.decode.layout import KernelSpec, latin1_table, value_width
 
-MAX_TEXT_BYTES = 2**31 - 1
-"""An Arrow string column's offsets have 32 bits."""
-
 LATIN1_TABLE = latin1_table()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cdc.binlog.sql_tokens import word_set
 from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
-from cdc.decode.charsets.collations import BINARY_COLLATION, charset_of, decode_text
+from cdc.decode.charsets.collations import BINARY_COLLATION, charset_by_name, charset_of, decode_text
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, TableSchema
 
@@ -148,7 +148,7 @@ def _charset(collation: int | None) -> str | None:
 
 
 def _canonical(charset: str | None) -> str:
-    return BINARY if charset is None else "utf8mb3" if charset == "utf8" else charset
+    return BINARY if charset is None else charset_by_name(charset) or charset
 
 
 def _plain(meta: ColumnMeta) -> Column:

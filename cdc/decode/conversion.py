@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Conversion = Callable[[pa.Array], pa.Array]
 """From a column's raw values (mostly ``binary``, each with the bytes of the row image, nulls as nulls) to an array of
@@ -20,3 +21,17 @@ class BadValueError(Exception):
         self.row = row
         self.why = why
         self.zero_date = zero_date
+
+
+def by_distinct(raw: pa.Array, one: Callable[[bytes], object], kind: pa.DataType) -> pa.Array:
+    """A conversion of each distinct value once, for what has no kernel; nulls stay nulls. Raises BadValueError with the
+    first row whose value ``one`` refuses by a ValueError, which says why."""
+    encoded = pc.dictionary_encode(raw)
+    found = []
+    for number, value in enumerate(encoded.dictionary.to_pylist()):
+        try:
+            found.append(one(value))
+        except ValueError as error:
+            row = pc.index(encoded.indices, pa.scalar(number, encoded.indices.type)).as_py()
+            raise BadValueError(row, str(error)) from None
+    return pa.array(found, kind).take(encoded.indices)

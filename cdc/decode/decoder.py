@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdc.decode.buffers import LATIN1_TABLE, MAX_TEXT_BYTES, FillFault, fill
+from cdc.decode.arrow_text import MAX_TEXT_BYTES
+from cdc.decode.buffers import LATIN1_TABLE, FillFault, fill
 from cdc.decode.charsets.utf8 import sound_utf8
 from cdc.decode.conversion import BadValueError, Conversion
 from cdc.decode.cursor import Part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +21,12 @@ class TableHistory:
     seqs), the first one before it, too."""
 
     since: tuple[int, ...] = ()
-    schemas: tuple[TableSchema | None, ...] = ()
+    schema: Callable[[int], TableSchema | None] = lambda _: None
+    """One of them, by its number: a file is read only where rows ask for it."""
 
     @classmethod
     def always(cls, schema: TableSchema | None) -> TableHistory:
-        return cls((0,), (schema,))
+        return cls((0,), lambda _: schema)
 
     def at(self, seqs: npt.NDArray[np.uint64]) -> Longs:
         """Which of the schemas holds at each seq."""
@@ -32,9 +34,6 @@ class TableHistory:
             return np.zeros(len(seqs), dtype=np.int64)
         found = np.searchsorted(np.array(self.since, dtype=np.uint64), seqs, side="right") - 1
         return np.maximum(found, 0).astype(np.int64)
-
-    def schema(self, number: int) -> TableSchema | None:
-        return self.schemas[number] if self.schemas else None
 
 
 NO_HISTORY = TableHistory()
@@ -46,4 +45,6 @@ def history_of(path: Path, table: str) -> TableHistory:
     if path.parent != segments_folder(path.parent.parent) or not folder.is_dir():
         return NO_HISTORY
     files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
-    return TableHistory(tuple(seq for seq, _ in files), tuple(Schemas.load(one).tables.get(table) for _, one in files))
+    if not files:
+        return NO_HISTORY
+    return TableHistory(tuple(seq for seq, _ in files), lambda number: Schemas.load(files[number][1]).tables.get(table))

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.decode.arrow_text import MAX_TEXT_BYTES
 from cdc.decode.kernels.texts import measure_points, write_points
 
 OPERATIONS = ("delete", "insert", "update")
 _ROWS_AT_ONCE = 1 << 16
 _SLICE_BYTES = 64 << 20
-_MAX_TEXT_BYTES = 2**31 - 1
 
 _Part: TypeAlias = "str | pa.Array"
 """A piece of each row's line: the same for all, or an array of strings without nulls."""
@@ -152,7 +152,7 @@ def _hexadecimal(raw: pa.Array) -> pa.Array:
     used = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
     digits = pa.py_buffer(_HEX[used])
     places = 2 * (offsets.astype(np.int64) - int(offsets[0]))
-    if 2 * len(used) > _MAX_TEXT_BYTES:
+    if 2 * len(used) > MAX_TEXT_BYTES:
         return pa.Array.from_buffers(pa.large_string(), len(raw), [None, pa.py_buffer(places), digits])
     return pa.Array.from_buffers(pa.string(), len(raw), [None, pa.py_buffer(places.astype(np.int32)), digits])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,17 +60,21 @@ def _parse(
 
 
 def range_layouts(
-    transactions: Transactions, wanted: Mapping[str, TableSchema | None], policies: ValuePolicies = DEFAULT_POLICIES
+    transactions: Transactions,
+    wanted: Mapping[str, TableSchema | None],
+    policies: ValuePolicies = DEFAULT_POLICIES,
+    largest: Longs | None = None,
 ) -> Iterator[tuple[int, TableLayout]]:
-    """Position and layout of every distinct table map of the wanted tables, given with their stored schemas. Raises as
-    :func:`table_events`."""
+    """Position and layout of every distinct table map of the wanted tables, given with their stored schemas.
+    ``largest`` (1,) is raised to the bytes of the largest row event of any table. Raises as :func:`table_events`."""
     begin, end = transactions.bounds()
+    largest = np.zeros(1, dtype=np.int64) if largest is None else largest
     room = 256
     while True:
         out = np.empty((room, 2), dtype=np.int64)
         slots = np.full(4 * room, -1, dtype=np.int64)
         status, count, pos = list_table_maps(
-            transactions.buf, begin, end, transactions.tail, out, slots, np.zeros(16, dtype=np.uint8)
+            transactions.buf, begin, end, transactions.tail, out, slots, largest, np.zeros(16, dtype=np.uint8)
         )
         if status != k.FULL:
             break
@@ -88,13 +92,23 @@ def range_layouts(
             yield start, _parse(transactions, start, start + length, patterns[names], policies)
 
 
-def layouts(
+@dataclass(frozen=True)
+class Survey:
+    """What byte ranges hold, as one walk over their events tells."""
+
+    layouts: dict[str, TableLayout]
+    """Of each table with a table map there, by ``db.table``."""
+    largest_event_bytes: int
+    """Of the row events of all tables: no value is larger."""
+
+
+def survey(
     ranges: Iterable[Any],
     tables: Iterable[str],
     schemas: Schemas | None = None,
     policies: Callable[[str], ValuePolicies] = lambda _: DEFAULT_POLICIES,
-) -> dict[str, TableLayout]:
-    """The layout of each of the tables that has a table map in the ranges, by ``db.table``.
+) -> Survey:
+    """The layouts of these tables in the ranges, and how large row events are there.
 
     ``ranges``: (path, offset, length), or objects with these attributes. ``schemas``: ``information_schema`` there.
     ``policies`` tells each table's. Raises DamagedError; SourceRefusedError where names are neither in the table maps
@@ -102,9 +116,11 @@ def layouts(
     """
     wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
     found: dict[str, TableLayout] = {}
+    largest = np.zeros(1, dtype=np.int64)
     for one in ranges:
         path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
-        for position, layout in range_layouts(open_range(path, offset, length).between(0, None), wanted):
+        transactions = open_range(path, offset, length).between(0, None)
+        for position, layout in range_layouts(transactions, wanted, largest=largest):
             first = found.setdefault(layout.table, replace(layout, policies=policies(layout.table)))
             if not _alike(first, layout):
                 raise UnsupportedError(
@@ -112,7 +128,12 @@ def layouts(
                     place=f"{path}, position {position}",
                     remedy="Take smaller batches: a DDL statement ends one.",
                 )
-    return found
+    return Survey(found, int(largest[0]))
+
+
+def layouts(ranges: Iterable[Any], tables: Iterable[str], schemas: Schemas | None = None) -> dict[str, TableLayout]:
+    """The layout of each of the tables that has a table map in the ranges, by ``db.table``; see :func:`survey`."""
+    return survey(ranges, tables, schemas).layouts
 
 
 def _alike(a: TableLayout, b: TableLayout) -> bool:

@@ -1,17 +1,15 @@
-"""Which tables files hold rows of, and how large these may be."""
+"""Which tables files hold rows of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.tables import count_row_events, longest_row_event
-from cdc.decode.transactions import Transactions, open_paths, open_range
+from cdc.decode.kernels.tables import count_row_events
+from cdc.decode.transactions import Transactions, open_paths
 from cdc.errors import DamagedError
 
 _ROOM = 256
@@ -29,19 +27,6 @@ def list_tables(*paths: Path | str) -> dict[str, int]:
         for table, count in _count(transactions.between(0, None)).items():
             found[table] = found.get(table, 0) + count
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-def largest_row_event(ranges: Iterable[Any]) -> int:
-    """Bytes of the largest row event in byte ranges of segments: objects with ``path``, ``offset``, ``length``. No
-    value is larger. Only headers are read. Raises DamagedError, StorageError."""
-    found = 0
-    for one in ranges:
-        transactions = open_range(one.path, one.offset, one.length).between(0, None)
-        status, size, pos = longest_row_event(transactions.buf, *transactions.bounds(), transactions.tail)
-        if status != k.OK:
-            raise scan_fault(status, transactions.path, pos, 0, None)
-        found = max(found, size)
-    return found
 
 
 def _count(transactions: Transactions) -> dict[str, int]:

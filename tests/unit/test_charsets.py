@@ -191,7 +191,7 @@ def test_no_character_grows_more_than_it_may() -> None:
 
 @pytest.mark.parametrize("charset", ["latin1", "gbk", "utf16"])
 def test_more_than_an_array_holds(charset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "MAX_ARRAY_BYTES", 5)
+    monkeypatch.setattr(convert, "MAX_TEXT_BYTES", 5)
     conversion = text_conversion(charset)
     assert conversion is not None
     fits = {"latin1": b"\xe9\xe9a", "gbk": b"\xc4\xe3ab", "utf16": "éab".encode("utf-16-be")}[charset]

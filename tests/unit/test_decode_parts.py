@@ -9,15 +9,13 @@ import pyarrow as pa
 import pytest
 
 from cdc.batches.manifest import ByteRange
-from cdc.decode.kernels.tables import longest_row_event
 from cdc.decode.parts import split_transaction
-from cdc.decode.tables import largest_row_event
-from cdc.decode.transactions import open_range
+from cdc.decode.table_maps import survey
 from cdc.store.layout import list_segments
 from cdc.store.relaylog.index import read_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from tests.unit.decode_support import KINDS, batches, golden
+from tests.unit.decode_support import KINDS, batches, golden, uncompiled
 
 
 @pytest.mark.parametrize("size_bytes", [1, 400, 10**9])
@@ -60,11 +58,10 @@ def test_the_largest_row_event(tmp_path: Path) -> None:
         ByteRange(path=str(segment), offset=int(entry["offset"]), length=int(entry["length"]))
         for entry in entries[entries["length"] > 0]
     ]
-    sizes = [largest_row_event([one]) for one in ranges]
+    tables = ("shop.orders", "shop.items")
+    sizes = [survey([one], tables).largest_event_bytes for one in ranges]
     assert sizes == [19 + 10 + 2 + 5 * n + 4 for n in (1, 500, 2)]
-    assert largest_row_event(ranges) == max(sizes)
-    assert largest_row_event([]) == 0
-    opened = open_range(segment)
-    begin, end = opened.between(0, None).bounds()
-    compiled = longest_row_event(opened.buf, begin, end, opened.tail)
-    assert longest_row_event.py_func(opened.buf, begin, end, opened.tail) == compiled
+    assert survey(ranges, tables).largest_event_bytes == max(sizes)
+    assert survey([], tables).largest_event_bytes == 0
+    with uncompiled():
+        assert survey(ranges, tables).largest_event_bytes == max(sizes)

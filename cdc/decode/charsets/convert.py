@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdc.decode.arrow_text import MAX_TEXT_BYTES
 from cdc.decode.charsets import kernels
 from cdc.decode.charsets.multi_byte import MULTI_BYTE, entry, tables
 from cdc.decode.charsets.single_byte import SINGLE_BYTE, characters
 from cdc.decode.conversion import Conversion
 from cdc.errors import UnsupportedError
-
-MAX_ARRAY_BYTES = 2**31 - 1
-"""Arrow's offsets in an array of strings have 32 bits."""
 
 _COPIED = frozenset({"utf8mb4", "utf8mb3"})
 _NOT_ASCII = frozenset({"swe7"})
@@ -77,7 +75,7 @@ def _convert(array: pa.Array, charset: str) -> pa.Array:
         size = kernels.convert_multi(data, offsets, made.pairs, made.triples, made.quads, starts[ahead:], out)
     else:
         size = kernels.convert_wide(data, offsets, _KINDS[charset], starts[ahead:], out)
-    if size > MAX_ARRAY_BYTES:
+    if size > MAX_TEXT_BYTES:
         raise UnsupportedError(
             f"the texts of a column in {charset} have {size} bytes in UTF-8, more than the 2 GiB of an Arrow array",
             remedy="Decode it in smaller batches.",

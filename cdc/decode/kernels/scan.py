@@ -94,14 +94,30 @@ def sound(buf: Bytes, pos: int, stop: int, tail: int, scratch: Bytes) -> bool:
     return tail == 0 or np.int64(crc32(buf, pos, stop, scratch)) == u32(buf, stop)
 
 
+@inlined
+def event_length(buf: Bytes, pos: int, end: int, tail: int) -> int:
+    """The length of the event at ``pos`` by its header; -1 where the event, or its checksum, does not fit."""
+    if end - pos < 19:
+        return -1
+    length = u32(buf, pos + 9)
+    return -1 if length < 19 + tail or length > end - pos else length
+
+
+@inlined
+def holds_rows(kind: int) -> bool:
+    """Whether an event of this type is a row event."""
+    return bool((kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39)
+
+
 @njit
 def list_table_maps(
-    buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int, out: Longs, slots: Longs, scratch: Bytes
+    buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int, out: Longs, slots: Longs, largest: Longs, scratch: Bytes
 ) -> tuple[int, int, int]:
     """List the distinct table maps, flags and table ids aside, in the order of their first appearance.
 
     ``out`` (n, 2): offset and length of the events. ``slots`` (a power of two, more than n): room for a hash table,
-    filled with -1. Returns (OK or a fault, number of table maps, position of the fault); FULL: ``out`` is too small.
+    filled with -1. ``largest`` (1,): raised to the length of the largest row event. Returns (OK or a fault, number of
+    table maps, position of the fault); FULL: ``out`` is too small.
     """
     count = 0
     mask = slots.shape[0] - 1
@@ -111,10 +127,8 @@ def list_table_maps(
         if pos < 0 or end > buf.shape[0]:
             return BAD_FRAME, count, pos
         while pos < end:
-            if end - pos < 19:
-                return BAD_FRAME, count, pos
-            length = u32(buf, pos + 9)
-            if length < 19 + tail or length > end - pos:
+            length = event_length(buf, pos, end, tail)
+            if length < 0:
                 return BAD_FRAME, count, pos
             stop = pos + length - tail
             if buf[pos + 4] == 19:
@@ -139,6 +153,8 @@ def list_table_maps(
                     out[count, 1] = length
                     slots[slot] = count
                     count += 1
+            elif holds_rows(np.int64(buf[pos + 4])) and length > largest[0]:
+                largest[0] = length
             pos += length
     return OK, count, 0
 
@@ -187,14 +203,11 @@ def scan_events(
             status = BAD_FRAME
             break
         while pos < end:
-            if end - pos < 19:
+            length = event_length(buf, pos, end, tail)
+            if length < 0:
                 status = BAD_FRAME
                 break
             kind = np.int64(buf[pos + 4])
-            length = u32(buf, pos + 9)
-            if length < 19 + tail or length > end - pos:
-                status = BAD_FRAME
-                break
             stop = pos + length - tail
             # Of others' events, too: a flipped bit in a type, an id or a name would make ours look like one of them.
             if not sound(buf, pos, stop, tail, scratch):
@@ -229,7 +242,7 @@ def scan_events(
                     ids[n_ids, 0] = table_id
                     ids[n_ids, 1] = layout
                     n_ids += 1
-            elif (kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39:
+            elif holds_rows(kind):
                 if stop - pos < 27:
                     status = BAD_FRAME
                     break

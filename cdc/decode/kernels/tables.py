@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from cdc.binlog.jit import njit
 from cdc.decode.kernels.constants import BAD_FRAME, FULL, OK
-from cdc.decode.kernels.scan import same_bytes, u32, u48
+from cdc.decode.kernels.scan import event_length, holds_rows, same_bytes, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -33,10 +33,8 @@ def count_row_events(
         if pos < 0 or end > buf.shape[0]:
             return BAD_FRAME, count, pos
         while pos < end:
-            if end - pos < 19:
-                return BAD_FRAME, count, pos
-            length = u32(buf, pos + 9)
-            if length < 19 + tail or length > end - pos:
+            length = event_length(buf, pos, end, tail)
+            if length < 0:
                 return BAD_FRAME, count, pos
             kind = np.int64(buf[pos + 4])
             stop = pos + length - tail
@@ -76,7 +74,7 @@ def count_row_events(
                     n_ids += 1
                 ids[at, 0] = u48(buf, pos + 19)
                 ids[at, 1] = slots[slot]
-            elif (kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39:
+            elif holds_rows(kind):
                 if stop - pos < 27:
                     return BAD_FRAME, count, pos
                 for i in range(n_ids):
@@ -85,25 +83,3 @@ def count_row_events(
                         break
             pos += length
     return OK, count, 0
-
-
-@njit
-def longest_row_event(buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int) -> tuple[int, int, int]:
-    """The bytes of the largest row event inside the transactions: (OK or a fault, bytes, position of the fault)."""
-    most = np.int64(0)
-    for tx in range(tx_begin.shape[0]):
-        pos = tx_begin[tx]
-        end = tx_end[tx]
-        if pos < 0 or end > buf.shape[0]:
-            return BAD_FRAME, most, pos
-        while pos < end:
-            if end - pos < 19:
-                return BAD_FRAME, most, pos
-            length = u32(buf, pos + 9)
-            if length < 19 + tail or length > end - pos:
-                return BAD_FRAME, most, pos
-            kind = np.int64(buf[pos + 4])
-            if ((kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39) and length > most:
-                most = length
-            pos += length
-    return OK, most, 0

@@ -7,26 +7,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.decode.arrow_text import fixed_width
+from cdc.decode.conversion import by_distinct
+
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _UUID_GROUPS = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 16))
 
 
-def _matrix(raw: pa.Array, width: int) -> npt.NDArray[np.uint8]:
-    """(rows, width) bytes of a ``binary`` array whose values all have that length; nulls are zeros."""
-    filled = pc.fill_null(raw, bytes(width)) if raw.null_count else raw
-    _, offset_buffer, data = filled.buffers()
-    begin = int(np.frombuffer(offset_buffer, dtype=np.int32)[filled.offset]) if len(filled) else 0
-    flat = (
-        np.frombuffer(data, dtype=np.uint8)[begin : begin + width * len(filled)]
-        if len(filled)
-        else np.empty(0, np.uint8)
-    )
-    return flat.reshape(len(filled), width)
-
-
 def uuid_text(raw: pa.Array) -> pa.Array:
     """16 bytes (``binary``) to ``string``: ``6ccd780c-baba-1026-9564-5b8c656024db``."""
-    source = _matrix(raw, 16)
+    source = fixed_width(raw, 16)
     text = np.full((len(source), 36), ord("-"), dtype=np.uint8)
     at = 0
     for start, stop in _UUID_GROUPS:
@@ -39,15 +29,14 @@ def uuid_text(raw: pa.Array) -> pa.Array:
 
 def inet4_text(raw: pa.Array) -> pa.Array:
     """4 bytes (``binary``) to ``string``: ``192.0.2.1``."""
-    octets = [pc.cast(pa.array(np.ascontiguousarray(column)), pa.string()) for column in _matrix(raw, 4).T]
+    octets = [pc.cast(pa.array(np.ascontiguousarray(column)), pa.string()) for column in fixed_width(raw, 4).T]
     text = pc.binary_join_element_wise(*octets, ".")
     return pc.if_else(raw.is_valid(), text, None) if raw.null_count else text
 
 
 def inet6_text(raw: pa.Array) -> pa.Array:
     """16 bytes (``binary``) to ``string``, as MariaDB prints them. Each distinct one is formatted once."""
-    encoded = pc.dictionary_encode(raw)
-    return pa.array([_inet6(value) for value in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
+    return by_distinct(raw, _inet6, pa.string())
 
 
 def _inet6(value: bytes) -> str:

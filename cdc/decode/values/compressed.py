@@ -5,9 +5,8 @@ from __future__ import annotations
 import zlib
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cdc.decode.conversion import BadValueError
+from cdc.decode.conversion import by_distinct
 
 
 def uncompressed(raw: pa.Array) -> pa.Array:
@@ -18,15 +17,14 @@ def uncompressed(raw: pa.Array) -> pa.Array:
     then the stream. An empty value has no byte at all. Each distinct value is inflated once. Source: MariaDB's
     ``Field_longstr::compress`` and ``uncompress``. Raises BadValueError.
     """
-    encoded = pc.dictionary_encode(raw)
-    found: list[bytes] = []
-    for number, value in enumerate(encoded.dictionary.to_pylist()):
-        try:
-            found.append(_inflated(value))
-        except (zlib.error, ValueError) as error:
-            row = pc.index(encoded.indices, pa.scalar(number, encoded.indices.type)).as_py()
-            raise BadValueError(row, f"a COMPRESSED value that cannot be inflated ({error})") from None
-    return pa.array(found, pa.binary()).take(encoded.indices)
+    return by_distinct(raw, _bytes_of, pa.binary())
+
+
+def _bytes_of(value: bytes) -> bytes:
+    try:
+        return _inflated(value)
+    except (zlib.error, ValueError) as error:
+        raise ValueError(f"a COMPRESSED value that cannot be inflated ({error})") from None
 
 
 def _inflated(value: bytes) -> bytes:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from cdc.decode.arrow_text import fixed_width
 from cdc.decode.conversion import BadValueError, Conversion
 
 HIRES_BYTES = {
@@ -29,14 +29,10 @@ _TIME_ZERO_S = 838 * 3600 + 59 * 60 + 59 + 1
 def _numbers(raw: pa.Array, width: int, order: str, signed: bool = False) -> tuple[Longs, npt.NDArray[np.bool_]]:
     """The values of a ``binary`` array of one width as integers, and which are not null (0 in the others' place)."""
     valid = np.asarray(raw.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
-    filled = pc.fill_null(raw, bytes(width)) if raw.null_count else raw
     number = np.zeros(len(raw), dtype=np.int64)
-    if len(raw):
-        _, offset_buffer, data = filled.buffers()
-        begin = int(np.frombuffer(offset_buffer, dtype=np.int32)[filled.offset])
-        matrix = np.frombuffer(data, dtype=np.uint8)[begin : begin + width * len(raw)].reshape(len(raw), width)
-        for column in matrix.T if order == "big" else matrix.T[::-1]:
-            number = number << 8 | column
+    columns = fixed_width(raw, width).T
+    for column in columns if order == "big" else columns[::-1]:
+        number = number << 8 | column
     if signed:
         number = np.where(number >> (8 * width - 1), number - (1 << 8 * width), number)
     return number, valid

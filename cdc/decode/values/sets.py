@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cdc.decode.conversion import BadValueError
+from cdc.decode.conversion import by_distinct
 
 
 def set_text(members: Sequence[str], raw: pa.Array) -> pa.Array:
@@ -15,12 +14,11 @@ def set_text(members: Sequence[str], raw: pa.Array) -> pa.Array:
 
     Raises BadValueError for a bit beyond the last member.
     """
-    encoded = pc.dictionary_encode(raw)
-    texts = []
-    for number, value in enumerate(encoded.dictionary.to_pylist()):
+
+    def text(value: bytes) -> str:
         bits = int.from_bytes(value, "little")
         if bits >> len(members):
-            row = pc.index(encoded.indices, pa.scalar(number, encoded.indices.type)).as_py()
-            raise BadValueError(row, "a SET with more members than its column has")
-        texts.append(",".join(member for at, member in enumerate(members) if bits >> at & 1))
-    return pa.array(texts, pa.string()).take(encoded.indices)
+            raise ValueError("a SET with more members than its column has")
+        return ",".join(member for at, member in enumerate(members) if bits >> at & 1)
+
+    return by_distinct(raw, text, pa.string())
