@@ -24,6 +24,7 @@ from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlErr
 from cdc.log import get_logger
 from spark_jobs import ddl
 from spark_jobs.failures import explain, is_concurrent, is_driver_gone
+from spark_jobs.large_values import LARGE_BYTES
 from spark_jobs.merge import Job, merge_table
 from spark_jobs.own_columns import (
     OwnColumns,
@@ -71,8 +72,8 @@ class Plan:
     effects: list[Effect] = field(default_factory=list)
     tables: tuple[str, ...] = ()
     """Those to look after: with rows, named by the DDL, or not in the lake yet."""
-    largest_event_bytes: int = 0
-    """Of the row events."""
+    large: frozenset[str] = frozenset()
+    """Those that may have values of many megabytes."""
 
     def known(self, table: str) -> TableSchema | None:
         """The table as the stored schemas describe it."""
@@ -113,7 +114,8 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
         target(config, table)  # so that a key that is missing is told before Spark is started
     if schemas is not None:
         _tell_of_idle_policies(config, schemas)
-    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), seen.largest_event_bytes)
+    large = frozenset(table for table, size in seen.largest_event_bytes.items() if size > LARGE_BYTES)
+    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), large)
 
 
 def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:
@@ -214,8 +216,8 @@ def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult |
         if not named:
             seconds = round(time.monotonic() - began, 3)
             return TableResult(table=table, delta_version=state.version, seconds=seconds) if made else None
-        known, largest = plan.known(table), plan.largest_event_bytes
-        result = merge_table(Job(session, place, plan.manifest, layout, own, known, plan.check, largest), state)
+        known, is_large = plan.known(table), table in plan.large
+        result = merge_table(Job(session, place, plan.manifest, layout, own, known, plan.check, is_large), state)
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
 

@@ -11,7 +11,8 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -22,7 +23,9 @@ from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.layout import META_FIELDS
 from cdc.testing.pause import from_environment
+from spark_jobs import null_dates
 from spark_jobs.column_types import from_arrow_schema, literal, quote
+from spark_jobs.large_values import careful_parquet, mark, may_hold, those
 from spark_jobs.own_columns import OwnColumns
 from spark_jobs.reduce import DELETE, latest, require_keys, with_moved_rows
 from spark_jobs.session import APP_ID, METADATA, VERSION, forget_transaction
@@ -42,16 +45,17 @@ stop a driver there."""
 
 _SUFFIX: dict[type[t.DataType], str] = {t.ByteType: "Y", t.ShortType: "S", t.IntegerType: "", t.LongType: "L"}
 _LONGEST_BOUND = 256
-_LARGE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What Delta says of a MERGE."""
+    """What a MERGE did."""
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    null_dates: int = 0
+    """Zero and impossible dates that became null."""
     ran: bool = True
     """False: the table's version was there already, and the statement did nothing."""
 
@@ -71,13 +75,8 @@ class Job:
     """The table in the stored schema."""
     check: Callable[[], None]
     """Raises when the batch may not be merged any more."""
-    largest_event_bytes: int = 0
-    """Of the batch's row events."""
-
-    @property
-    def is_large(self) -> bool:
-        """May there be values of which an executor cannot hold several copies?"""
-        return self.largest_event_bytes > _LARGE_BYTES
+    is_large: bool = False
+    """May there be values of which an executor cannot hold several copies?"""
 
 
 def merge_table(job: Job, state: DeltaState) -> TableResult:
@@ -86,54 +85,94 @@ def merge_table(job: Job, state: DeltaState) -> TableResult:
     manifest, table = job.manifest, job.place.table
     if state.applied_seq >= manifest.last_seq:
         return _result(job, state, Counts(ran=False), began)
-    spark = job.session.spark
     if job.layout is None or job.own is None:
         counts = _execute(job, state, empty_statement(job.place))
     elif job.place.apply.mode == "append":
-        changes = with_variants(_read(job, job.own, state.applied_seq, "both"), job.own.variants)
-        view = _view(append_rows(changes, state.schema, state.schema[BEFORE].dataType))
-        counts = _execute(job, state, append_statement(job.place, view, state))
-        spark.catalog.dropTempView(view)
+        state = _marked(job, state, ("_seq", "_row"))
+        counts = _append(job, state, job.own)
     else:
         sources = require_keys(
             table, job.place.apply.keys, job.layout.primary_key, [c.name for c in job.layout.columns]
         )
         keys = job.own.keys(sources)
         is_primary = set(sources) == set(job.layout.primary_key)
-        changes = _read(job, job.own, state.applied_seq, "after" if is_primary else "both")
-        rows = latest(changes if is_primary else with_moved_rows(changes, keys), keys)
-        counts = _upsert(job, state, rows, keys, job.own, nulls=not is_primary)
+        state = _marked(job, state, keys)
+        counts = _upsert(job, state, keys, job.own, is_primary=is_primary)
     return _result(job, job.place.state() or state, counts, began)
 
 
-def _upsert(
-    job: Job, state: DeltaState, rows: DataFrame, keys: Sequence[str], own: OwnColumns, *, nulls: bool
-) -> Counts:
-    """``nulls``: keys may be null."""
-    spark = job.session.spark
-    # Cached by column, a value needs several times its size at once: large ones are read again for each step instead.
+def _marked(job: Job, state: DeltaState, keys: Sequence[str]) -> DeltaState:
+    """The table as the rows need it. ``keys``: what the statement looks up."""
     if not job.is_large:
-        rows = rows.persist()
+        return state
+    job.check()
+    return mark(job.session.spark, job.place, state, keys)
+
+
+def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *, is_primary: bool) -> Counts:
+    """``is_primary``: the keys are the primary key, so they are never null, and the server tells rows that move."""
+    spark = job.session.spark
+
+    after = state.applied_seq
+    dates = null_dates.Count(spark) if own.dates and is_primary else None
+
+    def changes(wanted: OwnColumns) -> DataFrame:
+        if is_primary:
+            return _read(job, wanted, after, "after")
+        return with_moved_rows(_read(job, wanted, after, "both"), keys)
+
+    first = own.only([*keys, *own.dates]) if job.is_large else own
+    seen = changes(first) if dates is None else dates.watch(_read(job, first, after, "after", counts=True))
+    last = latest(seen, keys).persist()
     try:
-        ranges = key_ranges(rows, keys)
+        ranges = key_ranges(last, keys)
         if ranges is None:
             return _execute(job, state, empty_statement(job.place))
+        rows = those(changes(own), last, keys) if job.is_large else last
         view = _view(with_variants(rows, own.variants))
         names = [field.name for field in own.fields]
-        counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, nulls))
+        counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, not is_primary))
         spark.catalog.dropTempView(view)
-        return counts
+        return replace(counts, null_dates=_null_dates(job, own, after) if dates is None else dates.total)
     finally:
-        rows.unpersist()
+        last.unpersist()
 
 
-def _read(job: Job, own: OwnColumns | None, after_seq: int, images: Literal["after", "both"]) -> DataFrame:
-    """The changes of the table after the cut, with these columns of its own."""
+def _append(job: Job, state: DeltaState, own: OwnColumns) -> Counts:
+    spark = job.session.spark
+    changes = with_variants(_read(job, own, state.applied_seq, "both"), own.variants)
+    view = _view(append_rows(changes, state.schema, state.schema[BEFORE].dataType))
+    counts = _execute(job, state, append_statement(job.place, view, state))
+    spark.catalog.dropTempView(view)
+    # A statement may be done without reading all rows, so the dates are counted by themselves.
+    return replace(counts, null_dates=_null_dates(job, own, state.applied_seq))
+
+
+def _null_dates(job: Job, own: OwnColumns, after_seq: int) -> int:
+    """How many dates of the changes became null, by a reading of these columns alone."""
+    if not own.dates:
+        return 0
+    dates = _read(job, own.only(own.dates), after_seq, "after", counts=True)
+    return int(dates.agg(f.sum(null_dates.COLUMN)).collect()[0][0] or 0)
+
+
+def _read(
+    job: Job,
+    own: OwnColumns | None,
+    after_seq: int,
+    images: Literal["after", "both"],
+    *,
+    counts: bool = False,
+) -> DataFrame:
+    """The changes of the table after the cut, with these columns of its own, and with ``counts`` the number of dates
+    that became null."""
     fields = list(from_arrow_schema(pa.schema(META_FIELDS)))
     if own is not None:
         fields += own.read_fields
         if images == "both":
             fields.append(t.StructField(BEFORE, t.StructType(own.read_fields), True))
+    if counts:
+        fields.append(null_dates.FIELD)
     reader = (
         job.session.spark.read.format(job.session.source_name(own.policies.key if own is not None else None))
         .schema(t.StructType(fields))
@@ -287,24 +326,9 @@ def user_metadata(manifest: Manifest, place: Target, previous_seq: int) -> str:
     return json.dumps(entry, ensure_ascii=False)
 
 
-_FOR_LARGE_VALUES = {
-    "parquet.enable.dictionary": "false",
-    "parquet.page.size.row.check.min": "1",
-    "parquet.block.size.row.check.min": "1",
-}
-"""How Parquet's writer is to treat values of many megabytes: not one more copy for a dictionary, and a look at the size
-of page and row group after each row instead of each hundredth."""
-
-
 def _execute(job: Job, state: DeltaState, statement: str) -> Counts:
-    large = _FOR_LARGE_VALUES if job.is_large else {}
-    for name, value in large.items():
-        job.session.spark.conf.set(name, value)
-    try:
+    with careful_parquet(job.session.spark) if may_hold(state) else nullcontext():
         return _run(job, state, statement)
-    finally:
-        for name in large:
-            job.session.spark.conf.unset(name)
 
 
 def _run(job: Job, state: DeltaState, statement: str) -> Counts:
@@ -335,6 +359,7 @@ def _result(job: Job, state: DeltaState, counts: Counts, began: float) -> TableR
         updated=counts.updated,
         deleted=counts.deleted,
         skipped=skipped,
+        null_dates=counts.null_dates,
         delta_version=state.version if version is None else version,
         seconds=round(time.monotonic() - began, 3),
     )

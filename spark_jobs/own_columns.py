@@ -181,6 +181,24 @@ class OwnColumns:
             )
         return tuple(found)
 
+    @property
+    def dates(self) -> list[str]:
+        """The lake's names of those in which a zero date becomes null."""
+        if self.values.zero_dates == "fail":
+            return []
+        import pyarrow as pa
+
+        return [
+            c.field.name
+            for c in self.policies.columns
+            if pa.types.is_date(c.source.type) or pa.types.is_timestamp(c.source.type)
+        ]
+
+    def only(self, names: Sequence[str]) -> OwnColumns:
+        """These alone, by their names in the lake."""
+        columns = tuple(column for column in self.policies.columns if column.field.name in names)
+        return replace(self, policies=replace(self.policies, columns=columns), variants=self.variants & {*names})
+
     def options(self) -> dict[str, str]:
         """What the data source must know, for its options; without the key."""
         columns = [

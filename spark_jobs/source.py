@@ -5,7 +5,8 @@ Options (all text): ``manifest`` (path) or ``ranges`` (JSON ``[{path, offset, le
 ``both``); ``split_bytes``; ``towpath_version`` (the driver's, which executors compare with theirs); ``schema`` (JSON of
 the :class:`~cdc.schemas.TableSchema`); ``values`` (JSON of the :class:`~cdc.decode.ValuePolicies`); ``columns`` (JSON
 ``[{source, digits, name, policy}]``; without it each column is read as it is). The schema is given by who reads, and
-only its columns are decoded. The key for hashing is no option, since options are shown in plans: see :func:`register`.
+only its columns are decoded; :data:`spark_jobs.null_dates.FIELD` may be the last of them. The key for hashing is no
+option, since options are shown in plans: see :func:`register`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import cdc.errors
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.errors import CdcError, PermanentError, VersionError
+from spark_jobs import null_dates
 from spark_jobs.driver import NOTE
 from spark_jobs.pieces import NOTHING, SPLIT_BYTES, Piece, split
 
@@ -71,13 +73,17 @@ class ChangesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches with exactly the columns of the schema."""
+        from pyspark.sql.types import StructType
+
         from cdc.decode import DecodeStats, decode_range
 
         piece = cast(Piece, partition)
         if piece == NOTHING:
             return
-        schema = arrow_schema(self._schema)
+        schema = arrow_schema(StructType([field for field in self._schema if field.name != null_dates.COLUMN]))
+        counts = len(schema) < len(self._schema)
         stats = DecodeStats()
+        told = null_dates.Told(stats)
         upto = self._options.get("upto_seq")
         images = cast(Literal["after", "both"], self._options.get("images", "after"))
         with _marked_errors():
@@ -98,8 +104,10 @@ class ChangesReader(DataSourceReader):
                 table_mask=piece.table_mask,
                 stats=stats,
             ):
-                yield conform(policies.apply(batch), schema, self._options["table"])
-        _tell_of_dates(self._options["table"], piece, stats)
+                found = conform(policies.apply(batch), schema, self._options["table"])
+                yield null_dates.add_column(found, told.since()) if counts else found
+        if counts:
+            _tell_of_dates(self._options["table"], piece, stats)
 
     def _check_version(self) -> None:
         driver = self._options.get("towpath_version", __version__)
@@ -166,8 +174,8 @@ def _value_policies(option: str | None) -> ValuePolicies:
 
 
 def _tell_of_dates(table: str, piece: Piece, stats: DecodeStats) -> None:
-    """Zero dates that became null are counted where they are decoded: there is no way back to the driver that works in
-    every kind of session, so each task writes its count to the executor's log."""
+    """Which columns had zero dates that became null, for the executor's log; the driver gets their number only. Of
+    the reading that counts them alone, since others may read the same rows."""
     for column, count in stats.null_dates.items():
         logging.getLogger(__name__).warning(
             "%stable %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",

@@ -56,6 +56,7 @@ class TableResult(_Part):
     updated: int = 0
     deleted: int = 0
     skipped: int = Field(default=0, description="Changes that the table held already.")
+    null_dates: int = Field(default=0, description="Zero and impossible dates in the changes that became null.")
     delta_version: int | None = Field(
         default=None, description="Version of the table's commit; null when there was none."
     )

@@ -148,6 +148,8 @@ def _show(lease: Lease, results: list[TableResult]) -> None:
         parts = [f"{count} {word}" for word, count in counts.items() if count]
         if result.skipped:
             parts.append(f"{result.skipped} changes were there already")
+        if result.null_dates:
+            parts.append(f"{result.null_dates} zero or impossible dates became null")
         console.print(
             f"  {result.table}: {', '.join(parts) or 'no rows'}; "
             f"version {result.delta_version}, {result.seconds:.1f} s",

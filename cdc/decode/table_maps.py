@@ -63,33 +63,30 @@ def range_layouts(
     transactions: Transactions,
     wanted: Mapping[str, TableSchema | None],
     policies: ValuePolicies = DEFAULT_POLICIES,
-    largest: Longs | None = None,
-) -> Iterator[tuple[int, TableLayout]]:
-    """Position and layout of every distinct table map of the wanted tables, given with their stored schemas.
-    ``largest`` (1,) is raised to the bytes of the largest row event of any table. Raises as :func:`table_events`."""
+) -> Iterator[tuple[int, TableLayout, int]]:
+    """Position and layout of every distinct table map of the wanted tables, given with their stored schemas, and the
+    bytes of the largest row event under it. Raises as :func:`table_events`."""
     begin, end = transactions.bounds()
-    largest = np.zeros(1, dtype=np.int64) if largest is None else largest
     room = 256
     while True:
-        out = np.empty((room, 2), dtype=np.int64)
+        out = np.empty((room, 3), dtype=np.int64)
         slots = np.full(4 * room, -1, dtype=np.int64)
-        status, count, pos = list_table_maps(
-            transactions.buf, begin, end, transactions.tail, out, slots, largest, np.zeros(16, dtype=np.uint8)
-        )
+        ids, scratch = np.zeros((k.MAX_IDS, 2), dtype=np.int64), np.zeros(16, dtype=np.uint8)
+        status, count, pos = list_table_maps(transactions.buf, begin, end, transactions.tail, out, slots, ids, scratch)
         if status != k.FULL:
             break
         room *= 8
     if status != k.OK:
         raise scan_fault(status, transactions.path, pos, 0, None)
     patterns = {name_pattern(table).tobytes(): schema for table, schema in wanted.items()}
-    for start, length in out[:count].tolist():
+    for start, length, largest in out[:count].tolist():
         db_length = int(transactions.buf[start + 27])
         table_at = start + 27 + db_length + 2
         if table_at >= start + length:
             raise scan_fault(k.BAD_FRAME, transactions.path, start, 19, None)
         names = transactions.buf[start + 27 : table_at + int(transactions.buf[table_at]) + 2].tobytes()
         if names in patterns:
-            yield start, _parse(transactions, start, start + length, patterns[names], policies)
+            yield start, _parse(transactions, start, start + length, patterns[names], policies), largest
 
 
 @dataclass(frozen=True)
@@ -98,8 +95,8 @@ class Survey:
 
     layouts: dict[str, TableLayout]
     """Of each table with a table map there, by ``db.table``."""
-    largest_event_bytes: int
-    """Of the row events of all tables: no value is larger."""
+    largest_event_bytes: dict[str, int]
+    """The size of each one's largest row event: no value of it is larger."""
 
 
 def survey(
@@ -116,11 +113,12 @@ def survey(
     """
     wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
     found: dict[str, TableLayout] = {}
-    largest = np.zeros(1, dtype=np.int64)
+    sizes: dict[str, int] = {}
     for one in ranges:
         path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
         transactions = open_range(path, offset, length).between(0, None)
-        for position, layout in range_layouts(transactions, wanted, largest=largest):
+        for position, layout, largest in range_layouts(transactions, wanted):
+            sizes[layout.table] = max(largest, sizes.get(layout.table, 0))
             first = found.setdefault(layout.table, replace(layout, policies=policies(layout.table)))
             if not _alike(first, layout):
                 raise UnsupportedError(
@@ -128,7 +126,7 @@ def survey(
                     place=f"{path}, position {position}",
                     remedy="Take smaller batches: a DDL statement ends one.",
                 )
-    return Survey(found, int(largest[0]))
+    return Survey(found, sizes)
 
 
 def layouts(ranges: Iterable[Any], tables: Iterable[str], schemas: Schemas | None = None) -> dict[str, TableLayout]:

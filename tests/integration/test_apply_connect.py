@@ -77,9 +77,10 @@ def test_connect(
     apply = "hash_key_env: TOWPATH_TEST_HASH_KEY"
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides, apply=apply, spark=spark)
     loop.sql(
-        "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20))",
+        "SET sql_mode = ''",
+        "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20), d DATE)",
         "CREATE TABLE log (id INT PRIMARY KEY, v VARCHAR(20))",
-        "INSERT INTO mirror VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "INSERT INTO mirror VALUES (1, 'a', NULL), (2, 'b', '2024-02-29'), (3, 'c', '2024-02-00')",
         "INSERT INTO log VALUES (1, 'a')",
         "UPDATE mirror SET id = 4 WHERE id = 2",
         "DELETE FROM mirror WHERE id = 3",
@@ -88,8 +89,10 @@ def test_connect(
         "UPDATE mirror SET n = 7",
     )
     loop.capture()
-    loop.apply_all()
+    applied = loop.apply_all()
     loop.require_equal("mirror")
+    # The one that was inserted, and then deleted.
+    assert sum(result.null_dates for result in applied["mirror"]) == 2
     assert loop.changelog("log") == [("insert", 1), ("update", 1)]
     digests = [hmac.digest(KEY.encode(), value, "sha256").hex() for value in (b"a", b"z")]
     assert [row["v"] for row in loop.delta("log", order="_seq")] == digests

@@ -77,16 +77,22 @@ def test_a_large_transaction(server: Server, database: Callable[[Server], str], 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_large_values(server: Server, database: Callable[[Server], str], tmp_path: Path, mode: str) -> None:
-    """With twice the memory: Spark reads and reduces such rows in a gigabyte, but its Parquet writer holds a value many
-    times over."""
+    """New ones; changed and deleted ones; and those that lie in a file beside a small row that changes."""
     db = database(server)
-    loop = Loop(tmp_path, server, db, apply=f"mode: {mode}", spark=cluster(2048))
-    loop.sql(
-        "CREATE TABLE wide (id INT PRIMARY KEY, v LONGTEXT CHARACTER SET latin1)",
-        f"INSERT INTO wide VALUES (1, REPEAT('x', {VALUE_BYTES})), (2, 'small'), (3, REPEAT('é', {VALUE_BYTES // 2}))",
-    )
-    loop.capture()
-    loop.apply_all()
-    expected = answers(server, f"{db}.wide")
-    assert len(expected) == 3
-    assert digests(loop.path("wide")) == expected
+    loop = Loop(tmp_path, server, db, apply=f"mode: {mode}", spark=cluster(1024))
+    batches = [
+        (
+            "CREATE TABLE wide (id INT PRIMARY KEY, v LONGTEXT CHARACTER SET latin1)",
+            f"INSERT INTO wide VALUES (1, REPEAT('x', {VALUE_BYTES})), (2, 'small')",
+            f"INSERT INTO wide VALUES (3, REPEAT('é', {VALUE_BYTES // 2}))",
+        ),
+        ("UPDATE wide SET v = CONCAT('y', v) WHERE id = 1", "DELETE FROM wide WHERE id = 3"),
+        ("UPDATE wide SET v = 'another' WHERE id = 2",),
+    ]
+    for batch in batches if mode == "upsert" else batches[:1]:
+        loop.sql(*batch)
+        loop.capture()
+        loop.apply_all()
+        expected = answers(server, f"{db}.wide")
+        assert digests(loop.path("wide")) == expected
+    assert len(expected) == (2 if mode == "upsert" else 3)

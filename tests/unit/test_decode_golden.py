@@ -83,7 +83,7 @@ def test_table_maps_are_listed_alike(kind: str) -> None:
     with uncompiled():
         plain = list(range_layouts(golden(kind), dict.fromkeys((TABLE, "shop.other", "shop.none"))))
     assert plain == compiled
-    assert [layout.table for _, layout in compiled] == [TABLE, "shop.other"]
+    assert [layout.table for _, layout, _ in compiled] == [TABLE, "shop.other"]
     assert compiled[0][1].primary_key == ("nm", "id")
 
 

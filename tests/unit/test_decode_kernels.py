@@ -16,7 +16,19 @@ from cdc.decode.buffers import LATIN1_TABLE
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.put import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present, prefix_value
-from cdc.decode.kernels.scan import find_layout, has_name, i64, same_bytes, sound, u16, u24, u32, u48
+from cdc.decode.kernels.scan import (
+    find_layout,
+    has_name,
+    i64,
+    recall,
+    remember,
+    same_bytes,
+    sound,
+    u16,
+    u24,
+    u32,
+    u48,
+)
 from cdc.decode.kernels.single import datetime_us, days_of, decimal_size, put_decimal, time_us, timestamp_us
 from cdc.decode.kernels.texts import measure_points, measure_times, write_points, write_times
 
@@ -262,3 +274,14 @@ def test_names_and_layouts() -> None:
     scratch = np.zeros(16, dtype=np.uint8)
     assert both(sound, buf, 0, 10, 0, scratch)
     assert not both(sound, buf, 0, 10, 4, scratch)
+
+
+def test_table_ids_are_remembered_and_the_oldest_forgotten() -> None:
+    ids = np.zeros((3, 2), dtype=np.int64)
+    count = 0
+    for table_id, what in ((10, 1), (20, 2), (10, 3), (30, 4)):
+        count = remember(ids, count, table_id, what)
+    assert [recall(ids, count, table_id) for table_id in (10, 20, 30, 40)] == [3, 2, 4, -1]
+    count = remember(ids, count, 40, 5)
+    assert count == 3
+    assert [recall(ids, count, table_id) for table_id in (10, 20, 30, 40)] == [-1, 2, 4, 5]

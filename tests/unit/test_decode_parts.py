@@ -59,9 +59,9 @@ def test_the_largest_row_event(tmp_path: Path) -> None:
         for entry in entries[entries["length"] > 0]
     ]
     tables = ("shop.orders", "shop.items")
-    sizes = [survey([one], tables).largest_event_bytes for one in ranges]
-    assert sizes == [19 + 10 + 2 + 5 * n + 4 for n in (1, 500, 2)]
-    assert survey(ranges, tables).largest_event_bytes == max(sizes)
-    assert survey([], tables).largest_event_bytes == 0
+    expected = {"shop.orders": 19 + 10 + 2 + 5 * 2 + 4, "shop.items": 19 + 10 + 2 + 5 * 500 + 4}
+    assert survey(ranges, tables).largest_event_bytes == expected
+    assert survey(ranges[:1], tables).largest_event_bytes == {"shop.orders": 19 + 10 + 2 + 5 + 4}
+    assert survey([], tables).largest_event_bytes == {}
     with uncompiled():
-        assert survey(ranges, tables).largest_event_bytes == max(sizes)
+        assert survey(ranges, tables).largest_event_bytes == expected

@@ -12,7 +12,6 @@ from cdc.decode.kernels.constants import (
     BAD_EVENT,
     BAD_FRAME,
     FULL,
-    MAX_IDS,
     MAX_LAYOUTS,
     OK,
     SCAN_BAD_POS,
@@ -109,21 +108,49 @@ def holds_rows(kind: int) -> bool:
     return bool((kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39)
 
 
+@inlined
+def recall(ids: Longs, n_ids: int, table_id: int) -> int:
+    """What a table id stands for, -1 where it is not known."""
+    for i in range(n_ids):
+        if ids[i, 0] == table_id:
+            return np.int64(ids[i, 1])
+    return np.int64(-1)
+
+
+@inlined
+def remember(ids: Longs, n_ids: int, table_id: int, what: int) -> int:
+    """Let a table id stand for something from here on; where there is no room, the oldest goes, which is of a statement
+    long past. Returns the number of ids."""
+    for i in range(n_ids):
+        if ids[i, 0] == table_id:
+            ids[i, 1] = what
+            return n_ids
+    if n_ids == ids.shape[0]:
+        for i in range(1, n_ids):
+            ids[i - 1, 0] = ids[i, 0]
+            ids[i - 1, 1] = ids[i, 1]
+        n_ids -= 1
+    ids[n_ids, 0] = table_id
+    ids[n_ids, 1] = what
+    return n_ids + 1
+
+
 @njit
 def list_table_maps(
-    buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int, out: Longs, slots: Longs, largest: Longs, scratch: Bytes
+    buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int, out: Longs, slots: Longs, ids: Longs, scratch: Bytes
 ) -> tuple[int, int, int]:
     """List the distinct table maps, flags and table ids aside, in the order of their first appearance.
 
-    ``out`` (n, 2): offset and length of the events. ``slots`` (a power of two, more than n): room for a hash table,
-    filled with -1. ``largest`` (1,): raised to the length of the largest row event. Returns (OK or a fault, number of
-    table maps, position of the fault); FULL: ``out`` is too small.
+    ``out`` (n, 3): offset and length of the events, and the length of the largest row event that came under them.
+    ``slots`` (a power of two, more than n): room for a hash table, filled with -1. ``ids`` (m, 2): room for table ids.
+    Returns (OK or a fault, number of table maps, position of the fault); FULL: ``out`` is too small.
     """
     count = 0
     mask = slots.shape[0] - 1
     for tx in range(tx_begin.shape[0]):
         pos = tx_begin[tx]
         end = tx_end[tx]
+        n_ids = 0
         if pos < 0 or end > buf.shape[0]:
             return BAD_FRAME, count, pos
         while pos < end:
@@ -151,10 +178,16 @@ def list_table_maps(
                         return FULL, count, pos
                     out[count, 0] = pos
                     out[count, 1] = length
+                    out[count, 2] = 0
                     slots[slot] = count
                     count += 1
-            elif holds_rows(np.int64(buf[pos + 4])) and length > largest[0]:
-                largest[0] = length
+                n_ids = remember(ids, n_ids, u48(buf, pos + 19), slots[slot])
+            elif holds_rows(np.int64(buf[pos + 4])):
+                if stop - pos < 27:
+                    return BAD_FRAME, count, pos
+                known = recall(ids, n_ids, u48(buf, pos + 19))
+                if known >= 0 and length > out[known, 2]:
+                    out[known, 2] = length
             pos += length
     return OK, count, 0
 
@@ -234,24 +267,13 @@ def scan_events(
                         layouts[layout, 0] = pos + 27
                         layouts[layout, 1] = stop
                         n_layouts += 1
-                    if n_ids == MAX_IDS:  # ids of statements long past: the oldest goes
-                        for k in range(1, MAX_IDS):
-                            ids[k - 1, 0] = ids[k, 0]
-                            ids[k - 1, 1] = ids[k, 1]
-                        n_ids -= 1
-                    ids[n_ids, 0] = table_id
-                    ids[n_ids, 1] = layout
-                    n_ids += 1
+                    n_ids = remember(ids, n_ids, table_id, layout)
             elif holds_rows(kind):
                 if stop - pos < 27:
                     status = BAD_FRAME
                     break
                 table_id = u48(buf, pos + 19)
-                layout = -1
-                for k in range(n_ids):
-                    if ids[k, 0] == table_id:
-                        layout = ids[k, 1]
-                        break
+                layout = recall(ids, n_ids, table_id)
                 if layout >= 0:
                     if count == out_offset.shape[0] or (count > 0 and size + length > max_bytes):
                         status = FULL

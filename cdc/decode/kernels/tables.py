@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from cdc.binlog.jit import njit
 from cdc.decode.kernels.constants import BAD_FRAME, FULL, OK
-from cdc.decode.kernels.scan import event_length, holds_rows, same_bytes, u48
+from cdc.decode.kernels.scan import event_length, holds_rows, recall, remember, same_bytes, u48
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -20,9 +20,9 @@ def count_row_events(
     """Find the tables that have a table map inside the transactions, and count their row events.
 
     ``tables`` (n, 3): where the names begin (length, database, NUL, length, table, NUL), their size, row events.
-    ``slots`` (a power of two, all -1): tables by the hash of their names. ``ids`` (m, 2): table ids in force in a
-    transaction, and whose. ``tail``: bytes of checksum that end each event; they are not looked at.
-    Returns (OK, FULL or a fault, number of tables, position of the fault); FULL: more than n tables, or m ids.
+    ``slots`` (a power of two, all -1): tables by the hash of their names. ``ids`` (m, 2): room for table ids.
+    ``tail``: bytes of checksum that end each event; they are not looked at.
+    Returns (OK, FULL or a fault, number of tables, position of the fault); FULL: more than n tables.
     """
     count = 0
     mask = slots.shape[0] - 1
@@ -63,23 +63,12 @@ def count_row_events(
                     tables[count, 2] = 0
                     slots[slot] = count
                     count += 1
-                at = n_ids
-                for i in range(n_ids):
-                    if ids[i, 0] == u48(buf, pos + 19):
-                        at = i
-                        break
-                if at == n_ids:
-                    if n_ids == ids.shape[0]:
-                        return FULL, count, pos
-                    n_ids += 1
-                ids[at, 0] = u48(buf, pos + 19)
-                ids[at, 1] = slots[slot]
+                n_ids = remember(ids, n_ids, u48(buf, pos + 19), slots[slot])
             elif holds_rows(kind):
                 if stop - pos < 27:
                     return BAD_FRAME, count, pos
-                for i in range(n_ids):
-                    if ids[i, 0] == u48(buf, pos + 19):
-                        tables[ids[i, 1], 2] += 1
-                        break
+                known = recall(ids, n_ids, u48(buf, pos + 19))
+                if known >= 0:
+                    tables[known, 2] += 1
             pos += length
     return OK, count, 0

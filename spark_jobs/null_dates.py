@@ -1,0 +1,66 @@
+"""Counting the zero and impossible dates that became null, beside a reading that happens anyway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cdc.decode import DecodeStats
+
+COLUMN = "_towpath_null_dates"
+"""Of the data source: in the first row of each Arrow batch how many values of the batch became null, else 0."""
+FIELD = t.StructField(COLUMN, t.LongType(), False)
+
+
+class Count:
+    """The number of such values in one reading; known when an action over all of :meth:`watch`'s rows has ended.
+
+    Spark counts what is read again after the loss of an executor once more.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        from spark_jobs.session import is_connect
+
+        if is_connect(spark):
+            from pyspark.sql.connect.observation import Observation as OfConnect
+
+            self._observation: Any = OfConnect()
+        else:
+            from pyspark.sql import Observation
+
+            self._observation = Observation()
+
+    def watch(self, rows: DataFrame) -> DataFrame:
+        """The rows, of which the column has been summed and taken away."""
+        return rows.observe(self._observation, f.sum(COLUMN).alias("count")).drop(COLUMN)
+
+    @property
+    def total(self) -> int:
+        """Waits for the action; so there must have been one that saw rows."""
+        return int(self._observation.get.get("count") or 0)
+
+
+def add_column(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The batch with the column, which tells ``count``."""
+    counts = pa.array([count] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
+    return batch.append_column(pa.field(COLUMN, pa.int64(), nullable=False), counts)
+
+
+class Told:
+    """How many of a reading's values were told already."""
+
+    def __init__(self, stats: DecodeStats) -> None:
+        self._stats = stats
+        self._told = 0
+
+    def since(self) -> int:
+        """Those that were not."""
+        now = sum(self._stats.null_dates.values())
+        found, self._told = now - self._told, now
+        return found
