@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import SparkConfig
 from spark_jobs import session
-from spark_jobs.merge import key_ranges
 from spark_jobs.reduce import DELETE, INSERT, UPDATE, latest, with_moved_rows
+from spark_jobs.statements import key_ranges
 
 OWN = "_op TINYINT, _seq BIGINT, _row BIGINT, _commit_time TIMESTAMP, _gtid STRING"
 

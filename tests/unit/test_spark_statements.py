@@ -18,11 +18,11 @@ from cdc.testing.pause import pause
 from spark_jobs.column_types import from_arrow_schema, literal, quote, spark_type
 from spark_jobs.delta_log import DeltaState, local_path, read_state
 from spark_jobs.failures import explain, is_concurrent
-from spark_jobs.merge import _literal, append_statement, empty_statement, upsert_statement, user_metadata
 from spark_jobs.own_columns import Policies, own_columns_of_schema
 from spark_jobs.reduce import require_keys
 from spark_jobs.session import in_process, settings
 from spark_jobs.source import _marked_errors, conform, find_error
+from spark_jobs.statements import append_statement, empty_statement, key_literal, upsert_statement, user_metadata
 from spark_jobs.tables import Target, _holds
 
 
@@ -145,7 +145,7 @@ def test_append_statement_only_inserts_beyond_the_cut() -> None:
     ],
 )
 def test_literals_have_the_columns_type(text: str, kind: t.DataType, expected: str | None) -> None:
-    assert _literal(text, kind) == expected
+    assert key_literal(text, kind) == expected
 
 
 def test_quoting() -> None:
