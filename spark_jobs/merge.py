@@ -118,7 +118,7 @@ def _marked(job: Job, state: DeltaState, keys: Sequence[str]) -> DeltaState:
 def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *, is_primary: bool) -> Counts:
     """``is_primary``: the keys are the primary key, so they are never null, and the server tells rows that move."""
     spark, after = job.session.spark, state.applied_seq
-    dates = null_dates.Count(spark) if own.dates and is_primary else None
+    dates = null_dates.Count(job.session.observation()) if own.dates and is_primary else None
 
     def changes(wanted: OwnColumns) -> DataFrame:
         if is_primary:
@@ -137,6 +137,8 @@ def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *
         names = [field.name for field in own.fields]
         counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, not is_primary))
         spark.catalog.dropTempView(view)
+        if not counts.ran:
+            return counts
         return replace(counts, null_dates=_null_dates(job, own, after) if dates is None else dates.total)
     finally:
         last.unpersist()
@@ -148,6 +150,8 @@ def _append(job: Job, state: DeltaState, own: OwnColumns) -> Counts:
     view = _view(append_rows(changes, state.schema, state.schema[BEFORE].dataType))
     counts = _execute(job, state, append_statement(job.place, view, state))
     spark.catalog.dropTempView(view)
+    if not counts.ran:
+        return counts
     # A statement may be done without reading all rows, so the dates are counted by themselves.
     return replace(counts, null_dates=_null_dates(job, own, state.applied_seq))
 

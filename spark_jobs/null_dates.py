@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from cdc.decode import DecodeStats
 
@@ -24,17 +24,9 @@ class Count:
     Spark counts what is read again after the loss of an executor once more.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        from spark_jobs.session import is_connect
-
-        if is_connect(spark):
-            from pyspark.sql.connect.observation import Observation as OfConnect
-
-            self._observation: Any = OfConnect()
-        else:
-            from pyspark.sql import Observation
-
-            self._observation = Observation()
+    def __init__(self, observation: Any) -> None:
+        """``observation``: a new one, of the session that reads."""
+        self._observation = observation
 
     def watch(self, rows: DataFrame) -> DataFrame:
         """The rows, of which the column has been summed and taken away."""

@@ -240,6 +240,16 @@ class TableSession:
             self._sources[key] = register(self.spark, key)
         return self._sources[key]
 
+    def observation(self) -> Any:
+        """A new ``Observation`` for this session's DataFrames."""
+        if is_connect(self.spark):
+            from pyspark.sql.connect.observation import Observation as OfConnect
+
+            return OfConnect()
+        from pyspark.sql import Observation
+
+        return Observation()
+
 
 class TableSessions:
     """Sessions for tables that are merged side by side; given back ones serve the next table and the next batch."""
