@@ -33,7 +33,7 @@ from cdc.errors import CdcError, ConfigError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.store.layout import index_path, segment_name, segments_folder
 from cdc.store.relaylog.index import make_header, seal
-from spark_jobs import ddl, driver
+from spark_jobs import ddl, driver, null_dates
 from spark_jobs.column_types import from_arrow_schema, to_arrow
 from spark_jobs.delta_log import DeltaState
 from spark_jobs.own_columns import OwnColumns, Policies, hash_key, own_columns_of_layout, own_columns_of_schema
@@ -283,16 +283,38 @@ def test_counting_rows_decodes_no_column(piece: Piece) -> None:
 
 
 def test_dates_that_became_null_are_told(piece: Piece, caplog: pytest.LogCaptureFixture) -> None:
+    fields = [t.StructField("day", t.DateType()), t.StructField("id", t.LongType())]
     with caplog.at_level(logging.WARNING):
-        rows = read(piece, [t.StructField("day", t.DateType()), t.StructField("id", t.LongType())], {}).to_pylist()
+        rows = read(piece, [*fields, null_dates.FIELD], {}).to_pylist()
     zero = [row["day"] for row in rows if row["id"] == 2**63 - 1]  # that row has one, and its copies in changes
     assert set(zero) == {None}
     (note,) = [record.getMessage() for record in caplog.records]
     assert note.startswith(
         f"towpath-note: table {TABLE}, column day: {len(zero)} zero or impossible dates became null ("
     )
+    assert [row.pop(null_dates.COLUMN) for row in rows] == [len(zero), *[0] * (len(rows) - 1)]
+    caplog.clear()
+    assert read(piece, fields, {}).to_pylist() == rows
+    assert not caplog.records  # the reading that counts tells of them
     with pytest.raises(RuntimeError, match=r"towpath-error:.*zero or impossible date"):
         read(piece, [t.StructField("day", t.DateType())], {"values": '{"zero_dates": "fail"}'})
+
+
+def test_columns_whose_dates_are_counted() -> None:
+    columns = [
+        column("date", "date", "d"),
+        column("datetime", "datetime(3)", "dt"),
+        column("timestamp", "timestamp", "ts"),
+        column("date", "date", "hidden"),
+        column("time", "time", "at"),
+        column("varchar", "varchar(9)", "v"),
+    ]
+    wanted = Policies("shop.t", columns={"dt": HASH, "ts": RENAME, "hidden": DROP}, key=KEY)
+    own = own_columns_of_schema(table(*columns), wanted)
+    assert own.dates == ["d", "dt", "other"]
+    assert [f.name for f in own.only([*own.dates, "v"]).fields] == ["d", "dt", "other", "v"]
+    strict = replace(wanted, values=ValuePolicies(zero_dates="fail"))
+    assert own_columns_of_schema(table(*columns), strict).dates == []
 
 
 def test_what_executors_tell_reaches_people() -> None:
