@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,21 +29,9 @@ from cdc.store.base import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
 from spark_jobs import driver, merge, session
-from tests.integration.apply_support import OWNER, PASSWORD, Loop
+from tests.integration.apply_support import OWNER, Loop
 
 Database = Callable[[Server], str]
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> Iterator[None]:
-    """One warm session serves the tests here."""
-    yield
-    session.discard()
 
 
 @pytest.fixture

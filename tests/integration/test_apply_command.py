@@ -17,12 +17,7 @@ import pytest
 from cdc.batches.service import BatchService
 from cdc.testing.pause import VARIABLE
 from cdc.testing.servers import Server
-from tests.integration.apply_support import PASSWORD, Loop
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+from tests.integration.apply_support import Loop
 
 
 @pytest.fixture

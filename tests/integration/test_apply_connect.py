@@ -16,7 +16,7 @@ import pytest
 from cdc.testing.servers import Server, free_port
 from spark_jobs import session
 from spark_jobs.jars import delta_jars, spark_home
-from tests.integration.apply_support import PASSWORD, Loop
+from tests.integration.apply_support import Loop
 
 KEY = "6b6579206f66207468652074657374"
 
@@ -70,7 +70,6 @@ def test_connect(
     database: Callable[[Server], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     spark = f"{{remote: '{connect_server}'}}"
     monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", KEY)
     overrides = "DB.log: {mode: append, columns: {v: hash}}"

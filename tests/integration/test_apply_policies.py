@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from cdc.config import load
 from cdc.errors import ConfigError, TargetError, UnsupportedError
 from cdc.testing.servers import Server
 from spark_jobs import merge, session
-from tests.integration.apply_support import PASSWORD, Loop
+from tests.integration.apply_support import Loop
 
 Database = Callable[[Server], str]
 KEY = "6b6579206f66207468652074657374"
@@ -33,16 +33,8 @@ PEOPLE = (
 
 
 @pytest.fixture(autouse=True)
-def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def _hash_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", KEY)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> Iterator[None]:
-    """One warm session serves the tests here."""
-    yield
-    session.discard()
 
 
 def digest(text: str) -> str:

@@ -24,11 +24,6 @@ ROWS = 400
 MORE = "batch: {max_wait_s: 0}\n"
 
 
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("mariadb10") as found:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from deltalake import DeltaTable
 
 from cdc.testing.servers import Server
-from spark_jobs import session
 from spark_jobs.large_values import LARGE_BYTES, LARGE_PROPERTY
-from tests.integration.apply_support import PASSWORD, Loop
+from tests.integration.apply_support import Loop
 
 LARGE = LARGE_BYTES + 1
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> Iterator[None]:
-    yield
-    session.discard()
 
 
 def properties(loop: Loop, table: str) -> dict[str, str | None]:

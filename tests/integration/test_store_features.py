@@ -38,26 +38,14 @@ from cdc.testing.compare import store_faults
 from cdc.testing.ports import free_port
 from cdc.testing.servers import Server
 from cdc.testing.standby import digests
-from spark_jobs import merge, session
-from tests.integration.apply_support import OWNER, PASSWORD, Loop
+from spark_jobs import merge
+from tests.integration.apply_support import OWNER, Loop
 
 Database = Callable[[Server], str]
 Cdc = Callable[..., str]
 
 MIRROR = "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20))"
 LOG = "CREATE TABLE log (id INT PRIMARY KEY, v VARCHAR(20))"
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> Iterator[None]:
-    """One warm session serves the tests here."""
-    yield
-    session.discard()
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ One server here: all four take ``make types``, and the decoder alone reads them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cdc.testing.servers import Server
 from cdc.testing.type_matrix.run import applied, decoded
-from spark_jobs import session
 
 SPARK: dict[str, object] = {
     "master": "local[2]",
@@ -26,14 +24,6 @@ SPARK: dict[str, object] = {
 }
 
 
-@pytest.fixture(scope="module")
-def _spark() -> Iterator[None]:
-    """A session of this module's own."""
-    yield
-    session.discard()
-
-
-@pytest.mark.usefixtures("_spark")
 @pytest.mark.timeout(900)
 def test_delta_equals_select(mysql9: Server, tmp_path: Path) -> None:
     run = applied(mysql9, tmp_path, SPARK)
