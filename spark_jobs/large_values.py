@@ -43,6 +43,7 @@ _PARQUET = {
     "parquet.page.size.row.check.min": "1",
     "parquet.block.size.row.check.min": "1",
 }
+_SHORT = (t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType)
 _MOST_BROADCAST = 1_000_000
 """Rows; more are joined by sorting."""
 _IDENTITY = ("_seq", "_row", "_op")
@@ -61,7 +62,7 @@ def careful_parquet(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-def those(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
+def keep_last(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Of all changes those that ``last`` has, which may lack columns: so the values are neither sorted to find them,
     nor held for the rows beside them. Of a deleted row the keys are left."""
     wanted = last.select(*_IDENTITY)
@@ -75,16 +76,16 @@ def those(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame
     return changes.join(wanted, list(_IDENTITY), "left_semi").select(*columns)
 
 
-def may_hold(state: DeltaState) -> bool:
+def has_large_values(state: DeltaState) -> bool:
     """Whether the table has had such values."""
     return state.properties.get(LARGE_PROPERTY) == "true"
 
 
-def mark(spark: SparkSession, place: Target, state: DeltaState, keys: Sequence[str]) -> DeltaState:
+def mark_large(spark: SparkSession, place: Target, state: DeltaState, keys: Sequence[str]) -> DeltaState:
     """Once for each table: note that it has such values, and have Delta keep the least and the greatest value of keys,
     numbers and times only; of a text it would hold both whole, though it writes 32 characters of them. What the table's
     owner has set is left as it is. ``keys``: the columns that statements look up, in the lake."""
-    if may_hold(state):
+    if has_large_values(state):
         return state
     properties = {LARGE_PROPERTY: "true"}
     if _STATISTICS_PROPERTY not in state.properties:
@@ -102,6 +103,3 @@ def statistics_columns(schema: t.StructType, keys: Sequence[str]) -> list[str]:
     texts = {field.name for field in schema.fields if isinstance(field.dataType, t.StringType)}
     first = [name for name in keys if name in texts or name in own]
     return [*first, *(name for name in own if name not in first)][:_MOST_STATISTICS]
-
-
-_SHORT = (t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType)

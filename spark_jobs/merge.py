@@ -25,7 +25,7 @@ from cdc.decode.layout import META_FIELDS
 from cdc.testing.pause import from_environment
 from spark_jobs import null_dates
 from spark_jobs.column_types import from_arrow_schema
-from spark_jobs.large_values import careful_parquet, mark, may_hold, those
+from spark_jobs.large_values import careful_parquet, has_large_values, keep_last, mark_large
 from spark_jobs.own_columns import OwnColumns
 from spark_jobs.reduce import latest, require_keys, with_moved_rows
 from spark_jobs.session import APP_ID, METADATA, VERSION, forget_transaction
@@ -112,7 +112,7 @@ def _marked(job: Job, state: DeltaState, keys: Sequence[str]) -> DeltaState:
     if not job.is_large:
         return state
     job.check()
-    return mark(job.session.spark, job.place, state, keys)
+    return mark_large(job.session.spark, job.place, state, keys)
 
 
 def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *, is_primary: bool) -> Counts:
@@ -132,7 +132,7 @@ def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *
         ranges = key_ranges(last, keys)
         if ranges is None:
             return _execute(job, state, empty_statement(job.place))
-        rows = those(changes(own), last, keys) if job.is_large else last
+        rows = keep_last(changes(own), last, keys) if job.is_large else last
         view = _view(with_variants(rows, own.variants))
         names = [field.name for field in own.fields]
         counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, not is_primary))
@@ -205,7 +205,7 @@ def _view(rows: DataFrame) -> str:
 
 
 def _execute(job: Job, state: DeltaState, statement: str) -> Counts:
-    with careful_parquet(job.session.spark) if may_hold(state) else nullcontext():
+    with careful_parquet(job.session.spark) if has_large_values(state) else nullcontext():
         return _run(job, state, statement)
 
 

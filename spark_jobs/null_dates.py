@@ -44,15 +44,14 @@ def add_column(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     return batch.append_column(pa.field(COLUMN, pa.int64(), nullable=False), counts)
 
 
-class Told:
-    """How many of a reading's values were told already."""
+class Increments:
+    """How many of a reading's values came since the last time one asked."""
 
     def __init__(self, stats: DecodeStats) -> None:
         self._stats = stats
-        self._told = 0
+        self._before = 0
 
-    def since(self) -> int:
-        """Those that were not."""
+    def next(self) -> int:
         now = sum(self._stats.null_dates.values())
-        found, self._told = now - self._told, now
+        found, self._before = now - self._before, now
         return found

@@ -83,7 +83,7 @@ class ChangesReader(DataSourceReader):
         schema = arrow_schema(StructType([field for field in self._schema if field.name != null_dates.COLUMN]))
         counts = len(schema) < len(self._schema)
         stats = DecodeStats()
-        told = null_dates.Told(stats)
+        increments = null_dates.Increments(stats)
         upto = self._options.get("upto_seq")
         images = cast(Literal["after", "both"], self._options.get("images", "after"))
         with _marked_errors():
@@ -105,7 +105,7 @@ class ChangesReader(DataSourceReader):
                 stats=stats,
             ):
                 found = conform(policies.apply(batch), schema, self._options["table"])
-                yield null_dates.add_column(found, told.since()) if counts else found
+                yield null_dates.add_column(found, increments.next()) if counts else found
         if counts:
             _tell_of_dates(self._options["table"], piece, stats)
 
