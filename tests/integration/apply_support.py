@@ -20,7 +20,11 @@ from cdc.targets import table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
 OWNER = "test"
-LOCAL = "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m'}}"
+LOCAL_CONF = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m",
+}
+LOCAL = f"{{master: 'local[2]', conf: {LOCAL_CONF}}}"
 
 
 class Loop:
@@ -124,4 +128,4 @@ def _plain(value: Any) -> Any:
     return value.replace(tzinfo=None) if getattr(value, "tzinfo", None) is not None else value
 
 
-__all__ = ["LOCAL", "OWNER", "PASSWORD", "Loop"]
+__all__ = ["LOCAL", "LOCAL_CONF", "OWNER", "PASSWORD", "Loop"]

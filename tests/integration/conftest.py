@@ -15,8 +15,17 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
-@pytest.fixture(scope="module", autouse=True)
+OWN_DRIVERS = ("test_apply_command", "test_apply_connect", "test_bad_files", "test_types_in_delta")
+"""Modules that start drivers of their own: they come last, so that one warm session serves the others."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem in OWN_DRIVERS)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _spark() -> Iterator[None]:
-    """One warm session serves the tests of a module."""
+    """The warm session of this process, which :func:`session.acquire` starts and replaces, ends with the tests."""
     yield
     session.discard()

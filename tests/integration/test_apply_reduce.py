@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,18 +13,14 @@ from cdc.config import SparkConfig
 from spark_jobs import session
 from spark_jobs.reduce import DELETE, INSERT, UPDATE, latest, with_moved_rows
 from spark_jobs.statements import key_ranges
+from tests.integration.apply_support import LOCAL_CONF
 
 OWN = "_op TINYINT, _seq BIGINT, _row BIGINT, _commit_time TIMESTAMP, _gtid STRING"
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    conf = {
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m",
-        "spark.driver.memory": "1g",
-    }
-    yield session.acquire(SparkConfig(master="local[1]", conf=conf)).spark
-    session.discard()
+@pytest.fixture
+def spark() -> SparkSession:
+    return session.acquire(SparkConfig(master="local[2]", conf=LOCAL_CONF)).spark
 
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], columns: str) -> DataFrame:
