@@ -120,14 +120,14 @@ def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *
     spark, after = job.session.spark, state.applied_seq
     dates = null_dates.Count(job.session.observation()) if own.dates and is_primary else None
 
-    def changes(wanted: OwnColumns) -> DataFrame:
-        if is_primary:
-            return _read(job, wanted, after, "after")
-        return with_moved_rows(_read(job, wanted, after, "both"), keys)
+    def changes(wanted: OwnColumns, count: null_dates.Count | None = None) -> DataFrame:
+        rows = _read(job, wanted, after, "after" if is_primary else "both", counts=count is not None)
+        if count is not None:
+            rows = count.watch(rows)
+        return rows if is_primary else with_moved_rows(rows, keys)
 
     first = own.only([*keys, *own.dates]) if job.is_large else own
-    seen = changes(first) if dates is None else dates.watch(_read(job, first, after, "after", counts=True))
-    last = latest(seen, keys).persist()
+    last = latest(changes(first, dates), keys).persist()
     try:
         ranges = key_ranges(last, keys)
         if ranges is None:

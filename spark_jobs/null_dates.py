@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -40,8 +41,9 @@ class Count:
 
 def add_column(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     """The batch with the column, which tells ``count``."""
-    counts = pa.array([count] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
-    return batch.append_column(pa.field(COLUMN, pa.int64(), nullable=False), counts)
+    counts = np.zeros(batch.num_rows, dtype=np.int64)
+    counts[:1] = count
+    return batch.append_column(pa.field(COLUMN, pa.int64(), nullable=False), pa.array(counts))
 
 
 class Increments:
