@@ -16,6 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
+from cdc.batches.gaps import accept_beginning, accept_tables
+from cdc.commands.gap_tables import look
 from cdc.errors import (
     CdcError,
     CutOffError,
@@ -79,6 +81,28 @@ def new_destination(world: World) -> None:
     source.begin(f"{source.workload.database}x", f"{source.workload.seed} again")
     world.begin()
     world.work()
+
+
+def accept_gap(world: World) -> None:
+    """``cdc batch accept-gap``: the changelog lacks the changes of the gap for good; in the other tables a later change
+    of the same rows makes them good."""
+    world.say("the gap is accepted")
+    accept_beginning(world.service(), "apply")
+    world.accepted.add(APPEND)
+
+
+def former_store_or_accepted_gap(world: World) -> None:
+    world.dice.choice((former_store, accept_gap))(world)
+
+
+def new_destination_or_accepted_loss(world: World) -> None:
+    """A new destination; or, for a mirror, ``cdc batch accept-gap --table``: it is made anew, and filled by changes."""
+    if world.struck == APPEND or world.dice.random() < 0.5:
+        new_destination(world)
+        return
+    name = f"{world.source.workload.database}.{world.struck}"
+    world.say(f"the loss of {name} is accepted")
+    accept_tables(world.service().meta, "apply", {name: look(world.config, name)})
 
 
 # ------------------------------------------------------------ the source
@@ -258,6 +282,7 @@ def dropped_table(world: World) -> None:
     """The folder of a Delta table is removed."""
     _settle(world)
     table = world.dice.choice(_TABLES)
+    world.struck = table
     world.say(f"the Delta table {table} is removed")
     shutil.rmtree(world.table(table))
     world.source.workload.touch()
@@ -308,7 +333,9 @@ def twin_table(world: World) -> None:
     schema, properties = former.schema(), dict(former.metadata().configuration)
     world.say(f"the Delta table {table} is replaced by an empty one with the same properties")
     shutil.rmtree(world.table(table))
-    DeltaTable.create(world.table(table), schema, configuration=properties)
+    DeltaTable.create(world.table(table), schema)
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    world.sql(f"ALTER TABLE delta.`{world.table(table)}` SET TBLPROPERTIES ({listed})")
     world.source.workload.touch()
 
 
@@ -342,8 +369,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(restored_table, _RESTORED, new_destination),
     Fault(unmounted_store, _NO_STORE, mount, "apply"),
     Fault(rebuilt, _NEW_HISTORY, new_destination, of_source=True),
-    Fault(dropped_table, _GONE, new_destination),
-    Fault(store_begun_anew, _GAP, former_store),
+    Fault(dropped_table, _GONE, new_destination_or_accepted_loss),
+    Fault(store_begun_anew, _GAP, former_store_or_accepted_gap),
     Fault(flipped, _FLIPPED, mend_flipped),
     Fault(restored, _NEW_HISTORY, new_destination, of_source=True),
     Fault(old_copy_of_table, _OLDER, new_destination),
