@@ -113,5 +113,14 @@ def quote(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string literal of Spark's SQL."""
+    """A string literal of Spark's SQL, for texts that a statement takes as literals only, such as table properties.
+
+    Needs a session in which :data:`spark_jobs.session.FIXED` holds. Values of a table are never written like this: see
+    :func:`text_literal`.
+    """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def text_literal(text: str) -> str:
+    """A string for Spark's SQL in hexadecimal digits: whatever the text holds, none of it is read as SQL."""
+    return f"CAST(X'{text.encode().hex()}' AS STRING)"
