@@ -47,6 +47,10 @@ _BINARIES = word_set(
     "binary varbinary tinyblob blob mediumblob longblob geometry point linestring polygon multipoint multilinestring "
     "multipolygon geometrycollection geomcollection"
 )
+DATES = word_set("date datetime timestamp")
+"""Types that the policy ``text`` is for."""
+TEXTS = word_set("char varchar tinytext text mediumtext longtext")
+"""Types that the policy ``bytes`` is for."""
 _DECIMAL = re.compile(r"\((\d+)(?:,(\d+))?\)")
 MAX_PRECISION = 38
 
@@ -54,6 +58,10 @@ MAX_PRECISION = 38
 def spark_type(column: ColumnSchema, table: str, policies: ValuePolicies = DEFAULT_POLICIES) -> t.DataType:
     """The type that a column is decoded to. Raises UnsupportedTypeError."""
     kind, full = column.data_type.lower(), column.column_type.lower()
+    if kind in DATES and column.name.lower() in policies.as_text:
+        return t.StringType()
+    if kind in TEXTS and column.name.lower() in policies.as_bytes:
+        return t.BinaryType()
     if full.startswith("tinyint(1)") and policies.tinyint1 == "boolean":
         return t.BooleanType()
     if kind == "time" and policies.time == "microseconds":

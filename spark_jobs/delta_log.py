@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.errors import RetryableError, TargetError
 from cdc.log import get_logger
-from cdc.targets import GENERATION_PROPERTY, application_id, local_path, reader_uri
+from cdc.targets import GENERATION_PROPERTY, LEDGER_DEPTH, application_id, local_path, reader_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
 
-LEDGER_DEPTH = 50
-"""Commits that are looked through for one of ours: maintenance by others may lie on top."""
 _LOG, _STAGED = "_delta_log", "_staged_commits"
 _TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
 """Names of files that Spark writes beside a commit, never the commit itself."""

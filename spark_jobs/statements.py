@@ -49,7 +49,10 @@ def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
     for i, key in enumerate(keys):
         column = f.col(quote(key))
         columns.append(f.count(column).alias(f"n{i}"))
-        columns += [_as_text(f.min(column), kinds[key]).alias(f"a{i}"), _as_text(f.max(column), kinds[key]).alias(f"b{i}")]
+        columns += [
+            _as_text(f.min(column), kinds[key]).alias(f"a{i}"),
+            _as_text(f.max(column), kinds[key]).alias(f"b{i}"),
+        ]
     comparable = [k for k in keys if not isinstance(kinds[k], t.BinaryType | t.FloatType | t.DoubleType)]
     found = rows.agg(*columns).collect()[0]
     if not found["n"]:

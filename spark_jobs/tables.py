@@ -137,7 +137,7 @@ def create(
             "the Delta table is not there after it was made",
             place=f"table {place.table} at {place.path}",
             remedy="Check that this process and Spark see the same files under apply.target, and that no empty folder "
-            f"_delta_log lies there: after a kill in an object store it has to be removed by hand.",
+            "_delta_log lies there: after a kill in an object store it has to be removed by hand.",
         )
     return state
 
