@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 _LOG, _STAGED = "_delta_log", "_staged_commits"
 _TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
 """Names of files that Spark writes beside a commit, never the commit itself."""
+SINCE_PROPERTY = "towpath.since_seq"
+"""Delta table property: where the table was made; it was complete, being empty, up to this seq."""
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+KEPT_TRANSACTIONS = "interval 36500 days"
+"""For ever. Set on every table that is made: the default of a Spark session may be shorter."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class DeltaState:
     """The seq up to which changes were applied; 0 when there were none."""
     ledger: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(version, user metadata) of the last commits that are ours, newest first."""
+    id: str = ""
+    """The table's id in Delta's metadata."""
 
     @property
     def generation(self) -> int:
@@ -54,35 +63,62 @@ class DeltaState:
 def read_state(path: str, destination: str, table: str) -> DeltaState | None:
     """The table's state; None where nothing is, or only what a kill has left of the table's making. Raises TargetError
     where something else lies there, RetryableError where the log cannot be read."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    local = local_path(path)
-    if local is not None and not _looks_like_delta(local, table):
-        return None
-    try:
-        with reader_uri(path) as place:
-            return _state(DeltaTable(place), path, destination, table)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as error:
-        raise RetryableError(
-            f"the Delta table cannot be read: {' '.join(str(error).split())[:300]}", place=f"table {table} at {path}"
-        ) from error
+    with open_delta(path, table) as delta:
+        return None if delta is None else _state(delta, path, destination, table)
 
 
 def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaState:
-    properties = {key: str(value) for key, value in delta.metadata().configuration.items()}
+    metadata = delta.metadata()
+    properties = {key: str(value) for key, value in metadata.configuration.items()}
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
-    applied = delta.transaction_version(application_id(destination, table, generation))
+    applied = delta.transaction_version(application_id(destination, table, generation)) or 0
+    ledger = _ledger(delta, destination, table)
+    # Delta forgets transaction ids where delta.setTransactionRetentionDuration says so; the commits still know.
+    known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
         path=path,
         version=delta.version(),
         properties=properties,
         schema_json=delta.schema().to_json(),
-        applied_seq=applied or 0,
-        ledger=_ledger(delta, destination, table),
+        applied_seq=max([applied, *known]),
+        ledger=ledger,
+        id=str(metadata.id),
     )
+
+
+def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:
+    """The history behind a version, newest first, each with its ``version``; what the log's cleanup has removed is not
+    in it."""
+    with open_delta(state.path, table) as delta:
+        if delta is None:
+            return []
+        found = delta.history(max(1, delta.version() - version))
+        return [commit for commit in found if int(commit.get("version", -1)) > version]
+
+
+@contextmanager
+def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
+    """The table for the ``deltalake`` library, for the duration of the block; None where nothing is, or only what a
+    kill has left of the table's making. Raises TargetError where something else lies there, RetryableError where the
+    log cannot be read."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    local = local_path(path)
+    if local is not None and not _looks_like_delta(local, table):
+        yield None
+        return
+    with reader_uri(path) as place:
+        try:
+            delta = DeltaTable(place)
+        except TableNotFoundError:
+            delta = None
+        except (DeltaError, OSError) as error:
+            raise RetryableError(
+                f"the Delta table cannot be read: {' '.join(str(error).split())[:300]}",
+                place=f"table {table} at {path}",
+            ) from error
+        yield delta
 
 
 def _looks_like_delta(folder: Path, table: str) -> bool:

@@ -48,12 +48,12 @@ _TEXTS: dict[str, Callable[[random.Random], str]] = {
 
 
 def _bits(rng: random.Random, bits: int) -> int:
-    edges = (0, 1, 2**bits - 1, 2 ** (bits - 1), rng.randrange(2**bits))
-    return int(rng.choice(edges))
+    edges: list[int] = [0, 1, (1 << bits) - 1, 1 << (bits - 1), rng.randrange(1 << bits)]
+    return rng.choice(edges)
 
 
 def _signed(rng: random.Random, bits: int) -> int:
-    return _bits(rng, bits) - 2 ** (bits - 1)
+    return _bits(rng, bits) - (1 << (bits - 1))
 
 
 def _digits(rng: random.Random, whole: int, part: int) -> str:

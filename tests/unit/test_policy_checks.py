@@ -11,7 +11,7 @@ import yaml
 
 from cdc.config import DestinationConfig, load
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
-from cdc.source.policy_checks import check_members, check_policies
+from cdc.source.policy_checks import check_key_dates, check_members, check_policies
 
 
 def column(name: str, data_type: str, column_type: str = "", charset: str | None = None) -> ColumnSchema:
@@ -104,3 +104,14 @@ def test_members_that_the_server_cannot_show() -> None:
     assert (found.level, found.subject) == ("warning", "table a.b")
     assert list(check_members(of("enum('a','b')", "utf8mb4"))) == []
     assert list(check_members(of("enum('a','?')", "latin1"))) == []
+
+
+def test_dates_in_keys_are_warned_of_where_the_server_takes_zero_dates(tmp_path: Path) -> None:
+    schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("day", "date"),), primary_key=("day",))})
+    plain = config(tmp_path, {})
+    (found,) = check_key_dates(plain, schemas, "STRICT_TRANS_TABLES")
+    assert (found.level, found.subject) == ("warning", "table shop.t")
+    assert found.remedy is not None
+    assert "{columns: {day: text}}" in found.remedy
+    assert not list(check_key_dates(plain, schemas, "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE"))
+    assert not list(check_key_dates(config(tmp_path, {"columns": {"day": "text"}}), schemas, ""))
