@@ -161,7 +161,7 @@ def test_bytes_that_mean_nothing_in_a_key_are_refused_or_kept_as_bytes(
 
 
 STATES: dict[str, tuple[str, ...]] = {
-    "empty": (),
+    "bare": (),
     "staged": ("_staged_commits/",),
     "temporary": (
         "_staged_commits/",
