@@ -140,6 +140,7 @@ class Capture:
                 self._target = clock_and_position(control)
             self._clock.expect(self._target)
         meta = open_meta(config)
+        store.flush()  # what is proved is what readers see
         start = find_start(config, control, meta, store.last_seq)
         if self._keeper is None:
             self._keeper = Keeper(config, meta)
