@@ -33,8 +33,8 @@ from cdc.errors import CorruptStreamError, IdentityError, StorageError, Unsuppor
 from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, BinlogPosition, make_file_name, make_seq, split_seq
 from cdc.source.connection import place_of
+from cdc.source.dump import MAX_POSITION
 from cdc.source.history import (
-    MAX_DUMP_POS,
     NoBorderError,
     ShortDump,
     executed_gtids,
@@ -134,7 +134,7 @@ def _newest(segment: Path, index: IndexFile) -> StoredTransaction | None:
         before = [split_seq(int(entries["seq"][at - 1]))] if at else []
         # A position entry of the file before may have come into this segment's index.
         behind = next((p.offset for p in before if p.file_number == file), split_seq(start).offset)
-        if behind <= MAX_DUMP_POS:
+        if behind <= MAX_POSITION:
             return StoredTransaction(segment, _copy(index.verified(int(at), int(at) + 1), 0), behind)
     return None
 
@@ -208,7 +208,7 @@ class _Prover:
         stored = self._stored
         file, pos = self._place(stored.last)
         known = stored.transaction is not None and int(stored.transaction.entry["seq"]) == int(stored.last["seq"])
-        if file not in self._files or pos > MAX_DUMP_POS or known:
+        if file not in self._files or pos > MAX_POSITION or known:
             return None
         created = self._created(stored.last)
         try:

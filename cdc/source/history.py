@@ -1,31 +1,24 @@
 """Reading a little of the source's history again, beside the capture: short dumps, and the GTIDs that it has.
 
-A dump here has server id 0, as mysqlbinlog's has: no server takes it for the replica that capture is, so a running
-capture is not disturbed. It does not wait at the end of the binlog; the server ends it there.
+The dumps are anonymous, so that they do not disturb a running capture, and end where the binlog ends.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-import struct
 from types import TracebackType
-from typing import Any, Self
-
-import pymysql
+from typing import Self
 
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import Header, parse_header
 from cdc.config import SourceConfig
 from cdc.errors import CdcError, SourceUnavailableError
 from cdc.positions import BinlogPosition
-from cdc.source.connection import connect, explain, place_of, query
+from cdc.source.connection import explain, place_of, query
+from cdc.source.dump import open_short_dump
 from cdc.source.server import Connection, Flavor, parse_version, server_version, variables
 
-MAX_DUMP_POS = 2**32 - 1
-"""A dump request has 32 bits for the offset."""
-_COM_BINLOG_DUMP = 0x12
-_NON_BLOCKING = 1
 _SILENCE_S = 60.0
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
@@ -36,21 +29,9 @@ class ShortDump:
     def __init__(self, source: SourceConfig, position: BinlogPosition) -> None:
         """Connect and ask for the dump. Raises SourceUnavailableError, SourceRefusedError, ConfigError."""
         self._source = source
-        connection: Any = connect(source)
-        self._connection = connection
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_checksum'")
-                if cursor.fetchone() is not None:
-                    cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
-                cursor.execute("SET @mariadb_slave_capability = 4")
-            body = struct.pack("<BIHI", _COM_BINLOG_DUMP, position.pos, _NON_BLOCKING, 0) + position.file.encode()
-            self._socket: socket.socket = self._connection._sock
-            self._socket.settimeout(_SILENCE_S)
-            self._socket.sendall(len(body).to_bytes(3, "little") + b"\0" + body)
-        except (pymysql.err.Error, OSError) as error:
-            connection.close()
-            raise explain(error, place_of(source), source.user) from error
+        self._connection = open_short_dump(source, position)
+        self._socket: socket.socket = self._connection._sock
+        self._socket.settimeout(_SILENCE_S)
 
     def recv_into(self, buffer: memoryview) -> int:
         """Read what is there, at least one byte. Raises SourceUnavailableError."""
