@@ -131,11 +131,10 @@ def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -
         return BinlogPosition(files[0], 4)
     if start == "now":
         return current_position(conn)
-    if isinstance(start, StartPosition) and start.file is not None:
+    if isinstance(start, StartPosition):
         return BinlogPosition(start.file, start.pos)
-    name = start if isinstance(start, str) else "gtid" if start.gtid is not None else "time"
     raise ConfigError(
-        f"source.start: {name} is not there yet",
+        f"source.start: {start} is not there yet",
         place=str(config.file),
         remedy="Use start: now, earliest (all that the server's binlogs still hold) or {file: …, pos: …}; "
         "before MySQL 8.0 and MariaDB 10.5 only now is possible.",

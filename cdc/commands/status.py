@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, human_bytes, human_seconds, load, print_json, tables
+from cdc.commands.common import Destination, Json, load, print_json, tables
+from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
