@@ -35,6 +35,8 @@ class Start:
     """Nothing has been captured before."""
     named: bool = True
     """The source's table maps name columns."""
+    gtid: str | None = None
+    """The source's GTID set at the position, where it could tell."""
 
     @property
     def seq(self) -> int:
@@ -68,7 +70,7 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
         log.warning(proof.doubt, source=f"{conn.host}:{conn.port}")
     elif proof.proved:
         log.debug("the source has the history of the store", proved=proof.proved)
-    return Start(position, identity, last_seq is None, found.info.has_row_metadata)
+    return Start(position, identity, last_seq is None, found.info.has_row_metadata, start_gtid)
 
 
 def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> Proof:
