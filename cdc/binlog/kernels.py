@@ -61,7 +61,13 @@ STMT_MASK = 55
 TX_BYTES = 56  # size of the transaction's events in the source
 ROLL_AT = 57  # at the first transaction boundary with this much in the segment, stop; 0: never
 SEEN_POS = 58  # largest end_log_pos (32 bits) in the source's file
-STATE_SIZE = 64
+SKIP_UNTIL = 59  # transactions that begin before this position of the source's file are in the store already
+TX_SKIP = 60  # the transaction in hand is one of them
+TX_OVERRUN = 61  # it ended behind SKIP_UNTIL
+LAST_END = 62  # end_log_pos (32 bits) of the newest event of a transaction; -1: not known
+WHOLE = 63  # length of the event at IN_POS when all of it is needed and not there; else 0
+JOINED = 64  # payload of the packet at IN_POS, which Python joined from several; else 0
+STATE_SIZE = 72
 
 # --- what frame returns -----------------------------------------------------------------------------------------
 NEED_INPUT = 0
@@ -83,6 +89,8 @@ BAD_PACKET = 15
 AT_BOUNDARY = 17  # ROLL_AT has been reached
 NO_POSITION = 16  # an event that ends a transaction says nothing about where
 PART_IMAGE = 18  # a row event that would be kept, whose rows lack columns
+OUT_OF_ORDER = 19  # an event of a transaction that lies before the one that came before it
+OVERRUN = 20  # a transaction that is there already ends behind what is there
 
 # --- DECISION ---------------------------------------------------------------------------------------------------
 UNDECIDED, KEEP, DROP, KEEP_DDL = 0, 1, 2, 3
@@ -209,6 +217,13 @@ def _end_transaction(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> 
         end += 1 << 32
     st[FILE_POS] = end
     _end_statement(st)
+    if st[TX_SKIP] == 1:
+        st[TX_OVERRUN] = 1 if end > st[SKIP_UNTIL] else 0
+        st[OUT_POS] = st[TX_START] - st[OUT_BASE]
+        st[TX_OPEN] = 0
+        st[HOLD] = -1
+        st[LAST_TX_END] = st[TX_START]
+        return
     if st[SCAN] == 1:
         here = st[EVENT_IN] + st[EVENT_LENGTH]
         kept = True
@@ -272,6 +287,8 @@ def _finish_event(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], crc: i
             st[LAST_ROW_CRC] = crc
         st[TX_EVENTS] += 1
     st[SEEN_POS] = max(st[SEEN_POS], st[EVENT_END_POS])
+    if st[TX_OPEN] == 1 and st[EVENT_END_POS] > 0 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
+        st[LAST_END] = st[EVENT_END_POS]
     if st[TX_OPEN] == 1 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
         # In a segment it may be four bytes longer than in the source's file: the checksum that capture added.
         st[TX_BYTES] += st[EVENT_LENGTH] - (4 if st[SCAN] == 1 else 0)
@@ -319,6 +336,25 @@ def _commit(st: npt.NDArray[np.int64]) -> int:
     if st[TX_TIME] == 0:
         st[TX_TIME] = st[EVENT_TIME] * 1000000
     return -1
+
+
+@njit
+def _begins_at(st: npt.NDArray[np.int64], end_pos: int, length: int) -> int:
+    """The position in the source's file, not cut to 32 bits, of an event between two transactions."""
+    if end_pos == 0:
+        return st[FILE_POS]
+    end = (st[FILE_POS] >> 32 << 32) | end_pos
+    if end < st[FILE_POS]:
+        end += 1 << 32
+    return end - length
+
+
+@njit
+def _out_of_order(st: npt.NDArray[np.int64], kind: int, end_pos: int, length: int) -> bool:
+    """Does an event lie before the one that came before it? A server leaves events out, but repeats none."""
+    if st[SCAN] == 1 or st[LAST_END] < 0 or end_pos == 0 or kind == T_SKIP or kind == T_PYTHON or kind == T_REFUSE:
+        return False
+    return (end_pos - length - st[LAST_END]) & 0xFFFFFFFF >= 1 << 31
 
 
 @njit
@@ -392,6 +428,10 @@ def _start_event(
     st[EVENT_TIME] = load_u(src, at, 4)
     st[EVENT_END_POS] = load_u(src, at + 13, 4)
     st[EVENT_ENDS] = 0
+    if _out_of_order(st, kind, st[EVENT_END_POS], length):
+        return OUT_OF_ORDER if have == length or length > src.shape[0] >> 1 else NEED_INPUT
+    if st[TX_OPEN] == 0:
+        st[TX_SKIP] = 1 if _begins_at(st, st[EVENT_END_POS], length) < st[SKIP_UNTIL] else 0
     if kind == T_ROWS:
         if have < 27:
             return BAD_LENGTH if length < 27 else NEED_INPUT
@@ -407,6 +447,8 @@ def _start_event(
             if slot < 0:
                 return NO_TABLE_MAP
             value = values[slot]
+        if st[TX_SKIP] == 1:
+            value = np.int64(-1)
         if value >= 0 and st[SCAN] == 0:
             whole = image_columns(src, at, have, at + length - crc_size)
             if whole == PART_IMAGE and have < length and length <= src.shape[0] >> 1:
@@ -445,7 +487,7 @@ def _start_event(
         if slot < 0:
             return NEED_TABLE
         _open_statement(st)
-        st[EVENT_KEEP] = 1 if values[slot] >= 0 or st[SCAN] == 1 else 0
+        st[EVENT_KEEP] = 1 if (values[slot] >= 0 and st[TX_SKIP] == 0) or st[SCAN] == 1 else 0
         return -1
     if kind == T_XID:
         return _commit(st)
@@ -515,7 +557,7 @@ def _start_event(
         st[EVENT_KEEP] = 1 if st[DECISION] == KEEP else 0
         st[DECISION] = UNDECIDED
         return -1
-    return REFUSED
+    return NEED_INPUT if have < length else REFUSED
 
 
 @njit
@@ -538,6 +580,7 @@ def frame(
     packets, scan, has_crc = st[PACKETS] == 1, st[SCAN] == 1, st[HAS_CRC] == 1
     while True:
         pos, end = st[IN_POS], st[IN_END]
+        st[WHOLE] = 0
         if st[EVENT_LEFT] == 0:
             # Between two events.
             has_crc = st[HAS_CRC] == 1
@@ -545,6 +588,8 @@ def frame(
                 return ROWS_FULL
             if not scan and out.shape[0] - st[OUT_POS] < PREFIX_MAX:
                 return OUT_FULL
+            if st[TX_OVERRUN] == 1:
+                return OVERRUN
             if st[ROLL_AT] > 0 and st[TX_OPEN] == 0 and st[OUT_BASE] + st[OUT_POS] >= st[ROLL_AT]:
                 return AT_BOUNDARY
             at = pos
@@ -552,7 +597,7 @@ def frame(
             if packets:
                 if end - pos < 4 or (end - pos == 4 and load_u(src, pos, 3) != 0):
                     return NEED_INPUT
-                payload = load_u(src, pos, 3)
+                payload = load_u(src, pos, 3) if st[JOINED] == 0 else st[JOINED]
                 if payload == 0:
                     if st[PACKET_MORE] == 0:
                         return BAD_PACKET
@@ -579,8 +624,11 @@ def frame(
             have = min(end - at, min(payload, length))
             status = _start_event(st, src, at, have, length, kinds, out, keys, values, scratch)
             if status >= 0:
+                if status == NEED_INPUT:
+                    st[WHOLE] = length
                 return status
             st[N_EVENTS] += 1
+            st[JOINED] = 0
             st[PACKET_LEFT] = payload if packets else length
             st[PACKET_MORE] = 1 if packets and payload == 0xFFFFFE else 0
             st[EVENT_OUT] = st[OUT_BASE] + st[OUT_POS]

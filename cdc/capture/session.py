@@ -55,10 +55,8 @@ class Session:
         self._judge = Judge(config.tables, log.tables)
         self._definitions = Definitions(control, config.tables, log, self.epoch, named=start.named)
         self.counters = counters
-        self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
-        self._view = self._src.data
         self._framer = Framer(
-            self._src,
+            np.empty(_SRC_BYTES, dtype=np.uint8),
             self,
             packets=True,
             out_bytes=_OUT_BYTES,
