@@ -397,8 +397,9 @@ class Framer:
             self._fail(k.BAD_CHECKSUM)
 
     def _parse_description(self, event: bytes) -> events.FormatDescription:
-        """Parse a format description once its checksum is verified. A server without checksums does not keep that of
-        its format descriptions up to date; then only the algorithm's byte is proved to be no damage."""
+        """Parse a format description once its checksum is verified. It has one always; but a server whose events have
+        none does not make it anew when it blanks position and time for a dump that begins behind it. Then only the
+        algorithm's byte is proved to be no damage."""
         event = events.closed(event)
         sound = _is_sound(event)
         try:
@@ -407,7 +408,8 @@ class Framer:
             if not sound:
                 self._fail(k.BAD_CHECKSUM)
             raise
-        if not sound and (description.has_checksum or _is_sound(event[:-5] + b"\1" + event[-4:])):
+        blanked = events.parse_header(event).end_log_pos == 0 and not description.has_checksum
+        if not sound and (not blanked or _is_sound(event[:-5] + b"\1" + event[-4:])):
             self._fail(k.BAD_CHECKSUM)
         return description
 

@@ -352,7 +352,7 @@ def _begins_at(st: npt.NDArray[np.int64], end_pos: int, length: int) -> int:
 @njit
 def _out_of_order(st: npt.NDArray[np.int64], kind: int, end_pos: int, length: int) -> bool:
     """Does an event lie before the one that came before it? A server leaves events out, but repeats none."""
-    if st[SCAN] == 1 or st[LAST_END] < 0 or end_pos == 0 or kind == T_SKIP or kind == T_PYTHON or kind == T_REFUSE:
+    if st[SCAN] == 1 or st[LAST_END] < 0 or end_pos == 0 or kind in (T_SKIP, T_PYTHON, T_REFUSE):
         return False
     return (end_pos - length - st[LAST_END]) & 0xFFFFFFFF >= 1 << 31
 

@@ -16,7 +16,6 @@ from cdc.source.server import binlog_files, clock_and_position, current_position
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
-_MAX_DUMP_POS = 2**32 - 1
 _MEND = "Write a position that SHOW BINARY LOGS and SHOW BINLOG EVENTS name, or start: earliest."
 
 
@@ -65,10 +64,6 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
             server_uuid=info.server_uuid, flavor=info.flavor, base_name=base, epoch=epoch, start_gtid=start_gtid
         )
     )
-    if position.pos > _MAX_DUMP_POS:
-        # A dump request has 32 bits for the offset. Such a file ends with the transaction that made it so large.
-        following = make_file_name(base, position.file_number + 1)
-        position = BinlogPosition(following if following in sizes else position.file, 4)
     _still_there(position, sizes, place, first=last_seq is None)
     return Start(position, identity, last_seq is None, info.has_row_metadata)
 
