@@ -18,7 +18,8 @@ class Failures:
     def met(self, error: CdcError, place: str, at: BinlogPosition | None, last_seq: int | None) -> None:
         """A connection has ended with ``error`` while there was more to read, at the event that begins at ``at``;
         ``place`` names the source. Raises DamagedError or SourceRefusedError for the last one that is tolerated."""
-        self.moved(last_seq)
+        if self.moved(last_seq):
+            return
         self.count += 1
         if self.count < self._limit:
             return
@@ -40,10 +41,12 @@ class Failures:
             "tolerated.",
         ) from None
 
-    def moved(self, last_seq: int | None) -> None:
-        """The newest transaction in the store: where it is another than before, counting begins anew."""
-        if last_seq != self._last_seq:
-            self._last_seq, self.count = last_seq, 0
+    def moved(self, last_seq: int | None) -> bool:
+        """Whether the newest transaction in the store is another than before; counting then begins anew."""
+        if last_seq == self._last_seq:
+            return False
+        self._last_seq, self.count = last_seq, 0
+        return True
 
 
 def place_in(at: BinlogPosition | None) -> str:

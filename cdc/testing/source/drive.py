@@ -122,9 +122,11 @@ class Bench:
                 while not session.has_passed(history.end):
                     session.step()
             except CdcError as error:
-                return error
+                ended: CdcError | None = error
+            else:
+                ended = None
         self.log.flush()
-        return None
+        return ended
 
     def resume(self, history: History) -> BinlogPosition:
         """Where the next dump begins."""
