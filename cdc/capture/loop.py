@@ -94,7 +94,7 @@ class Capture:
             master = replication.start(config, store)
             tries, pause_s = 0, _FIRST_PAUSE_S
             most = config.source.max_failures
-            stuck = Failures(min(most, _TRIES_UNTIL_CURRENT) if until_current else most)
+            stuck = Failures(min(most, _TRIES_UNTIL_CURRENT - 1) if until_current else most)
             while True:
                 before, self._session = self.counters.received_bytes, None
                 stuck.moved(store.last_seq)

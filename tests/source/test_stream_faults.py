@@ -189,7 +189,7 @@ def test_an_event_damaged_for_good_ends_capture_and_names_the_place(configure: C
             Capture(config).run(until_current=until_current)
         assert f"binlog.000002, position {start}" in str(caught.value)
         assert "checksum" in str(caught.value)
-        assert len(source.dumps) == 4
+        assert len(source.dumps) == 1 + 4  # the first one brought something
         assert broken_in(config.store.path, history, whole=False, before=history.transactions[-3].seq) == []
         size = sizes(config)
         file.events[number] = (start, event)  # the file was repaired
