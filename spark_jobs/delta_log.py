@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _LOG, _STAGED = "_delta_log", "_staged_commits"
 _TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
 """Names of files that Spark writes beside a commit, never the commit itself."""
-SINCE_PROPERTY = "towpath.since_seq"
-"""Delta table property: where the table was made; it was complete, being empty, up to this seq."""
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 KEPT_TRANSACTIONS = "interval 36500 days"
 """For ever. Set on every table that is made: the default of a Spark session may be shorter."""

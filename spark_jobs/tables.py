@@ -11,16 +11,17 @@ from pyspark.sql import types as t
 
 from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
 from cdc.positions import split_seq
-from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING, application_id, split_table, table_path
-from spark_jobs.column_types import literal, quote, shown
-from spark_jobs.delta_log import (
-    KEPT_TRANSACTIONS,
+from cdc.targets import (
+    DESTINATION_PROPERTY,
+    GENERATION_PROPERTY,
+    NEEDS_MAPPING,
     SINCE_PROPERTY,
-    TRANSACTION_RETENTION,
-    DeltaState,
-    clear_unborn,
-    read_state,
+    application_id,
+    split_table,
+    table_path,
 )
+from spark_jobs.column_types import literal, quote, shown
+from spark_jobs.delta_log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.own_columns import OwnColumns, Policies
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
 
-DESTINATION_PROPERTY = "towpath.destination"
 MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
 EPOCH_PROPERTY = "towpath.epoch"
