@@ -142,7 +142,9 @@ def _copy_piece(folder: str, number: int, segment: Path, entries: Entries) -> By
     moved = entries.copy()
     moved["offset"] = moved["offset"] - np.uint64(offset) + np.uint64(len(head))
     _write(path + INDEX_SUFFIX, iter([make_header() + seal(moved)]))
-    return ByteRange(path=path, offset=len(head), length=length, sha256=path.rpartition("-")[2][:64])
+    mask = int(np.bitwise_or.reduce(entries["table_mask"]))
+    bits = tuple(bit for bit in range(64) if mask >> bit & 1)
+    return ByteRange(path=path, offset=len(head), length=length, sha256=path.rpartition("-")[2][:64], table_bits=bits)
 
 
 def _copy_schema(folder: str, schema_path: Path) -> str:

@@ -69,6 +69,10 @@ class TableNumbers:
             self._numbers[name] = number
         return number
 
+    def bit(self, name: str) -> int:
+        """The bit of a known table in the index's table mask."""
+        return self._numbers[name] & 63
+
     def lacks(self, mask: int) -> DamagedError:
         """The error for an index that knows tables which the file does not name."""
         return DamagedError(
