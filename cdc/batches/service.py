@@ -71,12 +71,12 @@ class BatchService:
         self._known_reader = reader
         self._clock = clock
         self.meta: Meta = open_meta(config) if meta is None else meta
-        self.manifests = Manifests(config.meta.path)
+        self.manifests = Manifests(config.meta.path, permissions=config.meta.permissions)
         self._stage: Stage | None = None
         if config.store.stage is not None:
             from cdc.batches.stage import Stage
 
-            self._stage = Stage(config.store.stage, config.name)
+            self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
 
     def get(
         self,

@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cdc import files
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, LeaseHeldError, StorageError
 from cdc.store.layout import read_json, require_version
@@ -134,7 +135,7 @@ class StoreLock:
     def __init__(self, store: Path) -> None:
         path = store / "lock"
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StorageError(f"cannot be opened: {error.strerror}", place=str(path)) from None
         try:
