@@ -111,7 +111,7 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     from spark_jobs.failures import explain
 
     service, manifest = BatchService(config), lease.manifest
-    plan = make_plan(manifest, config, lambda: _check(service, lease))
+    plan = make_plan(manifest, config, lambda: _check(service, lease), service.subscription(manifest.subscriber))
     if not plan.tables:
         return []
     warm = session.acquire(config.spark)

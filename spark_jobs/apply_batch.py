@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlError
 from cdc.log import get_logger
+from cdc.meta.state import Subscription
 from spark_jobs import ddl
 from spark_jobs.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.large_values import LARGE_BYTES
@@ -32,6 +33,7 @@ from spark_jobs.own_columns import (
     own_columns_of_schema,
     value_policies,
 )
+from spark_jobs.proof import prove, prove_idle
 from spark_jobs.session import TableSessions
 from spark_jobs.tables import (
     Target,
@@ -74,6 +76,8 @@ class Plan:
     """Those to look after: with rows, named by the DDL, or not in the lake yet."""
     large: frozenset[str] = frozenset()
     """Those that may have values of many megabytes."""
+    subscription: Subscription = field(default_factory=Subscription)
+    """What the meta knows of the reader, and of the tables as of its last ack."""
 
     def known(self, table: str) -> TableSchema | None:
         """The table as the stored schemas describe it."""
@@ -86,19 +90,25 @@ def run(
     config: DestinationConfig,
     *,
     check: Callable[[], None],
+    subscription: Subscription,
 ) -> list[TableResult]:
     """Apply a batch; one result per table, in the tables' order.
 
-    ``check`` raises when the batch is not this process's to merge (any more); it is called before each statement. When
-    a table fails, the others are finished first. Raises the table's own PermanentError, else MergeFailedError.
+    ``subscription``: the reader as the meta knows it, with the lake as of its last ack. ``check`` raises when the batch
+    is not this process's to merge (any more); it is called before each statement. When a table fails, the others are
+    finished first. Raises the table's own PermanentError, else MergeFailedError.
     """
-    plan = make_plan(manifest, config, check)
+    plan = make_plan(manifest, config, check, subscription)
     with closing(TableSessions(spark, config.spark.remote)) as sessions:
         return run_plan(plan, sessions)
 
 
-def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[], None]) -> Plan:
-    """Read what the batch holds; needs no Spark. Raises UnsupportedDdlError for a statement that cannot be applied."""
+def make_plan(
+    manifest: Manifest, config: DestinationConfig, check: Callable[[], None], subscription: Subscription
+) -> Plan:
+    """Read what the batch holds, and look at the tables that it does not change; needs no Spark. Raises
+    UnsupportedDdlError for a statement that cannot be applied, TargetError for a table that lies behind what was
+    acked."""
     from cdc.decode.table_maps import survey
 
     check()
@@ -115,7 +125,8 @@ def make_plan(manifest: Manifest, config: DestinationConfig, check: Callable[[],
     if schemas is not None:
         _tell_of_idle_policies(config, schemas)
     large = frozenset(table for table, size in seen.largest_event_bytes.items() if size > LARGE_BYTES)
-    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), large)
+    prove_idle(config, manifest, subscription, tables)
+    return Plan(config, manifest, check, found, schemas, effects, tuple(tables), large, subscription)
 
 
 def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:
@@ -202,6 +213,7 @@ def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult |
     layout = plan.layouts.get(table)
     named = table in plan.manifest.tables and (layout is not None or plan.manifest.ddl)
     state = place.state()
+    prove(place, state, plan.manifest, plan.subscription, created_here=plan.manifest.ddl and named)
     if state is not None:
         require_ownership(state, place, plan.manifest)
         if not named:
@@ -215,10 +227,22 @@ def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult |
             return None
         if not named:
             seconds = round(time.monotonic() - began, 3)
-            return TableResult(table=table, delta_version=state.version, seconds=seconds) if made else None
+            return _made(table, state, seconds) if made else None
         known, is_large = plan.known(table), table in plan.large
         result = merge_table(Job(session, place, plan.manifest, layout, own, known, plan.check, is_large), state)
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+
+
+def _made(table: str, state: DeltaState, seconds: float) -> TableResult:
+    """The result of a table that was made, and has no changes yet."""
+    return TableResult(
+        table=table,
+        delta_version=state.version,
+        delta_id=state.id,
+        applied_seq=state.applied_seq,
+        generation=state.generation,
+        seconds=seconds,
+    )
 
 
 def _prepared(
@@ -299,6 +323,7 @@ def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
             manifest,
             config,
             check=lambda: _check(service, manifest, token),
+            subscription=service.subscription(manifest.subscriber),
         )
     finally:
         spark.stop()

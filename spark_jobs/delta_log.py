@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 LEDGER_DEPTH = 50
 """Commits that are looked through for one of ours: maintenance by others may lie on top."""
+SINCE_PROPERTY = "towpath.since_seq"
+"""Delta table property: where the table was made; it was complete, being empty, up to this seq."""
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+KEPT_TRANSACTIONS = "interval 36500 days"
+"""For ever. Set on every table that is made: the default of a Spark session may be shorter."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class DeltaState:
     """The seq up to which changes were applied; 0 when there were none."""
     ledger: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(version, user metadata) of the last commits that are ours, newest first."""
+    id: str = ""
+    """The table's id in Delta's metadata."""
 
     @property
     def generation(self) -> int:
@@ -59,15 +66,29 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
     metadata = delta.metadata()
     properties = {key: str(value) for key, value in metadata.configuration.items()}
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
-    applied = delta.transaction_version(application_id(destination, table, generation))
+    applied = delta.transaction_version(application_id(destination, table, generation)) or 0
+    ledger = _ledger(delta, destination, table)
+    # Delta forgets transaction ids where delta.setTransactionRetentionDuration says so; the commits still know.
+    known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
         path=path,
         version=delta.version(),
         properties=properties,
         schema_json=delta.schema().to_json(),
-        applied_seq=applied or 0,
-        ledger=_ledger(delta, destination, table),
+        applied_seq=max([applied, *known]),
+        ledger=ledger,
+        id=str(metadata.id),
     )
+
+
+def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:
+    """The history behind a version, newest first, each with its ``version``; what the log's cleanup has removed is not
+    in it."""
+    delta = open_delta(state.path, table)
+    if delta is None:
+        return []
+    found = delta.history(max(1, delta.version() - version))
+    return [commit for commit in found if int(commit.get("version", -1)) > version]
 
 
 def open_delta(path: str, table: str) -> DeltaTable | None:

@@ -216,7 +216,7 @@ def _run(job: Job, state: DeltaState, statement: str) -> Counts:
     spark = job.session.spark
     spark.conf.set(APP_ID, job.place.application_id(state))
     spark.conf.set(VERSION, str(job.manifest.last_seq))
-    spark.conf.set(METADATA, user_metadata(job.manifest, job.place, state.applied_seq))
+    spark.conf.set(METADATA, user_metadata(job.manifest, job.place, state.applied_seq, state.generation))
     try:
         job.check()
         before_statement(job.place.table)
@@ -242,5 +242,8 @@ def _result(job: Job, state: DeltaState, counts: Counts, began: float) -> TableR
         skipped=skipped,
         null_dates=counts.null_dates,
         delta_version=state.version if version is None else version,
+        delta_id=state.id,
+        applied_seq=state.applied_seq,
+        generation=state.generation,
         seconds=round(time.monotonic() - began, 3),
     )

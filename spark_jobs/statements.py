@@ -137,7 +137,7 @@ def empty_statement(place: Target) -> str:
     return f"MERGE INTO {place.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
 
 
-def user_metadata(manifest: Manifest, place: Target, previous_seq: int) -> str:
+def user_metadata(manifest: Manifest, place: Target, previous_seq: int, generation: int = 0) -> str:
     """The commit's entry in the ledger; see docs/formats/user_metadata.md."""
     entry = {
         "destination": manifest.destination,
@@ -145,7 +145,10 @@ def user_metadata(manifest: Manifest, place: Target, previous_seq: int) -> str:
         "epoch": manifest.epoch,
         "server_uuid": manifest.server_uuid,
         "first_seq": previous_seq,
+        "after_seq": manifest.after_seq,
         "last_seq": manifest.last_seq,
+        "store_begins": None if manifest.store_begins is None else manifest.store_begins.seq,
+        "generation": generation,
         "gtid": manifest.positions.last.gtid,
         "table": place.table,
         "mode": place.apply.mode,

@@ -14,7 +14,7 @@ from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
 from cdc.positions import split_seq
 from cdc.targets import GENERATION_PROPERTY, application_id, split_table, table_path
 from spark_jobs.column_types import literal, quote, shown
-from spark_jobs.delta_log import DeltaState, read_state
+from spark_jobs.delta_log import KEPT_TRANSACTIONS, SINCE_PROPERTY, TRANSACTION_RETENTION, DeltaState, read_state
 from spark_jobs.own_columns import OwnColumns, Policies
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def create(
         MODE_PROPERTY: mode,
         UUID_PROPERTY: manifest.server_uuid,
         EPOCH_PROPERTY: str(manifest.epoch),
+        SINCE_PROPERTY: str(max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)),
+        TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
     }
     if columns.labels:
         properties[COLUMNS_PROPERTY] = _json(columns.labels)

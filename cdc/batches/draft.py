@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.batches.lease import iso_time_us
-from cdc.batches.manifest import ByteRange, Manifest, Position, Positions
+from cdc.batches.manifest import AcceptedGap, ByteRange, Manifest, Position, Positions, StoreBeginning
 from cdc.positions import split_seq
 
 if TYPE_CHECKING:
+    from cdc.meta import Gap
     from cdc.store.base import Place, Selection
+    from cdc.store.beginning import Beginning
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Draft:
     after_seq: int
     chosen: Selection
     table_filter: str | None = None
+    beginning: Beginning | None = None
+    gaps: tuple[Gap, ...] = ()
 
     def manifest(self, server_uuid: str, ranges: tuple[ByteRange, ...], schema_path: str | None) -> Manifest:
         """``ranges`` and ``schema_path`` as who merges finds them: in the store, or staged."""
@@ -46,7 +50,16 @@ class Draft:
             schema_path=schema_path,
             ranges=ranges,
             positions=Positions(first=_position(chosen.first), last=_position(chosen.last)),
+            store_begins=None if self.beginning is None else _beginning(self.beginning),
+            gaps=tuple(AcceptedGap.model_validate(gap.model_dump()) for gap in self.gaps),
         )
+
+
+def _beginning(found: Beginning) -> StoreBeginning:
+    time = iso_time_us(found.time_us) if found.time_us > 0 else None
+    return StoreBeginning(
+        seq=found.seq, file=found.file, pos=found.pos, gtid=found.gtid, time=time, reason=found.reason
+    )
 
 
 def _position(place: Place) -> Position:

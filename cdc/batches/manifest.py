@@ -66,6 +66,30 @@ class TableResult(_Part):
         default=None, description="Version of the table's commit; null when there was none."
     )
     seconds: float = 0.0
+    delta_id: str | None = Field(default=None, description="The table's id in Delta's metadata.")
+    applied_seq: int | None = Field(default=None, description="The table's applied position after the merge.")
+    generation: int = Field(default=0, description="The table's generation; see the table properties.")
+
+
+class StoreBeginning(_Part):
+    """Where and why the store begins."""
+
+    seq: int = Field(ge=0, description="The store holds every transaction behind this one that was not removed.")
+    file: str
+    pos: int
+    gtid: str | None = Field(default=None, description="The source's GTID set there, where it could tell.")
+    time: str | None = Field(default=None, description="When capture began to read, ISO 8601, UTC; null: not known.")
+    reason: str = Field(description="`first start`, `started again` or `not recorded`.")
+
+
+class AcceptedGap(_Part):
+    """Transactions that the subscriber never got, and whose loss an operator has accepted."""
+
+    after_seq: int = Field(ge=0, description="Exclusive.")
+    until_seq: int = Field(ge=0, description="Inclusive.")
+    table: str | None = Field(default=None, description="`db.table` where one table lacks them; null: all tables.")
+    reason: str
+    accepted: AwareDatetime
 
 
 class Acked(_Part):
@@ -118,6 +142,10 @@ class Manifest(_Part):
     )
     ranges: tuple[ByteRange, ...]
     positions: Positions
+    store_begins: StoreBeginning | None = Field(
+        default=None, description="Where the store began when the batch was made; null: not recorded."
+    )
+    gaps: tuple[AcceptedGap, ...] = Field(default=(), description="Gaps of this subscriber that were accepted by then.")
     acked: Acked | None = Field(default=None, description="Null until the batch is acked.")
 
     def table_mask(self, table: str) -> int | None:

@@ -15,14 +15,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.batches.checks import cut, done_before, incomplete, require_same, require_token
+from cdc.batches.checks import cut, done_before, incomplete, require_same, require_store, require_token
 from cdc.batches.draft import Draft
 from cdc.batches.lease import Lease, iso_time, time_us
 from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.batches.manifests import Manifests, load_manifest, read_results
-from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, unsubscribe
-from cdc.errors import DamagedError, IdentityError, LeaseHeldError, TokenError
+from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, record_tables, unsubscribe
+from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
 from cdc.meta import Meta, open_meta
 from cdc.meta.state import Outstanding, Subscription, check_name
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
     from cdc.store.base import Limits, Selection
+    from cdc.store.beginning import Beginning
     from cdc.store.filters import TableFilter
     from cdc.store.state import CaptureState
 
@@ -48,6 +49,10 @@ class Reader(Protocol):
     def removed_seq(self) -> int: ...
 
     def require_kept(self, after_seq: int) -> None: ...
+
+    def exists(self) -> bool: ...
+
+    def beginning(self) -> Beginning | None: ...
 
     def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
@@ -101,7 +106,8 @@ class BatchService:
         outstanding batch that reaches beyond is rolled back.
 
         ``limits``, ``wait_s`` and ``lease_s`` are the configuration's unless given. Raises LeaseHeldError naming owner
-        and expiry when another owner's lease is live, CutOffError where retention has removed what is due, and
+        and expiry when another owner's lease is live, CutOffError where retention has removed what is due or the store
+        begins behind the cursor, StorageError where the meta knows of a store that is not there, and
         StoreIncompleteError saying how far the store is complete.
         """
         check_name(subscriber)
@@ -114,7 +120,7 @@ class BatchService:
         lease = self._get(owner, subscriber, limits, until, deadline, lease_s, ahead)
         if lease is None:
             pass_over(self.meta, self._reader, subscriber)
-        if self._stage is not None:
+        if self._stage is not None and self._reader.exists():
             self._sweep(self._stage, subscriber)
         return lease
 
@@ -130,10 +136,26 @@ class BatchService:
     ) -> Lease | None:
         pause_s = _FIRST_PAUSE_S
         while True:
-            known = self.meta.read().subscriptions.get(subscriber) or self._subscribe(subscriber)
+            state = self.meta.read()
+            seen, place = state.subscriptions.get(subscriber), self._config.store.path
+            staged = self._stage is not None
+            if not require_store(place, self._config.name, state, seen, self._reader, staged=staged):
+                # Nothing was ever captured, and nothing is written: a meta made here would look like that of a store.
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 and until is not None:
+                    raise incomplete(self._config.name, until, 0, None)
+                if left_s <= 0:
+                    _log.warning(
+                        "nothing was captured yet", destination=self._config.name, store=str(place), next="cdc capture"
+                    )
+                    return None
+                time.sleep(min(pause_s, left_s))
+                continue
+            known = seen or self._subscribe(subscriber)
             if self._due(known, owner, subscriber, ahead) is not None:
                 if self._stage is None:  # a staged batch is whole, whatever the store has lost
                     self._reader.require_kept(known.acked_seq)
+                    self._roll_back_moved(known, subscriber)
                 lease = self._hand_out_again(owner, subscriber, lease_s, ahead)
                 if lease is not None and (until is None or self._lies_before(lease.manifest, known, limits)):
                     return lease
@@ -195,6 +217,7 @@ class BatchService:
             known.remove(batch)
             known.acked_seq = entry.last_seq
             known.remember(entry, "acked")
+            record_tables(known, tables)
         self.manifests.prune(subscriber, batch)
         if self._stage is not None:
             self._stage.remove(subscriber, [batch])
@@ -268,6 +291,22 @@ class BatchService:
             entry.expires = self._expiry(self._config.batch.lease_s if lease_s is None else lease_s)
             return entry.expires
 
+    def subscription(self, subscriber: str = "apply") -> Subscription:
+        """What the meta knows of a subscriber: its cursor, its accepted gaps, the lake's tables as of the last ack.
+        Raises UsageError for an unknown one."""
+        return self.meta.read().subscription(check_name(subscriber))
+
+    def beginning_seqs(self) -> tuple[int, int]:
+        """Where the store begins, and up to where retention has removed it. Raises StorageError where there is none."""
+        beginning = self._reader.beginning() if self._reader.exists() else None
+        if beginning is None:
+            raise StorageError(
+                "there is no store in this folder, or nothing in it yet",
+                place=str(self._config.store.path),
+                remedy=f"Start `cdc capture {self._config.name}` first: where it begins is what is missing until then.",
+            )
+        return beginning.seq, self._reader.removed_seq()
+
     def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
         """The batches that are neither acked nor rolled back, in their order; none for an unknown subscriber."""
         known = self.meta.read().subscriptions.get(check_name(subscriber))
@@ -287,7 +326,9 @@ class BatchService:
     def _subscribe(self, subscriber: str) -> Subscription:
         # Ids never come twice, not even after the meta was lost: manifests and commits carry them.
         first_batch = max(self.manifests.ids(subscriber), default=0) + 1
-        return add_subscriber(self.meta, subscriber, first_batch, self._reader.removed_seq())
+        beginning = self._reader.beginning()
+        begins_seq = 0 if beginning is None else beginning.seq
+        return add_subscriber(self.meta, subscriber, first_batch, self._reader.removed_seq(), begins_seq)
 
     def _due(self, known: Subscription, owner: str, subscriber: str, ahead: bool) -> Outstanding | None:
         """The outstanding batch to hand out again; None when a new one is due."""
@@ -350,7 +391,16 @@ class BatchService:
                         place=self.meta.place,
                         remedy=f"Run `cdc capture {self._config.name} --until-current`, which binds it.",
                     )
-                draft = Draft(self._config.name, subscriber, seen.next_batch, seen.start_seq(), selection, seen.filter)
+                draft = Draft(
+                    self._config.name,
+                    subscriber,
+                    seen.next_batch,
+                    seen.start_seq(),
+                    selection,
+                    seen.filter,
+                    self._reader.beginning(),
+                    tuple(known.gaps),
+                )
                 manifest = draft.manifest(state.source.server_uuid, ranges, schemas)
                 path = self.manifests.save(manifest)
                 entry = Outstanding(
@@ -368,6 +418,30 @@ class BatchService:
         finally:
             if lease is None and self._stage is not None:
                 self._stage.discard(ranges)
+
+    def _roll_back_moved(self, known: Subscription, subscriber: str) -> None:
+        """Roll back the outstanding batches from the first one on whose bytes do not lie where its manifest says: the
+        store is another one, or was restored from an older copy. They come again in new batches."""
+        from cdc.store.base import Limits
+
+        for entry in known.outstanding:
+            try:
+                manifest = load_manifest(self.manifests.path(subscriber, entry.batch))
+            except DamagedError:
+                return  # rolled back, with a word, when it is handed out
+            same = Limits(max_bytes=1 << 62, max_row_events=None, max_transactions=manifest.transactions)
+            found = self._select(known, manifest.after_seq, same)
+            there = [] if found is None else [(str(p), offset, n) for p, offset, n in found.ranges]
+            if there == [(r.path, r.offset, r.length) for r in manifest.ranges]:
+                continue
+            _log.warning("batch rolled back: the store has changed under it", batch=entry.batch, subscriber=subscriber)
+            with self.meta.change() as state:
+                now = state.subscriptions.get(subscriber)
+                if now is None or now.find(entry.batch) is None:
+                    return
+                gone = cut(now, entry.batch)
+            self._remove(subscriber, gone)
+            return
 
     def _select(self, known: Subscription, after_seq: int, limits: Limits) -> Selection | None:
         return self._reader.select(after_seq, limits, as_filter(known.filter))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from cdc.batches.lease import iso_time
+from cdc.batches.manifest import TableResult
 from cdc.errors import LeaseHeldError
 from cdc.log import get_logger
-from cdc.meta import Meta
+from cdc.meta import Meta, TableRecord
 from cdc.meta.state import Subscription
 
 if TYPE_CHECKING:
@@ -32,12 +35,13 @@ def as_filter(pattern: str | None) -> TableFilter | None:
     return TableFilter(pattern)
 
 
-def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int) -> Subscription:
-    """One that is there stays as it is. A new one begins at the store's first transaction, behind ``removed_seq``; that
-    the store once began earlier is said."""
+def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int, begins_seq: int = 0) -> Subscription:
+    """One that is there stays as it is. A new one begins at the store's first transaction, behind ``removed_seq`` and
+    the store's beginning, and its record says so; that retention has removed transactions is logged."""
     with meta.change() as state:
         fresh = name not in state.subscriptions
-        known = state.subscriptions.setdefault(name, Subscription(next_batch=first_batch, acked_seq=removed_seq))
+        new = Subscription(next_batch=first_batch, acked_seq=removed_seq, since_seq=max(removed_seq, begins_seq))
+        known = state.subscriptions.setdefault(name, new)
         known = known.model_copy(deep=True)
     if fresh and removed_seq:
         _log.warning(
@@ -46,6 +50,20 @@ def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int) ->
             removed_until=removed_seq,
         )
     return known
+
+
+def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
+    """Keep what a merge says of the lake's tables. A record never goes back: of two drivers that merged the same batch,
+    the slower one may have seen an older version."""
+    for result in results:
+        if result.delta_id is None or result.delta_version is None:
+            continue
+        before = known.table(result.table)
+        record = TableRecord(result.generation, result.delta_version, result.applied_seq or 0, result.delta_id)
+        if before is not None and before.delta_id == record.delta_id:
+            ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
+            record = before if ahead else replace(record, version=max(before.version, record.version))
+        known.tables[result.table] = record.text
 
 
 def unsubscribe(meta: Meta, name: str, now: datetime) -> list[int]:

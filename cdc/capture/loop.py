@@ -15,15 +15,16 @@ from cdc.batches.keeper import Keeper
 from cdc.capture import replication
 from cdc.capture.clock import SourceClock
 from cdc.capture.session import Counters, Session
-from cdc.capture.start import find_start
+from cdc.capture.start import Start, find_start
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
-from cdc.meta import open_meta
+from cdc.meta import State, open_meta
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect
 from cdc.source.preflight import require_source
 from cdc.source.server import ClockProbe, clock_and_position
+from cdc.store.beginning import Beginning, record_beginning
 from cdc.store.relaylog.log import RelayLog
 from cdc.store.state import CaptureState, write_capture_state
 
@@ -141,7 +142,10 @@ class Capture:
                 self._target = clock_and_position(control)
             self._clock.expect(self._target)
         meta = open_meta(config)
+        known = meta.read()
         start = find_start(config, control, meta, store.last_seq)
+        if start.first:
+            record_beginning(store.path, _beginning(start, known))
         if self._keeper is None:
             self._keeper = Keeper(config, meta)
         session = Session(config, control, store, start, self.counters)
@@ -197,6 +201,19 @@ class Capture:
 
     _gtid: str | None = None
     _time_us: int = 0
+
+
+def _beginning(start: Start, known: State) -> Beginning:
+    """``known``: the meta as it was before this start."""
+    again = known.source is not None or any(s.position() for s in known.subscriptions.values())
+    return Beginning(
+        seq=start.seq,
+        file=start.position.file,
+        pos=start.position.pos,
+        gtid=start.gtid,
+        time_us=time.time_ns() // 1000,
+        reason="started again" if again else "first start",
+    )
 
 
 def _close(connection: pymysql.connections.Connection[Any] | None) -> None:

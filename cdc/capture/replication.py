@@ -49,7 +49,6 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
         listen=parse_address(standby.listen),
         role="sync_master" if standby.role == "sync_master" else "async_master",
         timeout_s=standby.timeout_s,
-        max_behind_bytes=standby.max_behind_bytes,
         secret=secret,
     )
     store.replication = master

@@ -30,6 +30,8 @@ class Start:
     """Nothing has been captured before."""
     named: bool = True
     """The source's table maps name columns."""
+    gtid: str | None = None
+    """The source's GTID set at the position, where it could tell."""
 
     @property
     def seq(self) -> int:
@@ -70,7 +72,7 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
         following = make_file_name(base, position.file_number + 1)
         position = BinlogPosition(following if following in sizes else position.file, 4)
     _still_there(position, sizes, place, first=last_seq is None)
-    return Start(position, identity, last_seq is None, info.has_row_metadata)
+    return Start(position, identity, last_seq is None, info.has_row_metadata, start_gtid)
 
 
 def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -> BinlogPosition:
@@ -79,11 +81,10 @@ def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -
         return BinlogPosition(files[0], 4)
     if start == "now":
         return current_position(conn)
-    if isinstance(start, StartPosition) and start.file is not None:
+    if isinstance(start, StartPosition):
         return BinlogPosition(start.file, start.pos)
-    name = start if isinstance(start, str) else "gtid" if start.gtid is not None else "time"
     raise ConfigError(
-        f"source.start: {name} is not there yet",
+        f"source.start: {start} is not there yet",
         place=str(config.file),
         remedy="Use start: now, earliest (all that the server's binlogs still hold) or {file: …, pos: …}; "
         "before MySQL 8.0 and MariaDB 10.5 only now is possible.",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
 _log = get_logger(__name__)
+_SHOWN = {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
 
 
 def register(app: typer.Typer) -> None:
@@ -164,8 +165,8 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
         "last_seq": manifest.last_seq,
         "transactions": manifest.transactions,
         "row_events": manifest.row_events,
-        # The count of dates is the manifest's: the keys here are an interface.
-        "tables": [result.model_dump(mode="json", exclude={"null_dates"}) for result in results],
+        # The rest is the manifest's: the keys here are an interface.
+        "tables": [result.model_dump(mode="json", include=_SHOWN) for result in results],
     }
 
 

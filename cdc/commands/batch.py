@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, human_bytes, load, out, print_json, tables
+from cdc.commands.common import Destination, Json, load, out, print_json, tables
+from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.batches import Lease
@@ -23,6 +24,9 @@ batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list bat
 
 
 def register(app: typer.Typer) -> None:
+    from cdc.commands import accept_gap
+
+    accept_gap.register(batch)
     app.add_typer(batch, name="batch")
 
 

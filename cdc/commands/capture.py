@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cdc.commands import common
+from cdc.units import human_bytes
 
 
 def register(app: typer.Typer) -> None:
@@ -43,5 +44,5 @@ def capture(
         counters = Capture(config, view.show).run(stop, for_s, until_current)
     common.say(
         f"{config.name}: {counters.transactions:,} transactions, {counters.events:,} events, "
-        f"{common.human_bytes(counters.bytes)} into {config.store.path}"
+        f"{human_bytes(counters.bytes)} into {config.store.path}"
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from cdc.capture import Progress
-from cdc.commands.common import human_bytes
+from cdc.units import human_bytes
 
 
 class View:

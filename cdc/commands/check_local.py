@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
+from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
 _MIN_JAVA = 17
@@ -37,7 +38,7 @@ def _store(config: DestinationConfig) -> list[Finding]:
         free = shutil.disk_usage(_existing(path)).free
         if free < _LOW_DISK_BYTES:
             remedy = "Make room, or set store.path to another disk."
-            return [found, warning("store", f"only {free >> 20} MiB are free there", remedy)]
+            return [found, warning("store", f"only {human_bytes(free)} are free there", remedy)]
     return [found]
 
 

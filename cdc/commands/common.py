@@ -125,26 +125,3 @@ def working(text: str) -> Iterator[None]:
         return
     with console.status(text):
         yield
-
-
-def human_bytes(size_bytes: int) -> str:
-    """``268435456`` → ``256.0 MiB``."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def human_seconds(seconds: float) -> str:
-    """``93784`` → ``1 d 2 h``; two units at most."""
-    rest = round(seconds)
-    if rest < 1:
-        return f"{seconds:.1f} s"
-    parts = []
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])

@@ -90,7 +90,17 @@ def init(
     address = replace(address, scheme=info.flavor)
     password = PASSWORD_VARIABLE if login.from_environment else f"{name}.password"
     text = render(
-        Answers(name, address.url, login.from_environment, password, server_id, tuple(patterns), target, info.product)
+        Answers(
+            name,
+            address.url,
+            login.from_environment,
+            password,
+            server_id,
+            tuple(patterns),
+            target,
+            info.product,
+            info.has_row_metadata,
+        )
     )
     config = parse(text, file)  # what is written is what can be read
     _write(file, text, None if login.from_environment else login.password)

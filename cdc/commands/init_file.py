@@ -13,11 +13,9 @@ source:                                # {product}
   url: {url}
   {password}
   server_id: {server_id:<20}      # unique among the source's replicas; free when this file was written
-  # Where capture begins, when its store is empty:
-  #   snapshot   the tables as they are, then their changes. Not there yet: choose one of the others.
-  #   earliest   everything that the server's binlog still holds
-  #   now        what changes from now on
-  #   {{file: binlog.000012, pos: 4}}, {{gtid: …}} or {{time: …}}
+  # Where capture begins when its store is empty:
+{starts}
+  #   snapshot   the tables as they are, then their changes: not there yet, so choose {choice}
   start: snapshot
 
 tables:
@@ -47,15 +45,19 @@ batch:                                 # what one run takes; a larger transactio
 apply:
   mode: upsert                         # upsert: equal to SELECT; append: every change as a row
   target: {target}
-  schema_changes: evolve
-  on_truncate: apply
-  on_drop: keep
 
 spark:
   master: 'local[*]'                   # or a cluster's, for spark-submit
   remote: null                         # sc://host:15002: a Spark Connect server, which is warm already
   conf: {{}}
 """
+
+
+_NOW = "  #   now        what changes from now on"
+_STARTS = f"""\
+  #   earliest   everything that the server's binlog still holds
+{_NOW}
+  #   {{file: binlog.000012, pos: 4}}"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Answers:
     include: tuple[str, ...]
     target: str
     product: str
+    has_row_metadata: bool
+    """The server's binlog names columns. Where it does not, capture can only begin at ``now``."""
 
 
 def render(answers: Answers) -> str:
@@ -83,6 +87,8 @@ def render(answers: Answers) -> str:
     return _TEMPLATE.format(
         name=answers.name,
         product=answers.product,
+        starts=_STARTS if answers.has_row_metadata else _NOW,
+        choice="one of the others" if answers.has_row_metadata else "now",
         url=quoted(answers.url),
         password=password,
         server_id=answers.server_id,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, human_bytes, load, out, print_json, tables
+from cdc.commands.common import Destination, Json, load, out, print_json, tables
+from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.batches.keeper import Keeper, Kept

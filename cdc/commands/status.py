@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, human_bytes, human_seconds, load, print_json, tables
+from cdc.commands.common import Destination, Json, load, print_json, tables
+from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -43,6 +45,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
         reader.first_seq(),
         reader.last_seq(),
     )
+    begins = reader.beginning() if reader.exists() else None
     return {
         "destination": config.name,
         "capture": {
@@ -64,6 +67,8 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "transactions": totals.transactions,
             "bytes": totals.bytes,
             "complete_until": None if capture is None else _iso(capture.complete_until_us),
+            "there": reader.exists(),
+            "begins": None if begins is None else {**asdict(begins), "time": _iso(begins.time_us)},
         },
         "standby": _standby(config),
         "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config)},
@@ -93,10 +98,12 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 
 def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
     from cdc.batches.keeper import iso_us
+    from cdc.commands.accept_gap import plain_gap
     from cdc.commands.batch import plain
 
     found = []
     removed_seq = reader.removed_seq()
+    begins = reader.beginning() if reader.exists() else None
     for name, known in sorted(state.subscriptions.items()):
         behind = reader.behind(known.acked_seq)
         oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
@@ -116,6 +123,9 @@ def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader)
                     "lost": waiting_s > config.store.retain.lost_after,
                 },
                 "cut_off": known.acked_seq < removed_seq and _is_cut_off(reader, known.acked_seq),
+                "before_beginning": begins is not None and 0 < known.position() < begins.seq,
+                "since_seq": known.since_seq,
+                "gaps": [plain_gap(gap) for gap in known.gaps],
                 "outstanding": [plain(entry) for entry in known.outstanding],
             }
         )
@@ -202,6 +212,11 @@ def _show(name: str, document: dict[str, Any]) -> None:
     else:
         grid.add_row("source", "not read yet")
     grid.add_row("store", f"{store['transactions']} transactions, {human_bytes(store['bytes'])}")
+    if (begins := store["begins"]) is not None:
+        since = f", {begins['time']}" if begins["time"] else ""
+        grid.add_row("begins", f"{begins['file']}:{begins['pos']}, {begins['reason']}{since}")
+    elif not store["there"]:
+        grid.add_row("begins", "there is no store in store.path")
     grid.add_row("complete until", store["complete_until"] or "not known")
     if (standby := document["standby"])["role"] != "none" or standby["term"] is not None:
         grid.add_row("standby", _pair(standby))
@@ -224,7 +239,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
             )
         console.print()
         console.print(table, markup=False)
-        for text in alarms(document["subscriptions"]):
+        for text in [*alarms(document["subscriptions"]), *_gaps(document["subscriptions"], name)]:
             console.print(text, markup=False, soft_wrap=True)
     if document["tables"]:
         table = Table(
@@ -242,6 +257,22 @@ def _show(name: str, document: dict[str, Any]) -> None:
             )
         console.print()
         console.print(table, markup=False)
+
+
+def _gaps(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
+    """A sentence for each subscriber whose cursor lies before the store's beginning, and for each accepted gap."""
+    before = [
+        f"Alarm: the store begins behind the cursor of {one['name']}. What was committed between the two is not in it: "
+        f"put back the store that has it, or accept the gap with `cdc batch accept-gap {name}`."
+        for one in subscriptions
+        if one["before_beginning"]
+    ]
+    return before + [
+        f"{gap['table'] or one['name']} lacks what was committed behind {gap['after_seq']} up to {gap['until_seq']}: "
+        f"accepted {gap['accepted']} ({gap['reason']})."
+        for one in subscriptions
+        for gap in one["gaps"]
+    ]
 
 
 def _pair(standby: dict[str, Any]) -> str:

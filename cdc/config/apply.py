@@ -31,9 +31,6 @@ class ApplyConfig(Section):
     mode: Literal["upsert", "soft_delete", "append", "scd2"] = "upsert"
     target: FilledText
     """Folder or URI under which the tables lie as ``{db}/{table}``."""
-    schema_changes: Literal["evolve", "additive", "ignore", "fail"] = "evolve"
-    on_truncate: Literal["apply", "ignore", "fail"] = "apply"
-    on_drop: Literal["keep", "drop", "fail"] = "keep"
     keys: tuple[str, ...] | None = None
     zero_dates: ZeroDates = "null"
     """What becomes of zero, half-zero and impossible dates."""

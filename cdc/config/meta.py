@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from cdc.config.values import DurationS, FilledPath, FilledText, Section
+from cdc.config.values import FilledPath, FilledText, Section
 from cdc.permissions import Permissions
 
 
 class MetaConfig(Section):
     """Who reads what, and how far."""
 
-    kind: Literal["file", "memory", "zookeeper"] = "file"
+    kind: Literal["file", "zookeeper"] = "file"
     path: FilledPath
     """Folder of the manifests, and of the meta file where that is the kind."""
     permissions: Permissions = "private"
@@ -23,25 +23,16 @@ class MetaConfig(Section):
     """ZooKeeper's servers: ``h1:2181,h2:2181``."""
     root: FilledText = "/otter/canal"
     """ZooKeeper's node below which ``destinations/{destination}`` lies."""
-    flush: Literal["sync", "period"] = "sync"
-    period_s: DurationS = 1.0
 
-    @field_validator("kind")
+    @field_validator("kind", mode="before")
     @classmethod
-    def _kind(cls, kind: str) -> str:
+    def _kind(cls, kind: Any) -> Any:
         if kind == "memory":
-            raise ValueError("a memory meta lives inside one process; capture and DAGs need kind: file")
-        return kind
-
-    @field_validator("flush")
-    @classmethod
-    def _flush(cls, flush: str) -> str:
-        if flush == "period":
             raise ValueError(
-                "a meta stored by period lives in the memory of one process; capture, apply and DAGs are many, so use "
-                "sync (a program of your own may use cdc.meta.mixed.MixedMeta)"
+                "a memory meta lives inside one process, and capture and apply are two; use file or zookeeper "
+                "(a program of your own may use cdc.meta.memory.MemoryMeta)"
             )
-        return flush
+        return kind
 
     @field_validator("hosts")
     @classmethod
@@ -65,8 +56,6 @@ class MetaConfig(Section):
             for key in ("hosts", "root"):
                 if key in self.model_fields_set:
                     raise ValueError(f"{key} belongs to kind: zookeeper; remove it, or change kind")
-        if "period_s" in self.model_fields_set:
-            raise ValueError("period_s belongs to flush: period; remove it")
         return self
 
 

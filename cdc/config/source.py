@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from cdc.config.values import DurationS, FilledText, Section, Whole, text_of_time
+from cdc.config.values import DurationS, FilledText, Section, Whole
 
 
 class StartPosition(Section):
-    """``start: {file: binlog.000003, pos: 4}``, ``{gtid: …}`` or ``{time: …}``: exactly one of the three."""
+    """``start: {file: binlog.000003, pos: 4}``."""
 
-    file: str | None = None
+    file: FilledText
     pos: Whole = Field(default=4, ge=4)
-    gtid: str | None = None
-    time: Annotated[str | None, BeforeValidator(text_of_time)] = None
-    """ISO 8601; UTC where it names no zone."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        given = [name for name in ("file", "gtid", "time") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError("needs exactly one of file (with pos), gtid and time")
-        if self.file is None and "pos" in self.model_fields_set:
-            raise ValueError(f"pos belongs to file, not to {given[0]}; remove it")
-        if self.file is not None and not re.fullmatch(r".+\.\d+", self.file):
-            raise ValueError(f"file {self.file!r} is not the name of a binlog file like binlog.000003")
-        if self.time is not None:
-            try:
-                datetime.fromisoformat(self.time)
-            except ValueError:
-                raise ValueError(f"time {self.time!r} is not a time; write it like 2026-11-21T10:00:00Z") from None
-        return self
-
-    @property
-    def when(self) -> datetime | None:
-        """``time`` as an aware datetime."""
-        if self.time is None:
-            return None
-        found = datetime.fromisoformat(self.time)
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    @field_validator("file")
+    @classmethod
+    def _file(cls, file: str) -> str:
+        if not re.fullmatch(r".+\.\d+", file):
+            raise ValueError("is not the name of a binlog file like binlog.000003")
+        return file
 
 
 def _start_kind(value: Any) -> str:
@@ -55,9 +34,6 @@ Start = Annotated[
     Annotated[Literal["snapshot", "earliest", "now"], Tag("word")] | Annotated[StartPosition, Tag("position")],
     Discriminator(_start_kind),
 ]
-_UUID_SET = r"[0-9a-fA-F-]{36}(:[A-Za-z0-9_]+)*(:\d+(-\d+)?)+"
-_MYSQL_GTIDS = re.compile(rf"{_UUID_SET}(,{_UUID_SET})*")
-_MARIADB_GTIDS = re.compile(r"\d+-\d+-\d+(,\d+-\d+-\d+)*")
 
 
 class SourceConfig(Section):
@@ -71,7 +47,6 @@ class SourceConfig(Section):
     """File whose first line is the password; relative to the configuration file."""
     connection: str | None = None
     """Id of an Airflow connection that holds user and password."""
-    standbys: tuple[str, ...] = ()
     server_id: Whole = Field(ge=1, le=2**32 - 1)
     """Unique among the source's replicas."""
     start: Start = "snapshot"
@@ -108,14 +83,6 @@ class SourceConfig(Section):
         given = [k for k in ("password_env", "password_file", "connection") if getattr(self, k) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
-        if self.standbys:
-            raise ValueError("standbys are not there yet; remove the key")
-        if isinstance(self.start, StartPosition) and self.start.gtid is not None:
-            gtids = "".join(self.start.gtid.split())
-            if self.flavor == "mysql" and not _MYSQL_GTIDS.fullmatch(gtids):
-                raise ValueError(f"start.gtid {gtids!r} is not a GTID set of MySQL, which looks like UUID:1-5")
-            if self.flavor == "mariadb" and not _MARIADB_GTIDS.fullmatch(gtids):
-                raise ValueError(f"start.gtid {gtids!r} is not a GTID position of MariaDB, which looks like 0-1-270")
         return self
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from cdc.config.values import DurationS, FilledText, Section, Whole
+from cdc.config.values import DurationS, FilledText, Section
 from cdc.errors import ConfigError
 
 
@@ -15,16 +15,14 @@ class StandbyConfig(Section):
     """The same section may stand on both machines, but for ``role``: so a take-over changes one word."""
 
     role: Literal["none", "sync_master", "async_master", "standby"] = "none"
-    """``sync_master``: a put waits for the standby. ``async_master``: it does not. ``standby``: `cdc standby` follows
-    another machine's store."""
+    """``sync_master``: capture waits for the standby when it ends. ``async_master``: it does not. ``standby``:
+    `cdc standby` follows another machine's store."""
     listen: FilledText | None = None
     """A master's address and port for standbys."""
     master: FilledText | None = None
     """The address at which a standby reaches its master."""
     timeout_s: DurationS = 5.0
-    """How long a put waits for the standby."""
-    max_behind_bytes: Whole = Field(default=268435456, gt=0)
-    """A standby further behind is not waited for."""
+    """How long capture, when it ends, waits until the standby has everything (``sync_master``)."""
     secret_env: str | None = None
     """Name of the environment variable that holds the secret of both sides."""
     secret_file: Path | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,7 +19,7 @@ _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval
 class StoreConfig(Section):
     """The durable store between capture and apply."""
 
-    kind: Literal["file", "memory"] = "file"
+    kind: Literal["file"] = "file"
     path: FilledPath
     flush: Literal["sync", "async"] = "sync"
     """``sync``: what is stored is made durable at once. ``async``: by the three keys below; readers see only what is
@@ -41,11 +41,14 @@ class StoreConfig(Section):
     disk: DiskConfig = DiskConfig()
     standby: StandbyConfig = StandbyConfig()
 
-    @field_validator("kind")
+    @field_validator("kind", mode="before")
     @classmethod
-    def _kind(cls, kind: str) -> str:
+    def _kind(cls, kind: Any) -> Any:
         if kind == "memory":
-            raise ValueError("a memory store lives inside one process; capture and DAGs need kind: file")
+            raise ValueError(
+                "a memory store lives inside one process, and capture and apply are two; use file "
+                "(a program of your own may use cdc.store.ring.memory.MemoryStore)"
+            )
         return kind
 
     @model_validator(mode="after")

@@ -24,9 +24,6 @@ class ApplyOverrides(Section):
     """Added to those of ``apply``."""
     columns: Columns | None = None
     """Added to those of ``apply``; every column named here must be in the table."""
-    schema_changes: Literal["evolve", "additive", "ignore", "fail"] | None = None
-    on_truncate: Literal["apply", "ignore", "fail"] | None = None
-    on_drop: Literal["keep", "drop", "fail"] | None = None
 
     @model_validator(mode="after")
     def _there(self) -> Self:

@@ -19,11 +19,32 @@ from cdc.log import hide_password
 
 _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-_LATER = frozenset(
-    {"apply.catalog", "apply.shared", "apply.on_unknown_effect"}
-    | {"store.buffer_size", "store.buffer_unit_bytes", "store.batch_mode"}
+_NOT_YET = "is not there yet; leave it out"
+_BY_PERIOD = (
+    "a meta that is written by period lives in the memory of one process, and capture and apply are two; leave it out "
+    "(a program of your own may use cdc.meta.mixed.MixedMeta)"
 )
-"""Keys that the interface names and that do nothing yet: to accept them silently would be a lie."""
+_MEMORY_STORE = "belongs to a store in memory, which lives inside one process; leave it out"
+_WITHOUT_EFFECT = {
+    "source.start.gtid": "is not there yet; give file and pos, or write start: earliest or start: now",
+    "source.start.time": "is not there yet; give file and pos, or write start: earliest or start: now",
+    "source.standbys": "failover to another source server is not there yet; leave it out",
+    "store.buffer_size": _MEMORY_STORE,
+    "store.buffer_unit_bytes": _MEMORY_STORE,
+    "store.batch_mode": _MEMORY_STORE,
+    "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
+    "out (cdc.store.standby.master.Master has it for programs of your own)",
+    "meta.flush": _BY_PERIOD,
+    "meta.period_s": _BY_PERIOD,
+    "apply.schema_changes": "there is no choice yet; leave it out: new tables and new nullable columns without a "
+    "default are applied, and any other change of a table's columns stops apply",
+    "apply.on_truncate": "there is no choice yet; leave it out: TRUNCATE of a captured table stops apply",
+    "apply.on_drop": "there is no choice yet; leave it out: DROP of a captured table stops apply",
+    "apply.on_unknown_effect": _NOT_YET,
+    "apply.catalog": _NOT_YET,
+    "apply.shared": _NOT_YET,
+}
+"""Keys that have no effect today, and why. They are refused, because a key that is accepted promises something."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,8 +154,10 @@ def _finding(
 ) -> str:
     shown = "" if isinstance(value, dict | list | tuple | BaseModel) else f" {_show(steps, value)}"
     if kind == "extra_forbidden":
-        if key in _LATER:
-            return f"{key}: this key is not there yet; remove it"
+        # What holds of a key of `apply` holds of the same key in an override of a table.
+        plain = f"apply.{steps[-1]}" if steps[:2] == ["tables", "overrides"] else key
+        if plain in _WITHOUT_EFFECT:
+            return f"{key}: {_WITHOUT_EFFECT[plain]}"
         known = _known_keys(steps[:-1], model)
         hint = f" (known here: {', '.join(known)})" if known else ""
         return f"{key}: unknown key (value{shown or ' …'}); remove it or correct its name{hint}"

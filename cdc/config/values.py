@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,11 +33,6 @@ def _not_empty(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError("must not be empty")
     return value
-
-
-def text_of_time(value: Any) -> Any:
-    """YAML reads an unquoted time as a time of its own."""
-    return value.isoformat() if isinstance(value, datetime | date) else value
 
 
 DurationS = Annotated[float, BeforeValidator(seconds), BeforeValidator(no_boolean), Field(gt=0)]

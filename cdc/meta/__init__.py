@@ -13,12 +13,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc.meta.base import Meta
+from cdc.meta.records import Gap, TableRecord
 from cdc.meta.state import Finished, Outstanding, SourceIdentity, State, Subscription
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
-__all__ = ["Finished", "Meta", "Outstanding", "SourceIdentity", "State", "Subscription", "open_meta"]
+__all__ = [
+    "Finished",
+    "Gap",
+    "Meta",
+    "Outstanding",
+    "SourceIdentity",
+    "State",
+    "Subscription",
+    "TableRecord",
+    "open_meta",
+]
 
 
 def open_meta(config: DestinationConfig) -> Meta:

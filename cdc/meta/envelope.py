@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from cdc.errors import DamagedError, VersionError
 
 FORMAT = "towpath-meta"
-VERSION = 1
+VERSION = 2
+"""2: a subscription has ``since_seq``, ``gaps`` and ``tables``. Version 1 is read; what it lacks is not known."""
 
 
 def wrap(body: Any, **further: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ under the key or the node ``towpath``.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,11 @@ from cdc.meta.state import Outstanding, State, Subscription
 from cdc.positions import make_file_name, split_seq
 
 OURS, FILTER, CURSOR, MARK = "towpath", "filter", "cursor", "mark"
-OWN = frozenset({OURS, FILTER, CURSOR, MARK})
+_BUCKETS = 16
+TABLES = tuple(f"tables-{number:02d}" for number in range(_BUCKETS))
+"""The records of tables, shared out by a checksum of the name: an ack rewrites few of these nodes, and none grows
+beyond what ZooKeeper takes."""
+OWN = frozenset({OURS, FILTER, CURSOR, MARK, *TABLES})
 """What a subscriber's node may hold of ours."""
 RESERVED = frozenset({OURS, "cluster", "running"})
 """Names below a destination that are no subscribers: ours, and those of Canal's servers."""
@@ -62,19 +67,40 @@ def render(state: State, address: Address | None, change: str) -> Nodes:
 
 
 def _subscription(known: Subscription, state: State, address: Address | None) -> Iterator[tuple[str, bytes]]:
-    body = known.model_dump(mode="json")
-    yield OURS, _json({"next_batch": body["next_batch"], "finished": body["finished"], "checksum": checksum(body)})
+    body = _body(known)
+    ours = {key: body[key] for key in _IN_OURS if key in body}
+    yield OURS, _json({**ours, "checksum": checksum(body)})
     if known.filter is not None:
         yield FILTER, known.filter.encode()
     if known.acked_seq:
         cursor = _log_position(known.acked_seq, state, address)
         yield CURSOR, _json({**cursor, OURS: {"acked_seq": known.acked_seq}})
+    for node, records in _buckets(known.tables).items():
+        yield node, _json(records)
     yield MARK, b""
     for entry in known.outstanding:
         end = _log_position(entry.last_seq, state, address)
         start = _log_position(entry.first_seq, state, address)
         document = {"@type": f"{_POSITION}PositionRange", "ack": end, "end": end, "start": start}
         yield f"{MARK}/{_mark_name(entry.batch)}", _json({**document, OURS: entry.model_dump(mode="json")})
+
+
+_IN_OURS = ("next_batch", "finished", "since_seq", "gaps")
+_SINCE_V2 = ("since_seq", "gaps", "tables")
+
+
+def _body(known: Subscription) -> dict[str, Any]:
+    """What the checksum is made of. Keys that version 1 did not have are left out where they say nothing, so that the
+    checksum of its nodes holds."""
+    body = known.model_dump(mode="json")
+    return {key: value for key, value in body.items() if key not in _SINCE_V2 or value not in (None, [], {})}
+
+
+def _buckets(tables: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for name, record in sorted(tables.items()):
+        found.setdefault(TABLES[zlib.crc32(name.encode()) % _BUCKETS], {})[name] = record
+    return found
 
 
 def _log_position(seq: int, state: State, address: Address | None) -> dict[str, Any]:
@@ -127,19 +153,25 @@ def _read_subscription(nodes: Mapping[str, bytes], state: State, place: Place) -
         table_filter = nodes[FILTER].decode() if FILTER in nodes else None
     except UnicodeDecodeError as error:
         raise DamagedError(f"is not UTF-8: {error}", place=place(FILTER), remedy=_REMEDY) from None
-    body = {
+    body: dict[str, Any] = {
         "filter": table_filter,
         "acked_seq": _read_cursor(nodes[CURSOR], state, place(CURSOR)) if CURSOR in nodes else 0,
         "next_batch": ours.get("next_batch"),
         "outstanding": [_read_mark(path, nodes[path], place(path)) for path in marks],
         "finished": ours.get("finished"),
+        "since_seq": ours.get("since_seq"),
+        "gaps": ours.get("gaps", []),
+        "tables": {},
     }
+    for node in TABLES:
+        if node in nodes:
+            body["tables"].update(read_object(nodes[node], place(node), _REMEDY))
     try:
         found = Subscription.model_validate_json(json.dumps(body))
     except ValidationError as error:
         raise invalid(error, OURS, place(OURS), _REMEDY) from None
-    said, is_now = ours.get("checksum"), checksum(found.model_dump(mode="json"))
-    if said != is_now or set(ours) != {"next_batch", "finished", "checksum"}:
+    said, is_now = ours.get("checksum"), checksum(_body(found))
+    if said != is_now or not {"next_batch", "finished", "checksum"} <= set(ours) <= {*_IN_OURS, "checksum"}:
         raise DamagedError(
             f"does not fit the nodes beside it: its checksum is {said!r}, theirs {is_now!r}; one was changed or lost",
             place=place(OURS),

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cdc.errors import BatchError, BatchOrderError, UsageError
+from cdc.meta.records import Gap, RecordText, TableRecord
 
 REMEMBERED = 16
 """So many finished batches are remembered with their token, that a repeated ack or rollback is answered as done."""
@@ -71,6 +72,26 @@ class Subscription(_Part):
     """Batch ids only grow, over rollbacks too."""
     outstanding: list[Outstanding] = []
     finished: list[Finished] = []
+    since_seq: int | None = Field(default=None, ge=0)
+    """Where the subscriber began, exclusive: it got every later transaction, but for its :attr:`gaps`. None in what
+    format version 1 wrote: not known."""
+    gaps: list[Gap] = []
+    """Gaps that were accepted, in the order in which that was said."""
+    tables: dict[str, RecordText] = {}
+    """The lake's tables as of the last ack, by ``db.table``; see :meth:`table`."""
+
+    def position(self) -> int:
+        """Everything up to here was acked, or came before the subscriber began."""
+        return max(self.acked_seq, self.since_seq or 0)
+
+    def table(self, name: str) -> TableRecord | None:
+        """The record of a table in the lake; None where no ack has written one."""
+        text = self.tables.get(name)
+        return None if text is None else TableRecord.of(text)
+
+    def has_accepted(self, after_seq: int, until_seq: int, table: str | None = None) -> bool:
+        """Whether an accepted gap says that these transactions of the table (None: of all tables) may be missing."""
+        return any(gap.covers(after_seq, until_seq, table) for gap in self.gaps)
 
     def start_seq(self) -> int:
         """Where the next batch begins, exclusive: the end of the latest outstanding one, else the cursor."""

@@ -1,7 +1,6 @@
-"""The replication connection: dump request, then raw bytes.
+"""The replication connection as a stream of raw bytes.
 
-mysql-replication makes the connection (checksum and heartbeat settings, MariaDB's capability, the dump request); its
-own reader of packets is not used, since it makes an object of each event.
+The packets are not taken apart here: an object for each event would be what makes reading slow.
 """
 
 from __future__ import annotations
@@ -9,15 +8,12 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-import pymysql
-from pymysqlreplication import BinLogStreamReader
-
 from cdc.config import SourceConfig
 from cdc.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavailableError
 from cdc.positions import BinlogPosition
-from cdc.source.connection import connect, explain, place_of
+from cdc.source.connection import explain, place_of
+from cdc.source.dump import MAX_POSITION, open_dump
 
-_MAX_DUMP_POS = 2**32 - 1
 _MISSED_HEARTBEATS = 3
 
 
@@ -34,30 +30,10 @@ class DumpStream:
         self._source = source
         self._poll_s = poll_s
         self._silent_s = 0.0
-        # The request has 32 bits for the offset: behind 4 GiB, begin at the file's start; what is there already is
-        # skipped.
-        pos = position.pos if position.pos <= _MAX_DUMP_POS else 4
+        # Behind 4 GiB the request cannot name the offset: begin at the file's start; what is there already is skipped.
+        pos = position.pos if position.pos <= MAX_POSITION else 4
         self.position = BinlogPosition(position.file, pos)
-        reader = BinLogStreamReader(
-            connection_settings={},
-            server_id=source.server_id,
-            blocking=True,
-            resume_stream=True,
-            log_file=position.file,
-            log_pos=pos,
-            slave_heartbeat=source.heartbeat_s,
-            report_slave=(label, "", "", source.port),
-            enable_logging=False,
-            pymysql_wrapper=lambda **_: connect(source, read_timeout=None, write_timeout=30),
-        )
-        try:
-            # The one private call of the library: all its public ways into the stream decode packets.
-            reader._BinLogStreamReader__connect_to_stream()
-        except CdcError:
-            raise
-        except (pymysql.err.Error, OSError) as error:
-            raise explain(error, place_of(source), source.user) from error
-        self._connection: pymysql.connections.Connection[Any] = reader._stream_connection
+        self._connection: Any = open_dump(source, self.position, label)
         self._socket: socket.socket = self._connection._sock
         self._socket.settimeout(poll_s)
         self.thread_id = int(self._connection.thread_id())

@@ -2,7 +2,7 @@
 
 ::
 
-    store.json                      format and version, the destination it belongs to
+    store.json                      format and version, the destination it belongs to, where and why the store begins
     lock                            held by the one writer
     segments/EEE-FFFFFFF-OOOOOOOOOOO.binlog         epoch, file number and offset at which the segment begins
     segments/EEE-FFFFFFF-OOOOOOOOOOO.binlog.index   an entry for each transaction
@@ -32,6 +32,9 @@ from cdc.positions import make_seq
 
 FORMAT = "towpath-store"
 VERSION = 1
+"""Of the small files beside it."""
+STORE_VERSION = 2
+"""Of ``store.json``, and so of the folder as a whole. 2: it says where the store begins."""
 INDEX_SUFFIX = ".index"
 
 _REMAKE = (
@@ -99,9 +102,10 @@ def read_json(path: Path) -> Any:
 def require_version(document: Any, path: Path) -> None:
     """Refuse a small file of a newer format version. Raises VersionError."""
     found = document.get("version") if isinstance(document, dict) else None
-    if isinstance(found, int) and found > VERSION:
+    known = STORE_VERSION if path.name == "store.json" else VERSION
+    if isinstance(found, int) and found > known:
         raise VersionError(
-            f"has format version {found}; this Towpath knows {VERSION}",
+            f"has format version {found}; this Towpath knows {known}",
             place=str(path),
             remedy="Use the Towpath that wrote it, or a newer one.",
         )
@@ -114,8 +118,10 @@ def create(store: Path, destination: str, permissions: Permissions = "private") 
     make_folder(schemas_folder(store))
     found = read_json(store / "store.json")
     if found is None:
-        document = {"format": FORMAT, "version": VERSION, "destination": destination}
-        replace_file(store / "store.json", json.dumps(document, indent=2).encode() + b"\n")
+        replace_file(
+            store / "store.json",
+            render({"format": FORMAT, "version": STORE_VERSION, "destination": destination, "begins": None}),
+        )
         return
     check(store, found)
     if found.get("destination") != destination:
@@ -126,6 +132,19 @@ def create(store: Path, destination: str, permissions: Permissions = "private") 
         )
 
 
+def render(document: dict[str, Any]) -> bytes:
+    """The content of ``store.json``."""
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def exists(store: Path) -> bool:
+    """Whether a store is there; a mount point without its disk has none. Raises StorageError."""
+    try:
+        return (store / "store.json").is_file()
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(store)) from None
+
+
 def check(store: Path, document: Any = None) -> None:
     """Refuse a store of another format or a newer version."""
     found = read_json(store / "store.json") if document is None else document
@@ -133,9 +152,10 @@ def check(store: Path, document: Any = None) -> None:
         return
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DamagedError("is not the description of a store", place=str(store / "store.json"), remedy=_REMAKE)
-    if not isinstance(found.get("version"), int) or found["version"] > VERSION:
+    if not isinstance(found.get("version"), int) or found["version"] > STORE_VERSION:
         raise VersionError(
-            f"the store has format version {found.get('version')}, and this Towpath knows versions up to {VERSION}",
+            f"the store has format version {found.get('version')}, and this Towpath knows versions up to "
+            f"{STORE_VERSION}",
             place=str(store / "store.json"),
             remedy="Use the Towpath that wrote it, or a newer one.",
         )

@@ -14,6 +14,7 @@ from cdc.log import get_logger
 from cdc.positions import make_file_name, split_seq
 from cdc.store import layout
 from cdc.store.base import Behind, Limits, Place, Selection, Totals
+from cdc.store.beginning import Beginning, read_beginning
 from cdc.store.clock import Until, complete_until_us
 from cdc.store.ddl_text import leaves_rows_alone
 from cdc.store.filters import TableFilter
@@ -38,6 +39,14 @@ class StoreReader:
         layout.check(self.path)
 
     # --- where it begins and ends
+
+    def exists(self) -> bool:
+        """Whether there is a store at all in this folder."""
+        return layout.exists(self.path)
+
+    def beginning(self) -> Beginning | None:
+        """Where the store begins, and why; None where capture has not begun to read yet."""
+        return read_beginning(self.path, self.base_name)
 
     def first_seq(self) -> int | None:
         """The oldest transaction that is there, None in an empty store."""

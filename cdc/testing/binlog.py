@@ -25,7 +25,8 @@ class BinlogBuilder:
         self.timestamp = timestamp
         self.events: list[bytes] = []
         self.pos = len(MAGIC)
-        self._gno = 0
+        self.gno = 0
+        """Number of the last GTID; may be set, to go on with another file."""
         self._table_ids: dict[tuple[str, str], int] = {}
         self.format_description()
 
@@ -57,19 +58,22 @@ class BinlogBuilder:
 
     def gtid(self) -> bytes:
         """The next GTID of the source ``01010101-…``, its commit time a microsecond after the one before."""
-        self._gno += 1
-        time_us = self.timestamp * 1_000_000 + self._gno
-        body = b"\0" + b"\1" * 16 + struct.pack("<QBQQ", self._gno, 2, 0, self._gno) + time_us.to_bytes(7, "little")
+        self.gno += 1
+        time_us = self.timestamp * 1_000_000 + self.gno
+        body = b"\0" + b"\1" * 16 + struct.pack("<QBQQ", self.gno, 2, 0, self.gno) + time_us.to_bytes(7, "little")
         return self.event(EventType.GTID, body)
 
     def query(self, sql: str, db: str = "shop") -> bytes:
         body = struct.pack("<IIBHH", 1, 0, len(db), 0, 0) + db.encode() + b"\0" + sql.encode()
         return self.event(EventType.QUERY, body)
 
-    def table_map(self, db: str, table: str) -> bytes:
+    def table_map(self, db: str, table: str, *, padding: int = 0) -> bytes:
+        """``padding``: the size of a further field of metadata, of a type that nobody knows."""
         table_id = self._table_ids.setdefault((db, table), 100 + len(self._table_ids))
         names = bytes([len(db)]) + db.encode() + b"\0" + bytes([len(table)]) + table.encode() + b"\0"
         metadata = b"\x01\x01\x00" + b"\x04\x03\x02id" + b"\x08\x01\x00"  # signed, named id, primary key
+        if padding:
+            metadata += b"\xf0\xfe" + padding.to_bytes(8, "little") + bytes(padding)
         body = table_id.to_bytes(6, "little") + b"\1\0" + names + b"\1\3\0\0" + metadata
         return self.event(EventType.TABLE_MAP, body)
 
@@ -81,7 +85,7 @@ class BinlogBuilder:
         return self.event(EventType.WRITE_ROWS, body)
 
     def xid(self) -> bytes:
-        return self.event(EventType.XID, struct.pack("<Q", self._gno))
+        return self.event(EventType.XID, struct.pack("<Q", self.gno))
 
     def transaction(self, db: str, table: str, values: list[int]) -> None:
         """GTID, BEGIN, one INSERT, commit."""

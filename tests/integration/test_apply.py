@@ -134,7 +134,8 @@ def test_the_ledger_and_the_position_commit_with_the_rows(loop: Loop) -> None:
         commits = [json.loads(c["userMetadata"]) for c in delta.history() if "userMetadata" in c]
         newest = commits[0]
         assert set(newest) == {
-            "destination", "batch", "epoch", "server_uuid", "first_seq", "last_seq", "gtid", "table", "mode"
+            "destination", "batch", "epoch", "server_uuid", "first_seq", "after_seq", "last_seq", "gtid", "table", "mode",
+                "store_begins", "generation",
         }  # fmt: skip
         assert (newest["destination"], newest["table"], newest["mode"]) == ("shop", f"{loop.db}.{table}", mode)
         assert delta.transaction_version(application_id("shop", newest["table"])) == newest["last_seq"]

@@ -203,8 +203,8 @@ def test_start_positions(server: Server, tmp_path: Path) -> None:
     number = int(file.split(".")[1])
     cases = [
         ("snapshot", ("snapshot is not there yet", "earliest")),
-        (f"{{gtid: '{gtid}'}}", ("gtid is not there yet", "earliest")),
-        ("{time: '2026-01-01T00:00:00Z'}", ("time is not there yet", "earliest")),
+        (f"{{gtid: '{gtid}'}}", ("start.gtid: is not there yet", "earliest")),
+        ("{time: '2026-01-01T00:00:00Z'}", ("start.time: is not there yet", "earliest")),
         (f"{{file: binlog.{number + 90:06d}, pos: 4}}", (f"binlog.{number + 90:06d}", file, "Write a position")),
         ("{file: other.000001, pos: 4}", ("other.000001", file, "Write a position")),
         (f"{{file: {file}, pos: 99999999}}", (f"{file}:99999999", "bytes", "Write a position")),

@@ -130,7 +130,7 @@ def test_no_other_start_than_now(
     mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], begun: DestinationConfig
 ) -> None:
     words = "the binlog of MySQL 5.6.24 names no columns: what they were called there is not known"
-    for start in ("earliest", "{file: binlog.000001, pos: 4}", "{time: '2026-01-01'}"):
+    for start in ("earliest", "{file: binlog.000001, pos: 4}"):
         other = configure(tmp_path / "other", mysql56, db, start=start)
         with pytest.raises(ConfigError, match=words):
             Capture(other).run(until_current=True)

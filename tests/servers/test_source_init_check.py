@@ -65,6 +65,7 @@ def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.
     assert "start: earliest" in out
     assert "cdc capture shop" in out
     config = load(file)
+    assert "#   earliest " in file.read_text()
     assert config.source.url == source.url
     assert config.source.password_env == "CDC_SOURCE_PASSWORD"
     assert config.source.start == "snapshot"
@@ -74,6 +75,16 @@ def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.
     assert "./lake" in file.read_text()
     assert PASSWORD not in file.read_text().replace("password", "")
     assert not list(here.glob("conf/*.password"))
+
+
+def test_only_the_possible_starts_are_offered(mysql56: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """MySQL 5.6 names no columns in its binlog: capture refuses every start but now, and the comments say so."""
+    assert init(mysql56) == 0
+    out, text = capsys.readouterr().out, next((here / "conf").glob("*.yaml")).read_text()
+    for offered in (out, text):
+        assert "what changes from now on" in offered
+        assert "earliest" not in offered
+        assert "{file:" not in offered
 
 
 def test_password_in_the_url(source: Server, here: Path) -> None:

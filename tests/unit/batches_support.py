@@ -16,6 +16,7 @@ from cdc.positions import make_file_name, split_seq
 from cdc.schemas import Schemas, TableSchema
 from cdc.store import layout
 from cdc.store.base import Limits, Place, Range, Selection
+from cdc.store.beginning import Beginning
 from cdc.store.filters import TableFilter
 from cdc.store.relaylog.index import make_header, seal
 from cdc.store.relaylog.segment import head
@@ -56,6 +57,16 @@ class NumberStore:
 
     def complete_until_us(self) -> int:
         return self.complete_us
+
+    begins: Beginning | None = None
+    is_there: bool = True
+
+    def exists(self) -> bool:
+        return self.is_there
+
+    def beginning(self) -> Beginning | None:
+        """Of a store that has it not on record: before the first transaction."""
+        return self.begins or Beginning(0, "binlog.000001", 4, None, 0, "not recorded")
 
     def removed_seq(self) -> int:
         return 0

@@ -24,6 +24,7 @@ from cdc.errors import DamagedError, StoreIncompleteError, VersionError
 from cdc.meta import open_meta
 from cdc.positions import BinlogPosition, make_seq
 from cdc.source.server import ClockProbe
+from cdc.store import layout
 from cdc.store.base import Limits
 from cdc.store.clock import (
     HEADER_SIZE,
@@ -527,6 +528,7 @@ def test_apply_up_to_a_time_that_is_not_complete_ends_with_1(
     config: DestinationConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--conf-dir", str(config.file.parent), "apply", "shop", "--until", "2023-11-14T23:13:20+01:00"]
+    layout.create(config.store.path, "shop")
     assert main([*arguments, "--wait", "0"]) == 1
     said = capsys.readouterr().err
     assert "committed before 2023-11-14T22:13:20Z may not all be here" in said

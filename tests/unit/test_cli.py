@@ -16,6 +16,7 @@ from cdc import __version__, cli
 from cdc.commands import common
 from cdc.errors import ConfigError, SourceUnavailableError, UsageError
 from cdc.log import configure, get_logger, hide_password
+from cdc.units import human_bytes, human_seconds
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -235,11 +236,13 @@ def test_json_takes_what_commands_have(capsys: pytest.CaptureFixture[str]) -> No
     ("seconds", "text"), [(0.25, "0.2 s"), (59, "59 s"), (61, "1 min 1 s"), (93784, "1 d 2 h"), (86400, "1 d")]
 )
 def test_human_seconds(seconds: float, text: str) -> None:
-    assert common.human_seconds(seconds) == text
+    assert human_seconds(seconds) == text
 
 
 def test_human_bytes() -> None:
-    assert [common.human_bytes(n) for n in (5, 2048, 268435456, 1 << 41)] == ["5 B", "2.0 KiB", "256.0 MiB", "2.0 TiB"]
+    sizes = (5, 1023, 2048, (1 << 20) - 1, 268435456, (1 << 30) - 1, 1 << 41, 1 << 52)
+    texts = ["5 B", "1023 B", "2.0 KiB", "1.0 MiB", "256.0 MiB", "1.0 GiB", "2.0 TiB", "4096.0 TiB"]
+    assert [human_bytes(size) for size in sizes] == texts
 
 
 def test_usage_errors_are_permanent() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -140,24 +139,6 @@ def test_policies_of_a_table_win_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "when"),
-    [
-        ("2026-11-21T10:00:00Z", datetime(2026, 11, 21, 10, tzinfo=UTC)),
-        ("2026-11-21 10:00:00", datetime(2026, 11, 21, 10, tzinfo=UTC)),
-        ("2026-11-21T12:00:00+02:00", datetime(2026, 11, 21, 10, tzinfo=UTC)),
-        (
-            datetime.fromisoformat("2026-11-21T10:00:00"),
-            datetime(2026, 11, 21, 10, tzinfo=UTC),
-        ),  # an unquoted time in YAML
-    ],
-)
-def test_start_time(time: object, when: datetime) -> None:
-    start = parse(document(source__start={"time": time}), FILE).source.start
-    assert isinstance(start, StartPosition)
-    assert start.when == when
-
-
-@pytest.mark.parametrize(
     ("db", "table", "included"),
     [
         ("shop", "orders", True),
@@ -193,8 +174,10 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             {"tables__overrides": {"shop.a": {"mod": "x"}}},
             "tables.overrides.shop.a.mod: unknown key (value 'x'); remove",
         ),
-        ({"source__start": {"fil": "x"}}, "source.start.fil: unknown key (value 'x'); remove it or correct its name"),
-        ({"apply__catalog": "c"}, "apply.catalog: this key is not there yet; remove it"),
+        (
+            {"source__start": {"file": "b.1", "po": 4}},
+            "source.start.po: unknown key (value 4); remove it or correct its name",
+        ),
         # missing
         ({"source": GONE}, "source: is missing; add it"),
         ({"apply__target": GONE}, "apply.target: is missing; add it"),
@@ -214,21 +197,22 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"source__server_id": True}, "source.server_id: True must be a number"),
         ({"source__server_id": "many"}, "source.server_id: 'many' must be a whole number"),
         ({"source__start": "later"}, "source.start: 'later' must be one of snapshot, earliest, now"),
-        ({"source__start": {}}, "source.start: needs exactly one of file (with pos), gtid and time"),
-        ({"source__start": {"file": "b.1", "gtid": "0-1-2"}}, "source.start: needs exactly one of file (with pos)"),
-        ({"source__start": {"file": "binlog"}}, "source.start: file 'binlog' is not the name of a binlog file like"),
-        ({"source__start": {"file": "b.1", "pos": 1}}, "source.start.pos: 1 must be at least 4"),
-        ({"source__start": {"gtid": "0-1-2", "pos": 9}}, "source.start: pos belongs to file, not to gtid; remove it"),
-        ({"source__start": {"gtid": "0-1-2"}}, "source: start.gtid '0-1-2' is not a GTID set of MySQL, which looks"),
+        ({"source__start": {}}, "source.start.file: is missing; add it"),
         (
-            {"source__start": {"time": "soon"}},
-            "source.start: time 'soon' is not a time; write it like 2026-11-21T10:00:00Z",
+            {"source__start": {"file": "b.1", "gtid": "0-1-2"}},
+            "source.start.gtid: is not there yet; give file and pos, or",
         ),
+        (
+            {"source__start": {"file": "b.1", "time": "2026-01-01"}},
+            "source.start.time: is not there yet; give file and",
+        ),
+        ({"source__start": {"file": "binlog"}}, "source.start.file: 'binlog' is not the name of a binlog file like"),
+        ({"source__start": {"file": "b.1", "pos": 1}}, "source.start.pos: 1 must be at least 4"),
         (
             {"source__password_env": "A", "source__password_file": "b"},
             "source: password_env and password_file contradict each other; keep one of them",
         ),
-        ({"source__standbys": ["mysql://u@h"]}, "source: standbys are not there yet; remove the key"),
+        ({"source__standbys": []}, "source.standbys: failover to another source server is not there yet; leave it out"),
         ({"source__heartbeat_s": "10 apples"}, "source.heartbeat_s: '10 apples' is not a duration; write it like 30s"),
         # tables
         ({"tables__include": "shop"}, "tables.include: 'shop' must be a list: [one, two]"),
@@ -309,9 +293,17 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         # store, meta
         (
             {"store__kind": "memory"},
-            "store.kind: 'memory': a memory store lives inside one process; capture and DAGs need",
+            "store.kind: 'memory': a memory store lives inside one process, and capture and apply are two; use file",
         ),
-        ({"store__kind": "disk"}, "store.kind: 'disk' must be one of file, memory"),
+        ({"store__kind": "disk"}, "store.kind: 'disk' must be one of file"),
+        (
+            {"store__buffer_size": 16384},
+            "store.buffer_size: belongs to a store in memory, which lives inside one process",
+        ),
+        (
+            {"store__standby": {"role": "sync_master", "listen": "h:1", "max_behind_bytes": 1}},
+            "store.standby.max_behind_bytes: has no effect, since capture never waits for a standby while it reads",
+        ),
         ({"store__flush": "always"}, "store.flush: 'always' must be one of sync, async"),
         (
             {"store__flush_interval_s": 1},
@@ -326,7 +318,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"store__retain": {"acked_for": "72x"}}, "store.retain.acked_for: '72x' is not a duration; write it like"),
         (
             {"meta__kind": "memory"},
-            "meta.kind: 'memory': a memory meta lives inside one process; capture and DAGs need kind: file",
+            "meta.kind: 'memory': a memory meta lives inside one process, and capture and apply are two; use file or",
         ),
         ({"meta__kind": "zookeeper"}, "meta: kind zookeeper needs hosts; add hosts: h1:2181,h2:2181"),
         ({"meta__hosts": "h1:2181"}, "meta: hosts belongs to kind: zookeeper; remove it, or change kind"),
@@ -340,10 +332,10 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "meta.root: 'otter' must be the path of a node, like /otter/canal",
         ),
         (
-            {"meta__flush": "period"},
-            "meta.flush: 'period': a meta stored by period lives in the memory of one process; capture, apply and DAGs",
+            {"meta__flush": "sync"},
+            "meta.flush: a meta that is written by period lives in the memory of one process, and",
         ),
-        ({"meta__period_s": 2}, "meta: period_s belongs to flush: period; remove it"),
+        ({"meta__period_s": 2}, "meta.period_s: a meta that is written by period lives in the memory of one process"),
         (
             {"meta__path": "./data/shop/store"},
             "store.path and meta.path are the same folder, /srv/towpath/data/shop/store",
@@ -358,6 +350,20 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"batch__lease_s": 0}, "batch.lease_s: 0 must be more than 0"),
         ({"apply__mode": "merge"}, "apply.mode: 'merge' must be one of upsert, soft_delete, append, scd2"),
         ({"apply__mode": "scd2"}, "apply.mode: 'scd2' is not there yet; use upsert or append"),
+        ({"apply__schema_changes": "evolve"}, "apply.schema_changes: there is no choice yet; leave it out: new tables"),
+        (
+            {"apply__on_truncate": "apply"},
+            "apply.on_truncate: there is no choice yet; leave it out: TRUNCATE of a capt",
+        ),
+        (
+            {"apply__on_drop": "fail"},
+            "apply.on_drop: there is no choice yet; leave it out: DROP of a captured table st",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"on_drop": "keep"}}},
+            "tables.overrides.shop.a.on_drop: there is no choice yet; leave it out: DROP of a captured table stops apply",
+        ),
+        ({"apply__catalog": "main"}, "apply.catalog: is not there yet; leave it out"),
         ({"apply__keys": "id"}, "apply.keys: 'id' must be a list: [one, two]"),
         ({"spark__master": "mars"}, "spark.master: 'mars' is no master of Spark; write local[*]"),
         ({"spark__remote": "http://x"}, "spark.remote: 'http://x' is no Spark Connect server; write sc://host:15002"),

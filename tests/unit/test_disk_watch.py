@@ -66,7 +66,14 @@ def test_nothing_is_written_at_stop_until_there_is_room_again() -> None:
     clock.now = 1.0
     with pytest.raises(StorageError) as caught:
         seen.check(1000)
-    for word in ("90.5% full", "90.0%", "stop_ratio", "Nothing is lost", "cdc maintain", "store"):
+    for word in (
+        "90.5% full (883.8 KiB of 976.6 KiB)",
+        "90.0%",
+        "stop_ratio",
+        "Nothing is lost",
+        "cdc maintain",
+        "store",
+    ):
         assert word in str(caught.value)
     disk.used = 880_000  # the clock stands still: at STOP every call looks anew
     seen.check(1000)

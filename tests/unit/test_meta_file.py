@@ -22,7 +22,7 @@ from cdc.errors import (
     UsageError,
     VersionError,
 )
-from cdc.meta import Outstanding, SourceIdentity
+from cdc.meta import Outstanding, SourceIdentity, TableRecord
 from cdc.meta.file import FileMeta, checksum, parse, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -186,10 +186,19 @@ def test_impossible_versions_are_damage(meta: FileMeta, version: object) -> None
 
 
 def test_a_newer_version_is_refused(meta: FileMeta) -> None:
-    document = json.loads(meta.file.read_bytes()) | {"version": 2, "checksum": "of another kind"}
+    document = json.loads(meta.file.read_bytes()) | {"version": 3, "checksum": "of another kind"}
     meta.file.write_text(json.dumps(document))
-    with pytest.raises(VersionError, match="format version 2; this Towpath knows 1"):
+    with pytest.raises(VersionError, match="format version 3; this Towpath knows 2"):
         meta.update_cursor("apply", 3)
+
+
+def test_version_2_is_read_for_ever(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v2.json", tmp_path / "meta.json")
+    meta = FileMeta(tmp_path, "shop")
+    known = meta.read().subscriptions["apply"]
+    assert (known.since_seq, len(known.gaps), known.gaps[1].table) == (171798691844, 2, "shop.orders")
+    assert known.table("shop.orders") == TableRecord(0, 17, 206158431791, "4ebdf555-4bdd-4ff7-b4aa-f7d0204d24b3")
+    assert render(meta.read()) == (GOLDEN / "meta-v2.json").read_bytes()
 
 
 def test_version_1_is_read_for_ever(tmp_path: Path) -> None:

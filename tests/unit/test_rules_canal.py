@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -171,14 +170,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """The server's end of a dump connection."""
     ours, theirs = socket.socketpair()
 
-    class Reader:
-        def __init__(self, **settings: Any) -> None:
-            self._stream_connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7)
-
-        def _BinLogStreamReader__connect_to_stream(self) -> None:  # noqa: N802
-            pass
-
-    monkeypatch.setattr(stream, "BinLogStreamReader", Reader)
+    connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7)
+    monkeypatch.setattr(stream, "open_dump", lambda *_: connection)
     with ours, theirs:
         yield theirs
 

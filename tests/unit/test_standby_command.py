@@ -51,7 +51,7 @@ def test_the_section(tmp_path: Path) -> None:
         tmp_path,
         "{role: standby, master: 'db.example:4100', listen: '10.0.0.8:4100', timeout_s: 2s, secret_file: s.key}",
     ).store.standby
-    assert (found.role, found.timeout_s, found.max_behind_bytes) == ("standby", 2.0, 268435456)
+    assert (found.role, found.timeout_s) == ("standby", 2.0)
     assert found.secret_file == tmp_path / "conf" / "s.key"
 
 
@@ -63,7 +63,6 @@ def test_the_section(tmp_path: Path) -> None:
         ("{role: sync_master}", "sync", "needs listen; add listen: host:port"),
         ("{role: async_master, listen: '4100'}", "sync", "no address; write host:port"),
         ("{role: sync_master, listen: 'h:1', secret_env: A, secret_file: b}", "sync", "contradict"),
-        ("{role: sync_master, listen: 'h:1', max_behind_bytes: 0}", "sync", "max_behind_bytes"),
         ("{role: sync_master, listen: 'h:1'}", "async", "use flush: sync, or async_master"),
     ],
 )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from cdc.durable import explain
 from cdc.errors import ConfigError, StorageError
 from cdc.log import get_logger
+from cdc.units import human_bytes
 
 log = get_logger(__name__)
 
@@ -136,7 +137,8 @@ class DiskWatch:
         """What is said when nothing more is written."""
         usage = self.usage
         return StorageError(
-            f"the disk is {usage.ratio:.1%} full ({_gib(usage.total - usage.free)} of {_gib(usage.total)}), and the"
+            f"the disk is {usage.ratio:.1%} full ({human_bytes(usage.total - usage.free)} of"
+            f" {human_bytes(usage.total)}), and the"
             f" store writes only below {self.ratios.stop:.1%} (store.disk.stop_ratio)",
             place=str(self.path),
             remedy="Nothing is lost: the source keeps what is not stored yet. Make room on this disk; `cdc maintain` "
@@ -153,7 +155,3 @@ class DiskWatch:
             "path": str(self.path),
             **{f"{name}_ratio": limit for name, limit in limits.items()},
         }
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,61 @@
+"""``cdc batch accept-gap``: go on although transactions are missing, and keep that on record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.commands.batch import Subscriber
+from cdc.commands.common import Destination, Json, load, out, print_json
+
+if TYPE_CHECKING:
+    from cdc.meta import Gap
+
+
+def register(batch: typer.Typer) -> None:
+    batch.command("accept-gap")(accept_gap)
+
+
+def accept_gap(
+    ctx: typer.Context,
+    dest: Destination = None,
+    subscriber: Subscriber = "apply",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="DB.TABLE",
+            help="Accept a Delta table as it is now, or that it is gone and is made anew; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Accept that tables lack changes: those before the store's beginning, or, with --table, those that a Delta table
+    has lost. The gap is recorded, shown by `cdc status` and carried by every later batch."""
+    from cdc.batches.gaps import accept_beginning, accept_tables
+    from cdc.batches.service import BatchService
+    from cdc.commands.gap_tables import look
+
+    config = load(ctx, dest)
+    service = BatchService(config)
+    if table:
+        gaps = accept_tables(service.meta, subscriber, {name: look(config, name) for name in dict.fromkeys(table)})
+    else:
+        gaps = accept_beginning(service, subscriber)
+    if as_json:
+        print_json({"subscriber": subscriber, "gaps": [plain_gap(gap) for gap in gaps]})
+        return
+    for gap in gaps:
+        whose = "all tables" if gap.table is None else gap.table
+        out().print(
+            f"Accepted for {whose}: the changes behind {gap.after_seq} up to {gap.until_seq} may be missing.",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def plain_gap(gap: Gap) -> dict[str, Any]:
+    """An accepted gap as scripts find it."""
+    return gap.model_dump(mode="json")

@@ -1,0 +1,135 @@
+"""What can go wrong in a dump. A fault turns the packets that an honest server would send into what this one sends.
+
+``at`` counts bytes of the dump's stream, packet headers included; ``event`` counts its events, from 0.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cdc.testing.binlog import packets_of
+
+if TYPE_CHECKING:
+    from cdc.testing.source.history import History
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Send nothing for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Hangup:
+    """Close the connection."""
+
+
+Action = bytes | Pause | Hangup
+
+
+class Fault(Protocol):
+    """One thing that goes wrong."""
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        """What the server does instead of sending ``packets``. The connection stays open, with heartbeats, unless a
+        :class:`Hangup` ends it."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The connection ends after ``at`` bytes."""
+
+    at: int
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        yield b"".join(packets)[: self.at]
+        yield Hangup()
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Nothing comes for a while after ``at`` bytes, then the rest."""
+
+    at: int
+    seconds: float
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        stream = b"".join(packets)
+        yield stream[: self.at]
+        yield Pause(self.seconds)
+        yield stream[self.at :]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One bit of the byte at ``at`` is wrong."""
+
+    at: int
+    bit: int = 0
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        stream = bytearray(b"".join(packets))
+        if self.at < len(stream):
+            stream[self.at] ^= 1 << self.bit
+        yield bytes(stream)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """An event is sent twice."""
+
+    event: int
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        yield b"".join([*packets[: self.event + 1], *packets[self.event :]])
+
+
+@dataclass(frozen=True)
+class ErrorPacket:
+    """The server ends the dump with an error before event number ``event``."""
+
+    event: int
+    code: int = 1236
+    text: str = "error reading log entry"
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        yield b"".join(packets[: self.event])
+        yield error_packet(self.code, self.text, self.event + 1)
+        yield Hangup()
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """After ``at`` bytes come bytes that mean nothing, then the connection ends."""
+
+    at: int
+    size: int = 64
+    seed: int = 0
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        yield b"".join(packets)[: self.at] + random.Random(self.seed + self.at).randbytes(self.size)
+        yield Hangup()
+
+
+@dataclass(frozen=True)
+class Jump:
+    """After event number ``event`` the stream goes on with another history, from the place where this one stood in the
+    list of events."""
+
+    event: int
+    other: History
+
+    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        first = self.other.files[0].name
+        others = [packets_of(event, number + 1) for number, event in enumerate(self.other.dump(first, 4))]
+        yield b"".join([*packets[: self.event], *others[self.event :]])
+
+
+def error_packet(code: int, text: str, number: int) -> bytes:
+    """An ERR packet."""
+    payload = b"\xff" + code.to_bytes(2, "little") + b"#HY000" + text.encode()
+    return len(payload).to_bytes(3, "little") + bytes([number & 0xFF]) + payload

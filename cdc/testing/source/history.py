@@ -1,0 +1,258 @@
+"""A source's binlog files, made by hand, and the transactions that a store must have of them."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cdc.binlog.constants import EventType
+from cdc.binlog.events import with_checksum
+from cdc.errors import UsageError
+from cdc.positions import BinlogPosition, make_seq
+from cdc.testing.binlog import BinlogBuilder
+
+_HEADER = struct.Struct("<IBIIIH")
+_ARTIFICIAL = 0x20
+Statement: TypeAlias = Sequence[tuple[str, Sequence[int]]]
+UUID = "01010101-0101-0101-0101-010101010101"
+"""The server's UUID in the GTIDs of :class:`~cdc.testing.binlog.BinlogBuilder`."""
+EXCLUDED = "noise"
+"""Tables of this name are not captured; all others are."""
+
+
+@dataclass(frozen=True)
+class HistoryTransaction:
+    """One transaction: where it lies, and its events with the table that a table map or row event belongs to."""
+
+    file: str
+    start: int
+    end: int
+    gno: int
+    events: tuple[tuple[bytes, str | None], ...]
+    ddl: bool = False
+
+    @property
+    def seq(self) -> int:
+        return make_seq(0, int(self.file.rpartition(".")[2]), self.end)
+
+    @property
+    def kept(self) -> bytes:
+        """The bytes that a store holds of it; none where nothing in it is captured."""
+        if not self.ddl and not any(table not in (None, EXCLUDED) for _, table in self.events):
+            return b""
+        out: list[bytes] = []
+        last_row = -1
+        for event, table in self.events:
+            is_rows = event[4] == EventType.WRITE_ROWS
+            if table == EXCLUDED:
+                if is_rows and event[25] & 1 and last_row >= 0:
+                    # The statement's end moves to the last row event that is kept of it.
+                    row = bytearray(out[last_row][:-4])
+                    row[25] |= 1
+                    out[last_row] = with_checksum(bytes(row) + bytes(4))
+                    last_row = -1
+                continue
+            if is_rows:
+                last_row = -1 if event[25] & 1 else len(out)
+            out.append(event)
+        return b"".join(out)
+
+
+@dataclass
+class HistoryFile:
+    """One binlog file: its events, each with the position at which it begins (not cut to 32 bits)."""
+
+    name: str
+    events: list[tuple[int, bytes]] = field(default_factory=list)
+    size: int = 4
+
+
+class History:
+    """Grows by :meth:`transaction`, :meth:`ddl` and :meth:`rotate`. All changes are in the database ``shop``."""
+
+    def __init__(self, *, base: str = "binlog", server_id: int = 1, first_file: int = 1, value: int = 0) -> None:
+        """``value`` is added to every row, so that two histories of the same shape differ."""
+        self.base = base
+        self.server_id = server_id
+        self.value = value
+        self.files: list[HistoryFile] = []
+        self.transactions: list[HistoryTransaction] = []
+        self._gno = 0
+        self._begin_file(first_file)
+
+    # --- growing -----------------------------------------------------------------------------------------------------
+
+    def transaction(self, *statements: Statement) -> None:
+        """GTID, BEGIN, the statements, XID. A statement changes one or more tables: pairs of a table and the values of
+        its rows, which become one row event each."""
+        log, start = self._log, self._pos
+        log.gno = self._gno
+        log.gtid()
+        log.query("BEGIN")
+        tables: list[str | None] = [None, None]
+        for statement in statements:
+            for table, _ in statement:
+                log.table_map("shop", table)
+                tables.append(table)
+            for number, (table, values) in enumerate(statement):
+                log.rows("shop", table, [v + self.value for v in values], end=number == len(statement) - 1)
+                tables.append(table)
+        log.xid()
+        tables.append(None)
+        self._gno = log.gno
+        self._take(start, tables, ddl=False)
+
+    def ddl(self, sql: str = "CREATE TABLE extra (id INT PRIMARY KEY)") -> None:
+        """GTID and a statement that stands for itself."""
+        log, start = self._log, self._pos
+        log.gno = self._gno
+        log.ddl(sql)
+        self._gno = log.gno
+        self._take(start, [None, None], ddl=True)
+
+    def large_table_map(self, table: str, size: int) -> None:
+        """A transaction of one row whose table map has ``size`` bytes of metadata that nobody knows."""
+        log, start = self._log, self._pos
+        log.gno = self._gno
+        log.gtid()
+        log.query("BEGIN")
+        log.table_map("shop", table, padding=size)
+        log.rows("shop", table, [self.value])
+        log.xid()
+        self._gno = log.gno
+        self._take(start, [None, None, table, table, None], ddl=False)
+
+    def rotate(self) -> None:
+        """End the file with a ROTATE event, and begin the next."""
+        name = f"{self.base}.{int(self.files[-1].name.rpartition('.')[2]) + 1:06}"
+        self._log.event(EventType.ROTATE, struct.pack("<Q", 4) + name.encode())
+        self._collect()
+        self._begin_file(int(name.rpartition(".")[2]))
+
+    def jump(self, size: int) -> None:
+        """Leave ``size`` bytes of the file out, as if events stood there that nobody needs to see: what follows lies
+        so much later. Less than 4 GiB between two transactions, as on a server."""
+        self._pos += size
+        self._log.pos = self._pos
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> BinlogPosition:
+        """Where the next event will be written."""
+        return BinlogPosition(self.files[-1].name, self.files[-1].size)
+
+    @property
+    def gtids(self) -> str:
+        """The set of executed GTIDs."""
+        return f"{UUID}:1-{self._gno}" if self._gno else ""
+
+    def file(self, name: str) -> HistoryFile | None:
+        return next((file for file in self.files if file.name == name), None)
+
+    def dump(self, name: str, pos: int) -> list[bytes]:
+        """The events that a server sends from a position on, to the history's end. Raises UsageError where no event
+        begins there."""
+        file = self.file(name)
+        if file is None:
+            raise UsageError("Could not find first log file name in binary log index file")
+        if pos > file.size:
+            raise UsageError("Client requested source to start replication from position > file size")
+        borders = {4, file.size, *(start for start, _ in file.events)}
+        if pos not in borders:
+            raise UsageError("log event entry exceeded max_allowed_packet; Increase max_allowed_packet on source")
+        found: list[bytes] = []
+        for number in range(self.files.index(file), len(self.files)):
+            file = self.files[number]
+            found.append(self._artificial_rotate(file.name, pos))
+            description = file.events[0][1]
+            found.append(description if pos == 4 else _without_position(description))
+            found += [event for start, event in file.events[1:] if start >= pos]
+            pos = 4
+        return found
+
+    def heartbeat(self) -> bytes:
+        """What a server sends when nothing else happens."""
+        name = self.files[-1].name.encode()
+        head = _HEADER.pack(
+            0, EventType.HEARTBEAT, self.server_id, 19 + len(name) + 4, self.files[-1].size & 0xFFFFFFFF, _ARTIFICIAL
+        )
+        return with_checksum(head + name + bytes(4))
+
+    def expected(self) -> dict[int, bytes]:
+        """What a store must hold of it, by seq, in order."""
+        return {t.seq: t.kept for t in self.transactions if t.kept}
+
+    # --- inside
+
+    def _begin_file(self, number: int) -> None:
+        name = f"{self.base}.{number:06}"
+        self._log = BinlogBuilder(server_id=self.server_id)
+        self.files.append(HistoryFile(name))
+        self._taken = 0
+        self._pos = 4
+        self._collect()
+
+    def _collect(self) -> list[bytes]:
+        new = self._log.events[self._taken :]
+        self._taken = len(self._log.events)
+        file = self.files[-1]
+        for event in new:
+            file.events.append((self._pos, event))
+            self._pos += len(event)
+        file.size = self._pos
+        return new
+
+    def _take(self, start: int, tables: list[str | None], *, ddl: bool) -> None:
+        events = self._collect()
+        pairs = tuple(zip(events, tables, strict=True))
+        self.transactions.append(HistoryTransaction(self.files[-1].name, start, self._pos, self._gno, pairs, ddl))
+
+    def _artificial_rotate(self, name: str, pos: int) -> bytes:
+        body = struct.pack("<Q", pos) + name.encode()
+        head = _HEADER.pack(0, EventType.ROTATE, self.server_id, 19 + len(body) + 4, 0, _ARTIFICIAL)
+        return head + body + zlib.crc32(head + body).to_bytes(4, "little")
+
+
+def _without_position(description: bytes) -> bytes:
+    """A format description as a server sends it when the dump begins behind it."""
+    return with_checksum(description[:13] + bytes(4) + description[17:])
+
+
+def sample_history(*, value: int = 0) -> History:
+    """A few transactions with all that framing tells apart: several row events, an excluded table, a statement whose
+    last row event is excluded, a DDL, a rotation. Small enough for a fault at every byte."""
+    history = History(value=value)
+    history.transaction([("orders", [1, 2])])
+    history.transaction([(EXCLUDED, [1])])
+    history.transaction([("orders", [3]), (EXCLUDED, [2])], [("lines", [4, 5, 6])])
+    history.ddl()
+    history.rotate()
+    history.transaction([("lines", range(12))])
+    history.transaction([("orders", [7])])
+    return history
+
+
+def random_history(seed: int, *, transactions: int = 60) -> History:
+    """A history drawn from a seed: transactions of all sizes, excluded tables, DDL, rotations."""
+    rng = random.Random(seed)
+    history = History()
+    for _ in range(transactions):
+        what = rng.random()
+        if what < 0.05:
+            history.rotate()
+        elif what < 0.1:
+            history.ddl(f"CREATE TABLE t{rng.randrange(100)} (id INT PRIMARY KEY)")
+        elif what < 0.25:
+            history.transaction([(EXCLUDED, range(rng.randint(1, 50)))])
+        else:
+            statements: list[Statement] = []
+            for _ in range(rng.choice((1, 1, 2, 5, 20))):
+                tables = rng.sample(["orders", "lines", EXCLUDED], rng.choice((1, 1, 2, 3)))
+                statements.append([(table, range(rng.choice((1, 3, 100)))) for table in tables])
+            history.transaction(*statements)
+    return history

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc import files
+from cdc.config import DestinationConfig, load
+from cdc.testing.faults import UnflushedFiles
+from cdc.testing.source import FakeSource
+from tests.source.support import Configure
+
+
+@pytest.fixture(autouse=True)
+def _unflushed() -> Iterator[None]:
+    with files.use(UnflushedFiles()):
+        yield
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    """A destination of a fake source's tables, all but ``noise``; further lines of the section ``source`` by name."""
+
+    def make(source: FakeSource, folder: Path = tmp_path, **keys: object) -> DestinationConfig:
+        (folder / "conf").mkdir(parents=True, exist_ok=True)
+        file = folder / "conf" / "shop.yaml"
+        given = {"server_id": 77, "start": "earliest", "heartbeat_s": 0.2, **keys}
+        lines = ", ".join(f"{key}: {value}" for key, value in given.items())
+        file.write_text(
+            f"source: {{url: '{source.url}', {lines}}}\n"
+            "tables: {include: ['shop\\..*'], exclude: ['shop\\.noise']}\n"
+            f"store: {{path: {folder}/store}}\nmeta: {{path: {folder}/meta}}\napply: {{target: {folder}/lake}}\n"
+        )
+        return load(file)
+
+    return make

@@ -1,0 +1,55 @@
+"""A plugin of mypy that notes which attributes of which classes are read, and where.
+
+mypy knows the type of every expression, so an attribute of the same name on another class is not mistaken for a key.
+``TOWPATH_READS`` names the file for the notes, ``TOWPATH_READS_OF`` the package of the classes that count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mypy.nodes import Context, MemberExpr
+from mypy.plugin import AttributeContext, MethodContext, Plugin
+from mypy.types import Type
+
+OF = os.environ["TOWPATH_READS_OF"] + "."
+NOTES = Path(os.environ["TOWPATH_READS"])
+
+
+class Reads(Plugin):
+    """Writes a line for each read: class and attribute, file, line, and the expression's own last name."""
+
+    def get_attribute_hook(self, fullname: str) -> Callable[[AttributeContext], Type] | None:
+        if not fullname.startswith(OF):
+            return None
+
+        def note(found: AttributeContext) -> Type:
+            if not found.is_lvalue:
+                _note(fullname, found.api.path, found.context)
+            return found.default_attr_type
+
+        return note
+
+    def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
+        if not fullname.startswith(OF):
+            return None
+
+        def note(found: MethodContext) -> Type:
+            _note(fullname, found.api.path, found.context)
+            return found.default_return_type
+
+        return note
+
+
+def _note(fullname: str, path: str, context: Context) -> None:
+    owner = context.expr if isinstance(context, MemberExpr) else None
+    through = owner.name if isinstance(owner, MemberExpr) else "-"
+    with NOTES.open("a", encoding="utf-8") as notes:
+        notes.write(f"{fullname}\t{path}\t{context.line}\t{through}\n")
+
+
+def plugin(version: str) -> type[Plugin]:
+    """mypy's entry point."""
+    return Reads
