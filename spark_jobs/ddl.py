@@ -29,7 +29,7 @@ _HEADER_SIZE = 19
 _DROPPED = re.compile(r"DROP (?:COLUMN )?(?:IF EXISTS )?(`.+`|\S+)(?: RESTRICT| CASCADE)?", re.IGNORECASE)
 _MAKES_KEY = re.compile(r"\b(PRIMARY|KEY|SERIAL|AUTO_INCREMENT)\b|…", re.IGNORECASE)
 """An added column that becomes the key, or a clause too long to tell."""
-_CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
+_CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 
 
 def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]:

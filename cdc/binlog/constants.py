@@ -96,25 +96,31 @@ SKIPPED = {
 }
 """Types that are left out on purpose, and why nothing is lost by it."""
 
+PASSED_OVER = {
+    EventType.TRANSACTION_PAYLOAD: (
+        "a compressed transaction: it is unpacked, and left out if it changes no captured table; else capture stops"
+    ),
+    EventType.XA_PREPARE: (
+        "ends an XA transaction: one that was committed in one phase is kept as any other; a prepared one is left out "
+        "if it changes no captured table; else capture stops"
+    ),
+    EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1: "left out for tables that are not captured; else capture stops",
+    EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1: "left out for tables that are not captured; else capture stops",
+    EventType.MARIADB_DELETE_ROWS_COMPRESSED_V1: "left out for tables that are not captured; else capture stops",
+    EventType.MARIADB_WRITE_ROWS_COMPRESSED: "left out for tables that are not captured; else capture stops",
+    EventType.MARIADB_UPDATE_ROWS_COMPRESSED: "left out for tables that are not captured; else capture stops",
+    EventType.MARIADB_DELETE_ROWS_COMPRESSED: "left out for tables that are not captured; else capture stops",
+}
+"""Types that are not captured yet, and stop capture only where they change captured tables."""
+
 REFUSED = {
     EventType.START_V3: "comes from a server older than MySQL 5.0",
     EventType.PRE_GA_WRITE_ROWS: "comes from a server older than MySQL 5.1.18",
     EventType.PRE_GA_UPDATE_ROWS: "comes from a server older than MySQL 5.1.18",
     EventType.PRE_GA_DELETE_ROWS: "comes from a server older than MySQL 5.1.18",
     EventType.INCIDENT: "the server says that it lost events here; the tables have to be loaded anew",
-    EventType.XA_PREPARE: "XA transactions are not there yet; end them on the source, and start behind them",
-    EventType.TRANSACTION_PAYLOAD: (
-        "compressed transactions are not there yet; set binlog_transaction_compression=OFF for every session"
-    ),
-    EventType.MARIADB_QUERY_COMPRESSED: "compressed events are not there yet; set log_bin_compress=OFF",
-    EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1: "compressed events are not there yet; set log_bin_compress=OFF",
-    EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1: "compressed events are not there yet; set log_bin_compress=OFF",
-    EventType.MARIADB_DELETE_ROWS_COMPRESSED_V1: "compressed events are not there yet; set log_bin_compress=OFF",
-    EventType.MARIADB_WRITE_ROWS_COMPRESSED: "compressed events are not there yet; set log_bin_compress=OFF",
-    EventType.MARIADB_UPDATE_ROWS_COMPRESSED: "compressed events are not there yet; set log_bin_compress=OFF",
-    EventType.MARIADB_DELETE_ROWS_COMPRESSED: "compressed events are not there yet; set log_bin_compress=OFF",
 }
-"""Types that stop capture, and what to do."""
+"""Types that always stop capture, and why."""
 
 MARIADB_GTID_STANDALONE = 1
 MARIADB_GTID_PREPARED_XA = 64

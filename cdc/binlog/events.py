@@ -15,6 +15,7 @@ from cdc.errors import DamagedError, UnsupportedEventError
 
 _HEADER = struct.Struct("<IBIIIH")
 _QUERY = struct.Struct("<IIBHH")
+_LONGEST_TEXT = 1 << 20  # of a compressed statement so much is unpacked: it is judged by its beginning
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def parse_format_description(event: bytes | memoryview) -> FormatDescription:
 
 
 def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
-    """A QUERY or EXECUTE_LOAD_QUERY event. Raises DamagedError where lengths contradict each other."""
+    """A QUERY or EXECUTE_LOAD_QUERY event, or MariaDB's compressed QUERY. Raises DamagedError where lengths contradict
+    each other, or the text cannot be unpacked. Of a very long compressed text only the beginning is unpacked."""
     event = bytes(event)
     header = parse_header(event)
     end = len(event) - (CHECKSUM_SIZE if has_checksum else 0)
@@ -104,16 +106,37 @@ def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
     sql_at = db_at + db_length + 1
     if sql_at > end:
         raise DamagedError("the lengths in a QUERY event exceed it", place=f"end_log_pos {header.end_log_pos}")
+    text = event[sql_at:end]
+    if header.type == EventType.MARIADB_QUERY_COMPRESSED:
+        text = _unpacked(text, header.end_log_pos)
     return QueryEvent(
         db=event[db_at : db_at + db_length].decode("utf-8", "replace"),
         # The server has converted nothing: it is in the session's charset. Names we match are ASCII in nearly
         # all of them; what is not UTF-8 must not stop the parser.
-        sql=event[sql_at:end].rstrip(b"\0").decode("utf-8", "replace"),
+        sql=text.rstrip(b"\0").decode("utf-8", "replace"),
         timestamp=header.timestamp,
         thread_id=thread_id,
         error_code=error_code,
         sql_mode=_sql_mode(event[start:db_at]),
     )
+
+
+def _unpacked(packed: bytes, end_log_pos: int) -> bytes:
+    """The text of MariaDB's compressed QUERY event: a byte ``0x80 | size of the length``, the text's length
+    (big-endian), and a zlib stream."""
+    place = f"end_log_pos {end_log_pos}"
+    size = packed[0] & 7 if packed else 0
+    if not packed or packed[0] & 0xF8 != 0x80 or not 1 <= size <= 4 or len(packed) < 1 + size:
+        raise DamagedError("a compressed QUERY event has no known method or no length", place=place)
+    length = int.from_bytes(packed[1 : 1 + size], "big")
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(packed[1 + size :], min(length, _LONGEST_TEXT) + 1)
+    except zlib.error as error:
+        raise DamagedError(f"a compressed QUERY event cannot be unpacked: {error}", place=place) from None
+    if len(text) > length or (unpacking.eof and len(text) != length):
+        raise DamagedError(f"a compressed QUERY event says {length} bytes and unpacks to {len(text)}", place=place)
+    return text
 
 
 def _sql_mode(status: bytes) -> int:

@@ -153,6 +153,8 @@ def rows_to_entries(rows: Numbers, *, store_time_us: int | None = None) -> Entri
     ):
         entries[name] = rows[:, column]
     sources = np.ascontiguousarray(rows[:, k.R_GTID_A : k.R_GTID_B + 1])
+    tags = np.ascontiguousarray(rows[:, k.R_GTID_TAG : k.R_GTID_TAG + 4])
+    entries["gtid_tag"] = tags.view("S32").reshape(-1)
     entries["gtid_source"] = sources.view("V16").reshape(-1)
     entries["store_time_us"] = rows[:, k.R_TIME] if store_time_us is None else store_time_us
     return entries

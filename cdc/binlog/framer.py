@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog import events
+from cdc.binlog import events, refusals
 from cdc.binlog import kernels as k
 from cdc.binlog.constants import HEADER_SIZE, REFUSED, SKIPPED, EventType, type_name
+from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.errors import (
     CorruptStreamError,
     DamagedError,
@@ -24,6 +26,10 @@ from cdc.errors import (
     UnsupportedEventError,
 )
 
+if TYPE_CHECKING:
+    from cdc.binlog.payload import PayloadContents
+
+T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
@@ -49,7 +55,8 @@ class Hooks(Protocol):
         """The number of a captured table; None for one that is not captured."""
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
-        """Judge a QUERY event other than BEGIN and COMMIT."""
+        """Judge a QUERY event other than BEGIN and COMMIT, XA START and XA END. An UnsupportedEventError from here
+        is raised at the end of the transaction, where its position is known."""
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         """A file begins (or the dump thread says how the events after it are to be read)."""
@@ -73,11 +80,18 @@ def _event_kinds() -> Numbers:
     kinds[list(REFUSED)] = k.T_REFUSE
     kinds[[23, 24, 25, 30, 31, 32, 39]] = k.T_ROWS
     kinds[EventType.TABLE_MAP] = k.T_TABLE_MAP
+    kinds[range(EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1, EventType.MARIADB_DELETE_ROWS_COMPRESSED + 1)] = (
+        k.T_COMPRESSED_ROWS
+    )
     kinds[[EventType.QUERY, EventType.EXECUTE_LOAD_QUERY]] = k.T_QUERY
+    kinds[EventType.MARIADB_QUERY_COMPRESSED] = k.T_COMPRESSED_QUERY
+    kinds[EventType.XA_PREPARE] = k.T_XA_PREPARE
+    kinds[EventType.TRANSACTION_PAYLOAD] = k.T_PAYLOAD
     kinds[EventType.XID] = k.T_XID
     kinds[[EventType.GTID, EventType.ANONYMOUS_GTID]] = k.T_GTID
     kinds[EventType.MARIADB_GTID] = k.T_MARIADB_GTID
-    kinds[[EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.GTID_TAGGED]] = k.T_PYTHON
+    kinds[EventType.GTID_TAGGED] = k.T_GTID_TAGGED
+    kinds[[EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.INCIDENT]] = k.T_PYTHON
     return kinds
 
 
@@ -118,6 +132,11 @@ class Framer:
         self._names: dict[int, str] = {}  # of captured tables, by table id
         self._scratch: Bytes = np.zeros(16, dtype=np.uint8)
         self._file = ""
+        self._numbers: dict[str, int] = {}  # of captured tables, by name
+        self._refused: UnsupportedEventError | None = None  # raised where the transaction ends
+        self._payload: PayloadContents | None = None
+        self.prepared: set[str] = set()
+        """xids of prepared XA transactions without captured rows, whose XA COMMIT or ROLLBACK is still to come."""
 
     # --- the source's file -----------------------------------------------------------------------------------------
 
@@ -208,6 +227,8 @@ class Framer:
         self.st[k.TX_OPEN] = 0
         self.st[k.HOLD] = -1
         self.st[k.EVENT_LEFT] = 0
+        self.st[k.TX_REFUSED] = self.st[k.PAYLOAD] = 0
+        self._refused = self._payload = None
         end = int(self.st[k.LAST_TX_END])
         self.st[k.OUT_POS] = max(0, end - int(self.st[k.OUT_BASE]))
         self.st[k.OUT_BASE] = min(end, int(self.st[k.OUT_BASE]))
@@ -239,6 +260,12 @@ class Framer:
                 self._look_at()
             elif status == k.PATCH_STORED:
                 self._patch_stored()
+            elif status == k.PAYLOAD_PIECE:
+                self._unpack()
+            elif status == k.PAYLOAD_END:
+                self._end_payload()
+            elif status in (k.PART_IMAGE, k.COMPRESSED_ROWS):
+                self._refuse(self._unsupported_rows(status))
             elif status == k.END_OF_STREAM:
                 return False
             else:
@@ -268,7 +295,7 @@ class Framer:
         return bool(self.st[k.HAS_CRC])
 
     def _add_table(self) -> None:
-        table_id, db, table = events.parse_table_name(self._sound_event())
+        table_id, db, table = self._parsed(events.parse_table_name, self._sound_event())
         if self._known_tables * 2 >= len(self._keys):
             keys, values = self._keys, self._values
             self._keys, self._values = np.full(len(keys) * 2, -1, np.int64), np.full(len(keys) * 2, -1, np.int64)
@@ -279,12 +306,37 @@ class Framer:
         self._known_tables += 1
         if number is not None:
             self._names[table_id] = f"{db}.{table}"
+            self._numbers[f"{db}.{table}"] = number
+
+    def _parsed(self, parse: Callable[[bytes], T], event: bytes) -> T:
+        """What ``parse`` makes of an event. Raises CorruptStreamError or DamagedError where it contradicts itself."""
+        try:
+            return parse(event)
+        except (DamagedError, UnicodeDecodeError) as error:
+            text = error.message if isinstance(error, DamagedError) else str(error)
+            raise self._corrupt(f"an event ({type_name(event[4])}) makes no sense: {text}") from None
+
+    def _corrupt(self, text: str) -> CorruptStreamError | DamagedError:
+        if self.st[k.PACKETS]:
+            return CorruptStreamError(text, place=self.where, remedy="The connection is made anew.")
+        return DamagedError(text, place=f"{self.place}: byte {int(self.st[k.EVENT_IN])}")
 
     def _judge(self) -> None:
         event = self._sound_event()
         whole = len(event) == int(self.st[k.EVENT_LENGTH])
-        query = events.parse_query(event, self._has_crc and whole)
-        judgement = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
+        query = self._parsed(lambda e: events.parse_query(e, self._has_crc and whole), event)
+        xa = parse_xa(query.sql)
+        if xa is not None and xa.verb in ("START", "END"):
+            self.st[k.DECISION] = k.OPENS if xa.verb == "START" else k.ALONG
+            return
+        try:
+            judgement = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
+        except UnsupportedEventError as error:
+            if self.st[k.TX_BEGIN] == 0 or not self.in_transaction:
+                raise self._with_end(error) from None
+            self._refuse(error)
+            self.st[k.DECISION] = k.DROP
+            return
         if not judgement.keep:
             self.st[k.DECISION] = k.DROP
         else:
@@ -309,8 +361,13 @@ class Framer:
                 self._fail(k.BAD_CHECKSUM)
             self.hooks.format_description(event, description)
             self.st[k.HAS_CRC] = description.has_checksum
+        elif header.type == EventType.INCIDENT:
+            message = parse_incident(self._body_of(self._sound_event()))
+            raise self._with_end(refusals.incident(message, self.where))
+        elif header.type == EventType.XA_PREPARE:
+            self.prepared.add(self._parsed(parse_xa_prepare, self._body_of(self._sound_event())))
         else:
-            self._begin_tagged(event)
+            self._begin_tagged(self._sound_event())
             decision = k.KEEP
         # An artificial rotate and a format description may lack a checksum that the state says they have (or have
         # one it knows nothing of): they have been verified as far as they can be, so they are stepped over here.
@@ -323,11 +380,100 @@ class Framer:
         at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
         self.st[k.IN_POS] = at + length
 
+    def _body_of(self, event: bytes) -> bytes:
+        """The event without its checksum."""
+        return event[:-4] if self._has_crc else event
+
     def _begin_tagged(self, event: bytes) -> None:
-        raise UnsupportedEventError(
-            f"{type_name(event[4])} at {self.where}: tagged GTIDs are not there yet",
-            remedy="Set gtid_next without a tag in every session of the source.",
-        )
+        st, gtid = self.st, self._parsed(parse_tagged_gtid, self._body_of(event))
+        st[k.GTID_A : k.GTID_B + 1] = np.frombuffer(gtid.source, dtype="<i8")
+        st[k.GTID_TAG : k.GTID_TAG + 4] = np.frombuffer(gtid.tag.ljust(32, b"\0"), dtype="<i8")
+        st[k.GTID_NUMBER], st[k.GTID_COUNT] = gtid.number, 1
+        st[k.TX_TIME] = gtid.time_us
+
+    # --- compressed transactions
+
+    def _unpack(self) -> None:
+        from cdc.binlog.payload import PayloadContents, PayloadFault  # loads zstandard, which few sources need
+
+        if self._payload is None:
+            self._payload = PayloadContents(self._judge_packed)
+        at, n = int(self.st[k.PIECE_AT]), int(self.st[k.PIECE_LENGTH])
+        try:
+            self._payload.feed(self.src.data[at : at + n])
+        except PayloadFault as fault:
+            raise self._corrupt(f"a compressed transaction (TRANSACTION_PAYLOAD) is damaged: {fault}") from None
+
+    def _judge_packed(self, query: events.QueryEvent) -> None:
+        try:
+            if self.hooks.statement(query, True).keep:
+                text = " ".join(query.sql.split())[:200]
+                self._refuse(
+                    refusals.compressed_transaction(f"holds a statement on captured tables: {text}", self.where)
+                )
+        except UnsupportedEventError as error:
+            self._refuse(error)
+
+    def _end_payload(self) -> None:
+        """All of it has been unpacked, and its checksum is right."""
+        from cdc.binlog.payload import PayloadFault
+
+        found, self._payload = self._payload, None
+        try:
+            if found is None:
+                raise PayloadFault("it is empty")
+            found.finish()
+        except PayloadFault as fault:
+            raise self._corrupt(f"a compressed transaction (TRANSACTION_PAYLOAD) is damaged: {fault}") from None
+        names = [f"{db}.{table}" for db, table in found.tables if self.hooks.table(db, table) is not None]
+        if names:
+            self._refuse(refusals.compressed_transaction(f"changes rows of {', '.join(names)}", self.where))
+        elif found.unknown is not None:
+            self._refuse(
+                refusals.compressed_transaction(
+                    f"holds an event ({found.unknown}) that Towpath does not know", self.where
+                )
+            )
+        elif found.prepared is not None:
+            self.prepared.add(found.prepared)
+
+    # --- what is not supported
+
+    def _refuse(self, error: UnsupportedEventError) -> None:
+        """Go on to the transaction's end, keeping nothing more of it, and raise the error there, where the position
+        behind it is known. What the server rolled back by dying has no end and is no error."""
+        if self.st[k.SCAN]:
+            raise error
+        if not self.st[k.TX_REFUSED]:
+            self.st[k.TX_REFUSED] = 1
+            self._refused = error
+
+    def _with_end(self, error: UnsupportedEventError) -> UnsupportedEventError:
+        """The error, its remedy completed by the position behind the event in hand, which ends its transaction."""
+        end = self._event_end()
+        if not self._file or self.st[k.SCAN] or not end:
+            return error
+        return refusals.with_end(error, self._file, end)
+
+    def _event_end(self) -> int:
+        """Where the event in hand ends in the source's file, beyond 32 bits too; 0: it does not say."""
+        at_least = int(self.st[k.FILE_POS]) + int(self.st[k.TX_BYTES] if self.in_transaction else 0)
+        pos = int(self.st[k.EVENT_END_POS])
+        end = at_least >> 32 << 32 | pos
+        return 0 if not pos else end if end >= at_least else end + (1 << 32)
+
+    def _unsupported_rows(self, status: int) -> UnsupportedEventError:
+        event = self._sound_event()
+        table = self._names[int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")]
+        make = refusals.compressed_rows if status == k.COMPRESSED_ROWS else refusals.partial_rows
+        return make(table, event[4], self.where)
+
+    def _prepared_rows(self) -> UnsupportedEventError:
+        """A prepared XA transaction has captured rows: whether they count will be known by its XA COMMIT only."""
+        xid = self._parsed(parse_xa_prepare, self._body_of(self._sound_event()))
+        mask = int(self.st[k.TX_MASK])
+        names = [name for name, number in self._numbers.items() if mask >> (number & 63) & 1]
+        return refusals.prepared_xa(xid, names, self.where)
 
     def _patch_stored(self) -> None:
         st = self.st
@@ -343,34 +489,17 @@ class Framer:
             at = int(self.st[k.IN_POS])
             size = int.from_bytes(self.src[at : at + 3].tobytes(), "little")
             raise ServerErrorPacket(self.src[at + 4 : at + 4 + size].tobytes())
-        if status in (k.REFUSED, k.XA, k.PART_IMAGE):
+        if status == k.REFUSED_END:
             self._sound_event()
-        if status == k.REFUSED:
-            known = REFUSED.get(EventType(event[4])) if event[4] in EventType._value2member_map_ else None
-            raise UnsupportedEventError(
-                f"{kind}, {known or 'which Towpath does not know'}",
-                place=self.where,
-                remedy="Nothing was skipped: what came before is in the store. To pass over it, write a new "
-                "destination that starts behind it."
-                if known
-                else "Nothing was skipped; report it with the server's version.",
-            )
+            assert self._refused is not None
+            raise self._with_end(self._refused)
         if status == k.XA:
-            raise UnsupportedEventError(
-                "an XA transaction, which is not there yet",
-                place=self.where,
-                remedy="Commit or roll it back on the source, and start the destination behind it.",
-            )
-        if status == k.PART_IMAGE:
-            table = self._names[int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")]
-            raise UnsupportedEventError(
-                f"rows of {table} ({kind}) hold only some of its columns: the session that wrote them had another "
-                "binlog_row_image than FULL",
-                place=self.where,
-                remedy="Nothing was skipped: what came before is in the store. Set binlog_row_image=FULL for every "
-                "session of the source; then leave the table out (tables.exclude), or write a new destination that "
-                "starts behind this transaction.",
-            )
+            raise self._with_end(self._prepared_rows())
+        if status == k.REFUSED:
+            self._sound_event()
+            in_file = bool(self.st[k.SCAN]) and EVENT_KINDS[event[4]] != k.T_REFUSE
+            error = refusals.refused_type(event[4], self.where, in_file=in_file)
+            raise error if self.in_transaction else self._with_end(error)
         text = {
             k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",
             k.BAD_LENGTH: f"the length of an event ({kind}) is wrong",
@@ -379,9 +508,7 @@ class Framer:
             k.NESTED: f"an event ({kind}) that does not fit the transaction around it",
             k.NO_POSITION: f"an event ({kind}) that ends a transaction without a position",
         }[status]
-        if self.st[k.PACKETS]:
-            raise CorruptStreamError(text, place=self.where, remedy="The connection is made anew.")
-        raise DamagedError(text, place=f"{self.place}: byte {int(self.st[k.EVENT_IN])}")
+        raise self._corrupt(text)
 
 
 class ServerErrorPacket(SourceUnavailableError):
@@ -404,7 +531,8 @@ def row_gtid(row: Numbers) -> str | None:
     if int(row[k.R_FLAGS]) & k.FLAG_GTID_MARIADB:
         return f"{a & 0xFFFFFFFF}-{a >> 32 & 0xFFFFFFFF}-{int(row[k.R_GTID_NUMBER])}"
     source = (a & (1 << 64) - 1).to_bytes(8, "little") + (b & (1 << 64) - 1).to_bytes(8, "little")
-    return f"{uuid.UUID(bytes=source)}:{int(row[k.R_GTID_NUMBER])}"
+    tag = row[k.R_GTID_TAG : k.R_GTID_TAG + 4].tobytes().rstrip(b"\0").decode("ascii")
+    return f"{uuid.UUID(bytes=source)}:{tag + ':' if tag else ''}{int(row[k.R_GTID_NUMBER])}"
 
 
 assert HEADER_SIZE == 19

@@ -61,7 +61,11 @@ STMT_MASK = 55
 TX_BYTES = 56  # size of the transaction's events in the source
 ROLL_AT = 57  # at the first transaction boundary with this much in the segment, stop; 0: never
 SEEN_POS = 58  # largest end_log_pos (32 bits) in the source's file
-STATE_SIZE = 64
+TX_REFUSED = 80  # 1: the transaction changes captured tables in a way that is not supported; its end stops capture
+PAYLOAD = 81  # of a TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, their checksum is right
+PIECE_AT, PIECE_LENGTH = 82, 83  # the bytes of it that are handed over
+GTID_TAG = 84  # four numbers: the tag's 32 bytes
+STATE_SIZE = 96
 
 # --- what frame returns -----------------------------------------------------------------------------------------
 NEED_INPUT = 0
@@ -69,7 +73,7 @@ OUT_FULL = 1
 ROWS_FULL = 2
 NEED_TABLE = 3  # the TABLE_MAP event at EVENT_IN has an id that is not in the table of tables
 NEED_STATEMENT = 4  # the QUERY event at EVENT_IN has to be judged
-NEED_EVENT = 5  # ROTATE, FORMAT_DESCRIPTION, tagged GTID: Python looks at it
+NEED_EVENT = 5  # ROTATE, FORMAT_DESCRIPTION, tagged GTID, INCIDENT, XA_PREPARE: Python looks at it
 SERVER_ERROR = 6
 END_OF_STREAM = 7
 BAD_CHECKSUM = 8
@@ -83,21 +87,29 @@ BAD_PACKET = 15
 AT_BOUNDARY = 17  # ROLL_AT has been reached
 NO_POSITION = 16  # an event that ends a transaction says nothing about where
 PART_IMAGE = 18  # a row event that would be kept, whose rows lack columns
+COMPRESSED_ROWS = 19  # a compressed row event that would be kept
+REFUSED_END = 20  # the end of a transaction with TX_REFUSED
+PAYLOAD_PIECE = 21  # some bytes of a compressed transaction, for Python to unpack
+PAYLOAD_END = 22  # all of a compressed transaction has been handed over
 
 # --- DECISION ---------------------------------------------------------------------------------------------------
 UNDECIDED, KEEP, DROP, KEEP_DDL = 0, 1, 2, 3
+OPENS = 4  # a statement that begins the transaction, as BEGIN does (XA START)
+ALONG = 5  # a statement that is kept if the transaction is, and does not end it (XA END)
 
 # --- columns of rows ----------------------------------------------------------------------------------------------
 (R_SEQ, R_OFFSET, R_LENGTH, R_TIME, R_EVENTS, R_ROW_EVENTS, R_FLAGS, R_SUM, R_GTID_A, R_GTID_B, R_GTID_NUMBER) = range(
     11
 )
 R_GTID_COUNT, R_MASK, R_END_POS = 11, 12, 13
-ROW_WIDTH = 14
+R_GTID_TAG = 14  # four columns: 32 bytes
+ROW_WIDTH = 18
 
 FLAG_DDL, FLAG_POSITION, FLAG_GTID_MARIADB = 1, 2, 4
 
 # --- what each event type is --------------------------------------------------------------------------------------
 T_UNKNOWN, T_SKIP, T_REFUSE, T_ROWS, T_TABLE_MAP, T_QUERY, T_XID, T_GTID, T_MARIADB_GTID, T_PYTHON = range(10)
+T_COMPRESSED_ROWS, T_COMPRESSED_QUERY, T_XA_PREPARE, T_GTID_TAGGED, T_PAYLOAD = range(10, 15)
 
 PREFIX_MAX = 1 << 18  # of a large QUERY event only so much is looked at
 _HEADER = 19
@@ -169,6 +181,9 @@ def _begin(st: npt.NDArray[np.int64]) -> None:
     st[GTID_B] = 0
     st[GTID_NUMBER] = 0
     st[GTID_MARIADB] = 0
+    for k in range(4):
+        st[GTID_TAG + k] = 0
+    st[TX_REFUSED] = 0
     st[STMT_OPEN] = 0
     st[LAST_ROW] = -1
 
@@ -230,6 +245,8 @@ def _end_transaction(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> 
                 and rows[n - 1, R_GTID_NUMBER] + 1 == st[GTID_NUMBER]
                 and rows[n - 1, R_GTID_COUNT] > 0
             )
+            for k in range(4):
+                same = same and rows[n - 1, R_GTID_TAG + k] == st[GTID_TAG + k]
             none = rows[n - 1, R_GTID_COUNT] == 0 and st[GTID_COUNT] == 0
             if same or none:
                 rows[n - 1, R_SEQ] = st[SEQ_BASE] | end
@@ -256,6 +273,8 @@ def _end_transaction(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> 
     rows[n, R_GTID_COUNT] = st[GTID_COUNT]
     rows[n, R_MASK] = st[TX_MASK] if kept else 0
     rows[n, R_END_POS] = end
+    for k in range(4):
+        rows[n, R_GTID_TAG + k] = st[GTID_TAG + k]
     st[N_ROWS] = n + 1
     st[TX_OPEN] = 0
     st[HOLD] = -1
@@ -314,6 +333,8 @@ def _commit(st: npt.NDArray[np.int64]) -> int:
         return NESTED
     if st[EVENT_END_POS] == 0:
         return NO_POSITION
+    if st[TX_REFUSED] == 1:
+        return REFUSED_END
     st[EVENT_KEEP] = 1
     st[EVENT_ENDS] = 1
     if st[TX_TIME] == 0:
@@ -392,7 +413,7 @@ def _start_event(
     st[EVENT_TIME] = load_u(src, at, 4)
     st[EVENT_END_POS] = load_u(src, at + 13, 4)
     st[EVENT_ENDS] = 0
-    if kind == T_ROWS:
+    if kind in (T_ROWS, T_COMPRESSED_ROWS):
         if have < 27:
             return BAD_LENGTH if length < 27 else NEED_INPUT
         if st[TX_OPEN] == 0:
@@ -407,9 +428,17 @@ def _start_event(
             if slot < 0:
                 return NO_TABLE_MAP
             value = values[slot]
-        if value >= 0 and st[SCAN] == 0:
-            whole = image_columns(src, at, have, at + length - crc_size)
-            if whole == PART_IMAGE and have < length and length <= src.shape[0] >> 1:
+        if st[SCAN] == 1:
+            if kind == T_COMPRESSED_ROWS:
+                return REFUSED
+        elif st[TX_REFUSED] == 1:
+            value = np.int64(-1)  # capture stops at the transaction's end, and nothing of it is kept
+        elif value >= 0:
+            whole = np.int64(COMPRESSED_ROWS)
+            if kind == T_ROWS:
+                whole = image_columns(src, at, have, at + length - crc_size)
+            unsupported = whole in (PART_IMAGE, COMPRESSED_ROWS)
+            if unsupported and have < length and length <= src.shape[0] >> 1:
                 return NEED_INPUT  # all of it fits, and its checksum is to be verified before this is believed
             if whole >= 0:
                 return whole
@@ -448,7 +477,49 @@ def _start_event(
         st[EVENT_KEEP] = 1 if values[slot] >= 0 or st[SCAN] == 1 else 0
         return -1
     if kind == T_XID:
+        if have < length and st[TX_REFUSED] == 1:
+            return NEED_INPUT
         return _commit(st)
+    if kind == T_XA_PREPARE:
+        if have < length:
+            return NEED_INPUT
+        if length < 32 + crc_size:
+            return BAD_LENGTH
+        if st[TX_OPEN] == 0:
+            return NESTED
+        if src[at + 19] == 0 and st[TX_KEPT] == 1 and st[TX_REFUSED] == 0:
+            return XA  # rows whose fate is not known; with XA COMMIT … ONE PHASE it is
+        if src[at + 19] == 0 and st[SCAN] == 0 and st[TX_REFUSED] == 0:
+            if st[DECISION] == UNDECIDED:
+                return NEED_EVENT
+            st[DECISION] = UNDECIDED
+        return _commit(st)
+    if kind == T_GTID_TAGGED:
+        if have < length:
+            return NEED_INPUT
+        if st[DECISION] == UNDECIDED:
+            if st[TX_OPEN] == 1:
+                return NESTED
+            _begin(st)
+            return NEED_EVENT
+        st[DECISION] = UNDECIDED
+        st[EVENT_KEEP] = 1
+        return -1
+    if kind == T_PAYLOAD:
+        if st[SCAN] == 1:
+            return REFUSED
+        if st[TX_BEGIN] == 1 and st[TX_OPEN] == 1:
+            return NESTED
+        if st[EVENT_END_POS] == 0:
+            return NO_POSITION
+        if st[TX_OPEN] == 0:
+            _begin(st)
+        if st[TX_TIME] == 0:
+            st[TX_TIME] = st[EVENT_TIME] * 1000000
+        st[EVENT_KEEP] = 0
+        st[EVENT_ENDS] = 1
+        st[PAYLOAD] = 1
+        return -1
     if kind in (T_GTID, T_MARIADB_GTID):
         if have < length:
             return NEED_INPUT
@@ -456,8 +527,6 @@ def _start_event(
             return BAD_LENGTH
         if st[TX_OPEN] == 1:
             return NESTED
-        if kind == T_MARIADB_GTID and src[at + 31] & 192:
-            return XA
         _begin(st)
         if kind == T_GTID:
             _gtid(st, src, at, length)
@@ -469,10 +538,12 @@ def _start_event(
             st[TX_BEGIN] = 0 if src[at + 31] & 1 else 1
         st[EVENT_KEEP] = 1
         return -1
-    if kind == T_QUERY:
+    if kind in (T_QUERY, T_COMPRESSED_QUERY):
         if have < min(length, PREFIX_MAX):
             return NEED_INPUT
-        verb = query_verb(src, at, at + length - crc_size) if length <= PREFIX_MAX else np.int64(0)
+        verb = np.int64(0)
+        if kind == T_QUERY and length <= PREFIX_MAX:
+            verb = query_verb(src, at, at + length - crc_size)
         if verb < 0:
             return BAD_LENGTH
         if verb == 1:
@@ -489,6 +560,12 @@ def _start_event(
             return NO_POSITION
         if st[TX_OPEN] == 0:
             _begin(st)
+        if st[DECISION] == OPENS or st[DECISION] == ALONG:
+            if st[DECISION] == OPENS:
+                st[TX_BEGIN] = 1
+            st[DECISION] = UNDECIDED
+            st[EVENT_KEEP] = 1
+            return -1 if st[TX_BEGIN] == 1 else NESTED
         if st[DECISION] == DROP:
             st[EVENT_KEEP] = 1 if st[SCAN] == 1 else 0
         else:
@@ -538,6 +615,16 @@ def frame(
     packets, scan, has_crc = st[PACKETS] == 1, st[SCAN] == 1, st[HAS_CRC] == 1
     while True:
         pos, end = st[IN_POS], st[IN_END]
+        if st[PAYLOAD] == 2:
+            st[PAYLOAD] = 0
+            if st[TX_REFUSED] == 1:
+                return REFUSED_END
+            _finish_event(st, rows, 0)
+        if st[PAYLOAD] == 1 and st[EVENT_LEFT] == 0:
+            if has_crc and st[VERIFY] == 1 and st[EVENT_CRC] ^ 0xFFFFFFFF != st[EVENT_WANT]:
+                return BAD_CHECKSUM
+            st[PAYLOAD] = 2
+            return PAYLOAD_END
         if st[EVENT_LEFT] == 0:
             # Between two events.
             has_crc = st[HAS_CRC] == 1
@@ -586,7 +673,8 @@ def frame(
             st[EVENT_OUT] = st[OUT_BASE] + st[OUT_POS]
             keep = st[EVENT_KEEP] == 1 and not scan
             # The whole event at once, where it is there: nearly always.
-            if has_crc and have == length and (not keep or out.shape[0] - st[OUT_POS] >= length):
+            room = not keep or out.shape[0] - st[OUT_POS] >= length
+            if has_crc and have == length and room and st[PAYLOAD] == 0:
                 stop = at + length - 4
                 want = load_u(src, stop, 4)
                 if st[VERIFY] == 1 and np.int64(crc32(src, at, stop, scratch)) != want:
@@ -655,6 +743,12 @@ def frame(
         st[EVENT_LEFT] -= n
         if packets:
             st[PACKET_LEFT] -= n
+        if st[PAYLOAD] == 1:
+            if body > 0:
+                st[PIECE_AT] = pos
+                st[PIECE_LENGTH] = n
+                return PAYLOAD_PIECE
+            continue
         if st[EVENT_LEFT] == 0:
             crc = st[EVENT_CRC] ^ 0xFFFFFFFF
             if has_crc:

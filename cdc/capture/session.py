@@ -13,11 +13,13 @@ from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
+from cdc.binlog.rare_events import parse_xa
 from cdc.capture.definitions import Definitions
 from cdc.capture.judge import Judge
 from cdc.capture.start import Start, no_event_there
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError, UnsupportedError
+from cdc.log import get_logger
 from cdc.positions import BinlogPosition, make_seq
 from cdc.source.server import replica_label
 from cdc.source.stream import DumpStream, explain_dump_error
@@ -29,6 +31,8 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 _SRC_BYTES = 1 << 20
 _OUT_BYTES = 3 << 19
 _POSITIONS_EVERY_S = 1.0
+
+log = get_logger(__name__)
 
 
 @dataclass
@@ -134,12 +138,28 @@ class Session:
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
         framer = self._framer
+        self._note_xa(query)
         judgement, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
         if ends:
             framer.st[k.TX_BEGIN] = 0
         if judgement.ddl and judgement.keep:
             self._definitions.statement(judgement.altered, int(framer.st[k.TX_START]) if in_transaction else None)
         return judgement
+
+    def _note_xa(self, query: events.QueryEvent) -> None:
+        """Say where a transaction is committed whose rows lie before the place from which this connection reads."""
+        xa = parse_xa(query.sql)
+        if xa is None:
+            return
+        if xa.verb == "COMMIT" and xa.xid not in self._framer.prepared:
+            log.warning(
+                "an XA transaction is committed that was prepared before this capture began to read; "
+                "if that was before the store's beginning, the store does not have its rows",
+                xid=xa.xid,
+                place=self._framer.where,
+                remedy="If it changed captured tables, load them anew from behind this place.",
+            )
+        self._framer.prepared.discard(xa.xid)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         # A server that died in a transaction leaves it unfinished at the end of a file; the next file begins anew.
@@ -251,6 +271,7 @@ def _coalesce(parts: list[Numbers]) -> Numbers:
         & (later[:, k.R_GTID_COUNT] > 0)
         & (earlier[:, k.R_GTID_A] == later[:, k.R_GTID_A])
         & (earlier[:, k.R_GTID_B] == later[:, k.R_GTID_B])
+        & (earlier[:, k.R_GTID_TAG : k.R_GTID_TAG + 4] == later[:, k.R_GTID_TAG : k.R_GTID_TAG + 4]).all(axis=1)
         & (later[:, k.R_GTID_NUMBER] - later[:, k.R_GTID_COUNT] == earlier[:, k.R_GTID_NUMBER])
     )
     same_file = earlier[:, k.R_SEQ] >> 34 == later[:, k.R_SEQ] >> 34

@@ -40,6 +40,7 @@ _VARIABLES = (
     "log_slave_updates",
     "log_replica_updates",
 )
+_COMPRESSION = ("binlog_transaction_compression", "log_bin_compress")
 _SHORT_RETENTION_S = 24 * 3600
 # Older ones have no binlog_row_image, which tells that rows are whole, and other formats that are not known here.
 _OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
@@ -177,14 +178,16 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
         *_wanted(values, "binlog_row_image", "FULL", "rows would come with columns missing"),
         *_wanted(values, "binlog_row_metadata", "FULL", "rows would come without names, signs and character sets"),
     ]
+    compressed = [name for name in _COMPRESSION if values.get(name, "OFF") == "ON"]
     troubles += [
-        error(
+        warning(
             f"source: {name}",
-            "compressed events are not there yet",
-            f"SET GLOBAL {name}=OFF; and in the server's configuration.",
+            f"{name} is ON: compressed changes of captured tables are not supported yet, and capture stops at the "
+            "first one; those of other tables are passed over",
+            f"SET GLOBAL {name}=OFF; and in the server's configuration, unless only tables that are not captured are "
+            "written with it. A session that is connected already keeps its own setting.",
         )
-        for name in ("binlog_transaction_compression", "log_bin_compress")
-        if values.get(name, "OFF") == "ON"
+        for name in compressed
     ]
     if values.get("binlog_storage_engine"):
         troubles.append(
@@ -197,7 +200,7 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     yield from troubles
     if not troubles:
         metadata = "FULL metadata" if "binlog_row_metadata" in values else "no metadata (the server is too old for it)"
-        yield ok("source: binlog", f"ROW format, FULL image, {metadata}, not compressed")
+        yield ok("source: binlog", f"ROW format, FULL image, {metadata}, not compressed by default")
 
 
 def _wanted(values: Mapping[str, str], name: str, wanted: str, why: str) -> Iterator[Finding]:

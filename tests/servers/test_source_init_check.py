@@ -154,7 +154,7 @@ def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest
     assert {f["subject"] for f in answer["findings"]} >= {"source", "store", "meta", "target", "spark", "java"}
     assert cli.main(["check", "shop"]) == 0
     out = capsys.readouterr().out
-    assert "✓ source: binlog: ROW format, FULL image, FULL metadata, not compressed" in out
+    assert "✓ source: binlog: ROW format, FULL image, FULL metadata, not compressed by default" in out
     assert out.endswith("shop: ready\n")
     assert sorted(p.name for p in here.iterdir()) == ["conf"]  # nothing was made on the way
 

@@ -208,7 +208,7 @@ def test_a_wrong_checksum_stops_the_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [(40, "TRANSACTION_PAYLOAD"), (38, "XA_PREPARE"), (26, "INCIDENT"), (99, "event type 99")]
+    ("kind", "words"), [(20, "PRE_GA_WRITE_ROWS"), (26, "INCIDENT"), (43, "event type 43"), (99, "event type 99")]
 )
 def test_refused_events_are_named(kind: int, words: str) -> None:
     log = BinlogBuilder()

@@ -287,7 +287,7 @@ def scan_events(
                     count += 1
                     ordinal += 1
                     size += length
-            elif (kind >= 20 and kind <= 22) or kind == 26 or kind == 40 or (kind >= 165 and kind <= 171):
+            elif (kind >= 20 and kind <= 22) or kind == 26 or kind == 40 or (kind >= 166 and kind <= 171):
                 status = BAD_EVENT
                 break
             pos += length

@@ -1,0 +1,77 @@
+"""The errors that stop capture at what is not supported yet: each names the tables, the place and the way out.
+
+``where`` is the place for messages. :func:`with_end` adds the position behind it, once that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc.binlog.constants import REFUSED, EventType, type_name
+from cdc.errors import UnsupportedEventError
+
+
+def with_end(error: UnsupportedEventError, file: str, pos: int) -> UnsupportedEventError:
+    """The error, its remedy completed by the position at which a new destination can start."""
+    before = "" if error.remedy is None else f"{error.remedy} "
+    remedy = (
+        f"{before}Nothing was skipped: what came before is in the store. To go on without this, write a new "
+        f"destination that starts behind it (source.start: {{file: {file}, pos: {pos}}})."
+    )
+    return UnsupportedEventError(error.message, place=error.place, remedy=remedy)
+
+
+def compressed_transaction(what: str, where: str) -> UnsupportedEventError:
+    """``what``: what it does, as a predicate."""
+    return UnsupportedEventError(
+        f"a compressed transaction (TRANSACTION_PAYLOAD) {what}; capturing it is not supported yet",
+        place=where,
+        remedy="Set binlog_transaction_compression=OFF for every session that changes captured tables.",
+    )
+
+
+def compressed_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"rows of {table} ({type_name(kind)}) are compressed; capturing them is not supported yet",
+        place=where,
+        remedy="SET GLOBAL log_bin_compress=OFF; and in the server's configuration.",
+    )
+
+
+def partial_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"rows of {table} ({type_name(kind)}) hold only some of its columns: the session that wrote them had another "
+        "binlog_row_image than FULL",
+        place=where,
+        remedy="Set binlog_row_image=FULL for every session of the source, or leave the table out (tables.exclude).",
+    )
+
+
+def prepared_xa(xid: str, tables: Sequence[str], where: str) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"the XA transaction {xid} is prepared here with rows of {', '.join(tables) or 'captured tables'}; following "
+        "it to its XA COMMIT is not supported yet",
+        place=where,
+        remedy="End it on the source by XA COMMIT or XA ROLLBACK, and load the tables anew: a destination that starts "
+        "behind it does not have its rows. XA COMMIT … ONE PHASE is supported.",
+    )
+
+
+def incident(message: str, where: str) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"{type_name(EventType.INCIDENT)}: the server says that it lost events here ({message})",
+        place=where,
+        remedy="Changes are missing in the server's binlog: load the tables anew from behind it.",
+    )
+
+
+def refused_type(kind: int, where: str, *, in_file: bool) -> UnsupportedEventError:
+    """An event of a type that always stops. ``in_file``: the type is known, and not supported in files only."""
+    known = REFUSED.get(EventType(kind)) if kind in EventType._value2member_map_ else None
+    if known is None and in_file:
+        known = "which is not supported in files yet"
+    return UnsupportedEventError(
+        f"{type_name(kind)}, {known or 'which Towpath does not know'}",
+        place=where,
+        remedy=None if known else "Report it with the server's version.",
+    )

@@ -1,0 +1,548 @@
+"""What is not supported yet, or written by few sources: compressed transactions and events, XA, tagged GTIDs.
+
+Of other tables it is passed over; of captured tables it stops at the end of its transaction; damage is never a crash.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from cdc.binlog import kernels as k
+from cdc.binlog.constants import EventType
+from cdc.binlog.entry import format_gtid
+from cdc.binlog.events import parse_query
+from cdc.binlog.file import rows_to_entries, scan
+from cdc.binlog.framer import Framer, Judgement, row_gtid
+from cdc.binlog.payload import PayloadReader
+from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
+from cdc.capture.session import _coalesce
+from cdc.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEventError
+from cdc.positions import make_seq
+from cdc.testing.binlog import BinlogBuilder
+
+# As MySQL 9.7 wrote it: GTID_NEXT '1fd2de40-e638-11f1-b424-02fc00000001:foo:1'.
+TAGGED = bytes.fromhex(
+    "d181026b2ac24700004e000000de0e00000000026e000000023e4903790380990370"
+    "22c503d1024804f10300000002040406"
+    "06666f6f08340a380c7f4afd5d01d7600610f503128312"
+    "0b"
+)
+# As MariaDB 11.8 wrote it: INSERT INTO x.t VALUES (13,'stmtstmt…'), compressed.
+QUERY_COMPRESSED = bytes.fromhex(
+    "d581026ba56a5a00006d00000000000000000 00b00000000000000000000 1a000000000001 01000020540000000006037374640400090009000900"
+    "816e789cf3f40b760d0a51f0f40bf157a8d02b5108 73f40975 0d56d03034d6512f2ec92da126 56d70400b7e42b49".replace(" ", "")
+)
+
+
+class Hooks:
+    """Captures the tables of ``shop``, and collects what comes out."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.rows: list[np.ndarray] = []
+        self.framer: Framer | None = None
+        self.statements: list[str] = []
+
+    def table(self, db: str, table: str) -> int | None:
+        return {"orders": 0, "items": 1}.get(table) if db == "shop" else None
+
+    def statement(self, query: object, in_transaction: bool) -> Judgement:
+        sql = str(getattr(query, "sql", ""))
+        self.statements.append(sql)
+        if "shop" in sql and sql.startswith("INSERT"):
+            raise UnsupportedEventError(f"a text: {sql}", remedy="Use rows.")
+        return Judgement("shop" in sql, ddl=True, table_mask=1)
+
+    def format_description(self, event: bytes, description: object) -> None:
+        assert self.framer is not None
+        if not self.framer.in_transaction:
+            self.framer.start_output(int(self.framer.st[k.OUT_BASE]), 0)
+
+    def rotate(self, rotate: object, artificial: bool) -> None:
+        assert self.framer is not None
+        self.framer.start_file("binlog.000001", 4, make_seq(0, 1, 0))
+
+    def flush(self, framer: Framer) -> None:
+        self.out += framer.take_output()
+        framer.drop_output()
+        self.rows.append(framer.take_rows())
+
+    def roll(self, framer: Framer) -> None:
+        raise AssertionError("no segment here")
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        raise AssertionError("nothing was stored")
+
+
+def frame(log: BinlogBuilder, *, piece: int = 1 << 20, src_bytes: int = 4 << 20) -> Hooks:
+    hooks = Hooks()
+    src = np.zeros(src_bytes, dtype=np.uint8)
+    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
+    stream, at = log.packets, 0
+    while at < len(stream):
+        n = min(piece, len(stream) - at, len(src) - framer.end)
+        src[framer.end : framer.end + n] = np.frombuffer(stream[at : at + n], dtype=np.uint8)
+        framer.fed(n)
+        at += n
+        framer.run()
+        framer.compact()
+    hooks.flush(framer)
+    return hooks
+
+
+def rows_of(hooks: Hooks) -> np.ndarray:
+    return np.concatenate(hooks.rows)
+
+
+def inner(*, db: str, table: str, sql: str | None = None, end: Callable[[BinlogBuilder], None] | None = None) -> bytes:
+    """A transaction's events as they stand in a compressed one: without GTID and without checksums."""
+    log = BinlogBuilder()
+    log.query("BEGIN")
+    log.table_map("other", "also_locked")
+    log.table_map(db, table)
+    log.rows(db, table, [1, 2])
+    if sql is not None:
+        log.query(sql)
+    if end is None:
+        log.xid()
+    else:
+        end(log)
+    out = b""
+    for event in log.events[1:]:
+        out += event[:9] + (len(event) - 4).to_bytes(4, "little") + event[13:-4]
+    return out
+
+
+def payload_body(data: bytes, *, method: int = 0, says: int | None = None, packed: bytes | None = None) -> bytes:
+    if packed is None:
+        packed = zstandard.compress(data) if method == 0 else data
+    size = len(data) if says is None else says
+    fields = b"\2\1" + bytes([method]) if method < 251 else b"\2\3\xfc\xff\0"
+    fields += b"\3\x09\xfe" + size.to_bytes(8, "little") + b"\1\x09\xfe" + len(packed).to_bytes(8, "little")
+    return fields + b"\0" + packed
+
+
+def varlen(value: int) -> bytes:
+    """MySQL's number of one to nine bytes."""
+    for size in range(1, 9):
+        if value < 1 << 7 * size:
+            return (value << size | (1 << size - 1) - 1).to_bytes(size, "little")
+    return b"\xff" + value.to_bytes(8, "little")
+
+
+def tagged(tag: bytes, number: int, time_us: int) -> bytes:
+    fields = varlen(0) + varlen(1) + varlen(1) + b"".join(varlen(b) for b in b"\1" * 15 + b"\xfe")
+    fields += varlen(2) + varlen(2 * number) + varlen(3) + varlen(len(tag)) + tag
+    fields += varlen(4) + varlen(2) + varlen(5) + varlen(4) + varlen(6) + varlen(time_us) + varlen(8) + varlen(300)
+    return varlen(1) + varlen(len(fields) + 3) + varlen(0) + fields
+
+
+def xa_prepare(log: BinlogBuilder, *, one_phase: bool) -> None:
+    log.event(EventType.XA_PREPARE, bytes([one_phase]) + struct.pack("<iII", 1, 2, 0) + b"ab")
+
+
+def xa_transaction(log: BinlogBuilder, db: str, *, one_phase: bool) -> None:
+    """As MySQL writes one."""
+    log.gtid()
+    log.query("XA START X'6162',X'',1", db)
+    log.table_map(db, "orders")
+    log.rows(db, "orders", [7])
+    log.query("XA END X'6162',X'',1", db)
+    xa_prepare(log, one_phase=one_phase)
+
+
+# ---------------------------------------------------------------- compressed transactions
+
+
+@pytest.mark.parametrize("piece", [1, 50, 1 << 20])
+@pytest.mark.parametrize("method", [0, 255])
+def test_a_compressed_transaction_of_other_tables_is_passed_over(piece: int, method: int) -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    for _ in range(3):
+        log.gtid()
+        log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="other", table="orders"), method=method))
+    log.transaction("shop", "orders", [2])
+    found = frame(log, piece=piece)
+    assert bytes(found.out) == b"".join([*log.events[1:6], *log.events[12:]])
+    rows = rows_of(found)
+    assert int(rows[:, k.R_GTID_COUNT].sum()) == 5 and int(rows[-1, k.R_GTID_NUMBER]) == 5
+    assert int(rows[-1, k.R_SEQ]) == make_seq(0, 1, log.pos)
+    passed = rows[rows[:, k.R_FLAGS] == k.FLAG_POSITION]
+    assert int(passed[-1, k.R_GTID_NUMBER]) == 4 and int(passed[-1, k.R_TIME]) == log.timestamp * 1_000_000 + 4
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_one_that_changes_captured_tables_stops_behind_what_came_before(piece: int) -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    log.gtid()
+    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="shop", table="items")))
+    with pytest.raises(UnsupportedEventError) as caught:
+        frame(log, piece=piece)
+    text = str(caught.value)
+    assert "TRANSACTION_PAYLOAD) changes rows of shop.items" in text
+    assert f"source.start: {{file: binlog.000001, pos: {log.pos}}}" in text
+
+
+def test_statements_in_a_compressed_transaction_are_judged() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    body = inner(db="other", table="t", sql="INSERT INTO other.t VALUES (1)")
+    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(body))
+    assert frame(log).statements == ["INSERT INTO other.t VALUES (1)"]
+    log.gtid()
+    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="other", table="t", sql="INSERT INTO shop.t …")))
+    with pytest.raises(UnsupportedEventError, match=rf"a text: INSERT INTO shop\.t .*Use rows.*pos: {log.pos}"):
+        frame(log)
+
+
+def test_a_table_that_is_only_locked_does_not_count() -> None:
+    """As anywhere: rows count, and a TABLE_MAP without rows is none."""
+    log = BinlogBuilder()
+    data = inner(db="other", table="t").replace(b"\x05other\0\x0balso_locked\0", b"\x05shop2\0\x0balso_locked\0")
+    log.gtid()
+    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(data))
+    assert not frame(log).out
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "it is empty"),
+        (b"\2\1\0", "fields have no end"),
+        (bytes([9, 250]) * 300, "fields have no end"),
+        (b"\2\1\7\0abc", "method of compression (7)"),
+        (b"\0abc", "method of compression (None)"),
+        (b"\2\2\0\0\0", "length of its field 2"),
+        (b"\xff", "number in its fields"),
+        (b"\2\1\0\3\1\5\0not zstd", "cannot be unpacked"),
+        (payload_body(b"", packed=zstandard.compress(inner(db="o", table="t"))[:-5]), "says that it is empty"),
+        (b"\2\1\0\0" + zstandard.compress(inner(db="o", table="t")), "does not say how long it is"),
+        (payload_body(inner(db="o", table="t"), says=10), "bytes unpacked, and has more"),
+        (payload_body(inner(db="o", table="t"), says=10**6), "bytes unpacked, and has"),
+        (payload_body(inner(db="o", table="t")) + b"x", "cannot be unpacked|bytes packed"),
+        (payload_body(inner(db="o", table="t")[:-3]), "the last event in it is cut"),
+        (payload_body(bytes(40)), "length of an event in it"),
+        (payload_body(inner(db="o", table="t")[70:]), "damaged"),
+    ],
+)
+def test_a_damaged_compressed_transaction_is_damage_with_its_place(body: bytes, words: str) -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    behind = log.pos
+    log.gtid()
+    log.event(EventType.TRANSACTION_PAYLOAD, body)
+    with pytest.raises(CorruptStreamError, match=words if "|" in words else re.escape(words)) as caught:
+        frame(log)
+    assert f"binlog.000001, behind {behind}" in str(caught.value)
+
+
+def test_random_damage_never_crashes(seed: int) -> None:
+    rng = random.Random(seed)
+    clean = payload_body(inner(db="other", table="t"))
+    for _ in range(300):
+        body = bytearray(clean if rng.random() < 0.5 else payload_body(inner(db="other", table="t"), method=255))
+        for _ in range(rng.randint(1, 4)):
+            body[rng.randrange(len(body))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            del body[rng.randrange(len(body)) :]
+        log = BinlogBuilder()
+        log.gtid()
+        log.event(EventType.TRANSACTION_PAYLOAD, bytes(body))
+        try:
+            frame(log, piece=rng.choice((7, 1 << 20)), src_bytes=1 << 12)
+        except (CorruptStreamError, UnsupportedEventError):
+            continue
+
+
+def test_the_checksum_is_verified_before_what_it_holds_is_believed() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    event = log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="shop", table="orders"), method=255))
+    log.events[-1] = event.replace(b"\x04shop", b"\x04shoq")
+    with pytest.raises(CorruptStreamError, match="checksum"):
+        frame(log)
+
+
+def test_a_gigabyte_is_unpacked_in_little_memory() -> None:
+    size = 1 << 30
+    packing = zstandard.ZstdCompressor(level=1).compressobj()
+    data = packing.compress(struct.pack("<IBIIIH", 0, EventType.WRITE_ROWS, 1, size, 0, 0))
+    for _ in range((size >> 20) - 1):
+        data += packing.compress(bytes(1 << 20))
+    data += packing.compress(bytes((1 << 20) - 19)) + packing.flush()
+    seen: list[int] = []
+    reader = PayloadReader(lambda head, whole: seen.append(len(head)))
+    tracemalloc.start()
+    reader.feed(memoryview(payload_body(b"", says=size, packed=data)))
+    reader.finish()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == [27] and peak < 4 << 20
+
+
+# ---------------------------------------------------------------- MariaDB's compressed events
+
+
+def test_a_compressed_statement_of_a_real_server() -> None:
+    sql = f"INSERT INTO x.t VALUES (13,'{'stmt' * 20}')"
+    assert parse_query(QUERY_COMPRESSED, has_checksum=False).sql == sql
+
+
+def compressed_query(log: BinlogBuilder, sql: str, *, packed: bytes | None = None, says: int | None = None) -> None:
+    size = len(sql) if says is None else says
+    packed = zlib.compress(sql.encode()) if packed is None else packed
+    head = struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0"
+    log.event(EventType.MARIADB_QUERY_COMPRESSED, head + b"\x82" + size.to_bytes(2, "big") + packed)
+
+
+def test_compressed_statements_are_judged_as_others_are(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    compressed_query(log, "ALTER TABLE other.t ADD c INT")
+    log.gtid()
+    compressed_query(log, "ALTER TABLE shop.orders ADD c INT")
+    found = frame(log)
+    assert found.statements == ["ALTER TABLE other.t ADD c INT", "ALTER TABLE shop.orders ADD c INT"]
+    assert bytes(found.out) == b"".join(log.events[3:])
+    assert int(rows_of(found)[-1, k.R_FLAGS]) == k.FLAG_DDL
+    path = tmp_path / "binlog.000001"
+    path.write_bytes(log.data)
+    assert [int(flags) & k.FLAG_DDL for flags in scan(path).rows[:, k.R_FLAGS]] == [k.FLAG_DDL] * 2
+    log.gtid()
+    compressed_query(log, "INSERT INTO shop.orders VALUES (1)")
+    with pytest.raises(UnsupportedEventError, match=rf"a text: INSERT INTO shop.*pos: {log.pos}"):
+        frame(log)
+
+
+@pytest.mark.parametrize(
+    ("packed", "says"), [(b"garbage", 5), (b"", 5), (zlib.compress(b"x" * 9), 5), (zlib.compress(b"x" * 9), 900)]
+)
+def test_a_damaged_compressed_statement_is_damage(packed: bytes, says: int) -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    compressed_query(log, "", packed=packed, says=says)
+    if packed == b"":  # cut: what there is of it is nothing, and no statement
+        assert not frame(log).out
+        return
+    with pytest.raises(CorruptStreamError, match=r"MARIADB_QUERY_COMPRESSED.* makes no sense"):
+        frame(log)
+
+
+@pytest.mark.parametrize("kind", range(166, 172))
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_compressed_rows(kind: int, piece: int) -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.table_map("other", "t")
+    rows = b"\1\0" + (b"\2\0" if kind >= 169 else b"") + b"\1\xff\x81\x05" + zlib.compress(b"\0\1\0\0\0")
+    log.event(kind, (100).to_bytes(6, "little") + rows)
+    log.xid()
+    log.transaction("shop", "orders", [1])
+    found = frame(log, piece=piece)
+    assert bytes(found.out) == b"".join(log.events[5:])
+    log.gtid()
+    log.table_map("shop", "orders")
+    log.event(kind, (101).to_bytes(6, "little") + rows)
+    middle = log.pos
+    log.rows("shop", "orders", [3])
+    log.xid()
+    with pytest.raises(UnsupportedEventError, match=r"rows of shop\.orders .*are compressed") as caught:
+        frame(log, piece=piece)
+    assert f"pos: {log.pos}}}" in str(caught.value) and f"pos: {middle}" not in str(caught.value)
+
+
+def test_what_never_ended_stops_nothing() -> None:
+    """A server that died in the transaction leaves it without an end; it never happened."""
+    log = BinlogBuilder()
+    log.gtid()
+    log.table_map("shop", "orders")
+    log.event(166, (100).to_bytes(6, "little") + b"\1\0\1\xff\x81\x05")
+    found = frame(log)
+    assert found.framer is not None and found.framer.st[k.TX_REFUSED] == 1
+    found.framer.abandon_transaction()
+    rest = BinlogBuilder()
+    rest.transaction("shop", "orders", [1])
+    stream = np.frombuffer(rest.packets, dtype=np.uint8)
+    found.framer.src[: len(stream)] = stream
+    found.framer.fed(len(stream))
+    found.framer.run()
+    found.flush(found.framer)
+    assert bytes(found.out) == b"".join(rest.events[1:])
+
+
+# ---------------------------------------------------------------- XA
+
+
+def test_a_prepared_transaction_of_other_tables_is_passed_over() -> None:
+    log = BinlogBuilder()
+    xa_transaction(log, "other", one_phase=False)
+    found = frame(log)
+    assert found.framer is not None and found.framer.prepared == {"x'6162',x'',1"}
+    log.transaction("shop", "orders", [1])
+    log.gtid()
+    log.query("XA COMMIT X'6162',X'',1")
+    found = frame(log)
+    assert bytes(found.out) == b"".join(log.events[7:12]) and found.statements == ["XA COMMIT X'6162',X'',1"]
+    assert [int(n) for n in rows_of(found)[:, k.R_GTID_NUMBER]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_one_that_was_committed_in_one_phase_is_kept(piece: int, tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    xa_transaction(log, "shop", one_phase=True)
+    xa_transaction(log, "other", one_phase=True)
+    log.transaction("shop", "orders", [1])
+    found = frame(log, piece=piece)
+    assert bytes(found.out) == b"".join([*log.events[1:7], *log.events[13:]])
+    rows = rows_of(found)
+    assert [int(n) for n in rows[:, k.R_ROW_EVENTS]] == [1, 0, 1]
+    path = tmp_path / "binlog.000001"
+    path.write_bytes(b"\xfebin" + log.events[0] + bytes(found.out))
+    again = scan(path)
+    assert again.damage is None and again.end == again.size
+    for column in (k.R_SEQ, k.R_LENGTH, k.R_EVENTS, k.R_ROW_EVENTS, k.R_SUM, k.R_TIME):
+        kept = rows[rows[:, k.R_LENGTH] > 0]
+        assert [int(n) for n in again.rows[:, column]] == [int(n) for n in kept[:, column]]
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_a_prepared_one_with_captured_rows_stops(piece: int) -> None:
+    log = BinlogBuilder()
+    xa_transaction(log, "shop", one_phase=False)
+    with pytest.raises(
+        UnsupportedEventError, match=r"x'6162',x'',1 is prepared here with rows of shop\.orders"
+    ) as caught:
+        frame(log, piece=piece)
+    assert f"pos: {log.pos}}}" in str(caught.value)
+
+
+def test_xa_statements_and_events() -> None:
+    found = parse_xa("XA COMMIT X'00FF',X'',1 ONE PHASE")
+    assert found is not None and (found.verb, found.xid) == ("COMMIT", "x'00ff',x'',1")
+    assert parse_xa("XAVIER") is None and parse_xa("INSERT") is None and parse_xa("XA RECOVER") is None
+    event = bytes(19) + b"\0" + struct.pack("<iII", 7, 1, 2) + b"\xffab"
+    assert parse_xa_prepare(event) == "x'ff',x'6162',7"
+    for length in range(19, len(event)):
+        with pytest.raises(DamagedError):
+            parse_xa_prepare(event[:length])
+
+
+# ---------------------------------------------------------------- tagged GTIDs
+
+
+def test_a_tagged_gtid_of_a_real_server() -> None:
+    found = parse_tagged_gtid(TAGGED)
+    assert (found.source.hex(), found.tag, found.number) == ("1fd2de40e63811f1b42402fc00000001", b"foo", 1)
+    assert found.time_us == 1_795_326_417_435_978
+
+
+def test_a_tagged_gtid_cut_or_changed_anywhere_is_damage_or_another() -> None:
+    for length in range(19, len(TAGGED) - 8):  # behind it stands what is not read
+        with pytest.raises(DamagedError):
+            parse_tagged_gtid(TAGGED[:length])
+    for at in range(19, len(TAGGED)):
+        for value in (0, 1, 0x7F, 0xFE, 0xFF):
+            changed = TAGGED[:at] + bytes([value]) + TAGGED[at + 1 :]
+            try:
+                assert len(parse_tagged_gtid(changed).source) == 16
+            except DamagedError:
+                continue
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_tagged_transactions_are_like_others(piece: int, tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    time_us = log.timestamp * 1_000_000
+    for number, (tag, db) in enumerate(
+        [("a", "shop"), ("a", "other"), ("a", "other"), ("b", "other"), ("z" * 32, "shop")]
+    ):
+        log.event(EventType.GTID_TAGGED, tagged(tag.encode(), number + 1, time_us + number))
+        log.query("BEGIN")
+        log.table_map(db, "orders")
+        log.rows(db, "orders", [number])
+        log.xid()
+    log.transaction("other", "orders", [9])
+    found = frame(log, piece=piece)
+    assert bytes(found.out) == b"".join([*log.events[1:6], *log.events[21:26]])
+    rows = _coalesce([rows_of(found)])
+    source = "01010101-0101-0101-0101-0101010101fe"
+    texts = [
+        f"{source}:a:1",
+        f"{source}:a:3",
+        f"{source}:b:4",
+        f"{source}:{'z' * 32}:5",
+        "01010101-0101-0101-0101-010101010101:1",
+    ]
+    assert [row_gtid(row) for row in rows] == texts
+    assert [int(n) for n in rows[:, k.R_GTID_COUNT]] == [1, 2, 1, 1, 1]
+    assert int(rows[0, k.R_TIME]) == time_us and int(rows[3, k.R_TIME]) == time_us + 4
+    assert [format_gtid(entry) for entry in rows_to_entries(rows)] == texts
+    path = tmp_path / "binlog.000001"
+    path.write_bytes(b"\xfebin" + log.events[0] + bytes(found.out))
+    assert [format_gtid(entry) for entry in rows_to_entries(scan(path).rows)] == [texts[0], texts[3]]
+
+
+def test_a_damaged_tagged_gtid_is_damage() -> None:
+    log = BinlogBuilder()
+    log.event(EventType.GTID_TAGGED, tagged(b"UPPER", 1, 1))
+    with pytest.raises(CorruptStreamError, match=r"GTID_TAGGED .* holds no GTID"):
+        frame(log)
+
+
+# ---------------------------------------------------------------- incidents, statements
+
+
+def test_an_incident_always_stops_with_the_servers_words() -> None:
+    text = b"the server lost them"
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    log.event(EventType.INCIDENT, b"\1\0" + bytes([len(text)]) + text)
+    with pytest.raises(UnsupportedEventError, match=rf"lost events here .*the server lost them.*pos: {log.pos}"):
+        frame(log)
+    assert parse_incident(bytes(19)) == "incident 0"
+
+
+def test_a_refused_statement_names_the_end_of_its_transaction() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.query("BEGIN")
+    log.query("INSERT INTO shop.orders VALUES (1)")
+    log.query("INSERT INTO shop.items VALUES (1)")
+    log.xid()
+    with pytest.raises(CdcError, match=rf"INSERT INTO shop\.orders .*pos: {log.pos}"):
+        frame(log)
+
+
+def test_kernel_uncompiled_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = BinlogBuilder()
+    xa_transaction(log, "other", one_phase=False)
+    xa_transaction(log, "shop", one_phase=True)
+    log.gtid()
+    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="other", table="orders")))
+    log.event(EventType.GTID_TAGGED, tagged(b"a", 1, 1))
+    log.query("BEGIN")
+    log.table_map("other", "t")
+    log.event(166, (100).to_bytes(6, "little") + b"\1\0\1\xff\x81\x05")
+    log.table_map("shop", "orders")
+    log.rows("shop", "orders", [1])
+    log.xid()
+    log.gtid()
+    compressed_query(log, "ALTER TABLE shop.orders ADD c INT")
+    compiled = frame(log, piece=100)
+    monkeypatch.setattr(k, "frame", k.frame.py_func)
+    with np.errstate(over="ignore"):
+        plain = frame(log, piece=100)
+    assert bytes(plain.out) == bytes(compiled.out) != b""
+    assert np.array_equal(rows_of(plain), rows_of(compiled))
