@@ -20,6 +20,8 @@ Permissions = Literal["private", "group"]
 
 READ, CHANGE = 0o050, 0o070
 """What ``group`` lets the group do in a folder: read the files, or change them as well."""
+_told: set[Path] = set()
+"""Folders of other users of which this process has warned already."""
 _log = get_logger(__name__)
 
 
@@ -36,6 +38,9 @@ def secure_folder(folder: Path, permissions: Permissions, group_may: int) -> Non
         if stat.S_IMODE(now.st_mode) == wanted:
             return
         if now.st_uid != os.geteuid():
+            if folder in _told:
+                return
+            _told.add(folder)
             _log.warning(
                 "the mode of this folder is not what the configuration says, and only its owner can change it",
                 folder=str(folder),

@@ -174,7 +174,9 @@ def _show(lease: Lease, results: list[TableResult]) -> None:
     from cdc.positions import format_seq
 
     manifest = lease.manifest
-    kind = "DDL" if manifest.ddl else f"{manifest.transactions} transactions, {manifest.row_events} row events"
+    kind = f"{manifest.transactions} transactions, {manifest.row_events} row events"
+    if manifest.ddl:
+        kind = "DDL" if manifest.transactions == 1 else f"{manifest.transactions} DDL statements"
     console = out()
     console.print(f"Batch {manifest.batch}: {kind}, up to {format_seq(manifest.last_seq)}", markup=False)
     for result in results:
