@@ -48,7 +48,7 @@ def test_a_run_makes_its_tables_and_changes_no_row(loop: Loop) -> None:
         (6, True), (2, False), (2, True), (1, True), (2, False)
     ]  # fmt: skip
     results = loop.apply()
-    assert {result.table.partition(".")[2] for result in results} == set(names)
+    assert {result.table.partition(".")[2] for result in results} >= set(names)
     for name in names:
         assert loop.delta(name) == []
     loop.apply_all()
