@@ -142,6 +142,7 @@ class Capture:
                 self._target = clock_and_position(control)
             self._clock.expect(self._target)
         meta = open_meta(config)
+        store.flush()  # what is proved is what readers see
         known = meta.read()
         start = find_start(config, control, meta, store.last_seq)
         if start.first:
