@@ -31,7 +31,7 @@ from cdc.store.base import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
 from spark_jobs import driver, merge, session
-from tests.integration.apply_support import OWNER, Loop
+from tests.integration.apply_support import LOCAL_CONF, OWNER, Loop
 
 Database = Callable[[Server], str]
 
@@ -364,7 +364,7 @@ def command_lines() -> Iterator[set[str]]:
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.3):
             for child in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error):
                     found.add(" ".join(child.cmdline()))
@@ -380,19 +380,18 @@ def command_lines() -> Iterator[set[str]]:
 
 def test_under_spark_submit(loop: Loop) -> None:
     """The program itself; with a local master, since what differs is who starts it. No setting is on a command line."""
-    secret = "hunter-0815"
-    more = {
-        "spark.hadoop.fs.s3a.secret.key": secret,
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dpw={secret}",
-    }
-    conf = loop.config.spark.model_copy(update={"conf": loop.config.spark.conf | more})
-    loop.config = loop.config.model_copy(update={"spark": conf})
     loop.sql(*TABLES, *changes(0, 2))
     loop.capture()
     loop.apply()  # both tables
     lease = loop.fetch()
+    secret = "hunter-0815"
+    more = {
+        "spark.hadoop.fs.s3a.secret.key": secret,
+        "spark.driver.extraJavaOptions": f"{LOCAL_CONF['spark.driver.extraJavaOptions']} -Dpassword={secret}",
+    }
+    submitted = loop.config.spark.model_copy(update={"conf": loop.config.spark.conf | more})
     with command_lines() as lines:
-        results = pipeline._submit(loop.config, lease)
+        results = pipeline._submit(loop.config.model_copy(update={"spark": submitted}), lease)
     assert any("SparkSubmit" in line and "--properties-file" in line for line in lines)
     assert not [line for line in lines if secret in line]
     assert {r.table.partition(".")[2]: r.inserted for r in results} == {"mirror": 2, "log": 3}
