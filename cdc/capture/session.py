@@ -57,7 +57,7 @@ class Session:
         self._log = log
         self.epoch = start.identity.epoch
         self._judge = Judge(config.tables, log.tables)
-        self._definitions = Definitions(control, config.tables, log, self.epoch, named=start.named)
+        self._definitions = Definitions(control, config, log, self.epoch, named=start.named)
         self.counters = counters
         self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
         self._view = self._src.data
