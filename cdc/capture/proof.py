@@ -260,6 +260,9 @@ class _Prover:
         )
 
 
+_STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
+
+
 class _Enough(Exception):
     """As much of the transaction has been read as is compared."""
 
@@ -417,7 +420,7 @@ def _contents(data: bytes) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
             break
         if header.type == EventType.TABLE_MAP:
             tables.add(events.parse_table_name(event)[1:])
-        elif header.type in (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY):
+        elif header.type in _STATEMENTS:
             query = events.parse_query(event, True)
             statements.add((query.db, query.sql))
         at += header.length

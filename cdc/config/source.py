@@ -54,7 +54,8 @@ class SourceConfig(Section):
     """The server sends a heartbeat after so long a silence; three missed ones are a dead connection."""
     connect_timeout_s: DurationS = 10.0
     ssl_ca: Path | None = None
-    """PEM file; when given, the connection is TLS and the server's certificate is verified."""
+    """PEM file, relative to the configuration file; when given, the connection is TLS and the server's certificate is
+    verified."""
 
     @field_validator("url")
     @classmethod
