@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
@@ -20,6 +21,7 @@ from cdc.source.connection import query
 from cdc.store.layout import list_segments
 from cdc.store.relaylog.index import IndexFile
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from spark_jobs.ddl import statements
 
 Database = Callable[[Server], str]
 
@@ -269,11 +271,11 @@ def test_captured_tables_stop_it_and_the_printed_position_goes_on(
         f"CREATE TABLE {other}.t (id INT PRIMARY KEY, v TEXT)",
         f"INSERT INTO {db}.t VALUES (1, 'a')",
     )
-    statements, words = cases[case]
+    run, words = cases[case]
     packs = case.startswith("compressed") and not is_mysql(server)
     server.execute(
         *(compression(server, True) if packs else ()),
-        *[s.format(db=db, other=other) for s in statements],
+        *[s.format(db=db, other=other) for s in run],
         *(compression(server, False) if packs else ()),
     )
     server.execute(f"INSERT INTO {db}.t VALUES (3, 'c')")
@@ -306,6 +308,11 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     Capture(config).run(until_current=True)  # reads the stored statement again from the source
     entries = index(config)
     assert [int(n) & EntryFlag.DDL for n in entries["flags"][entries["length"] > 0]] == [EntryFlag.DDL, 0]
+    stored = entries[entries["length"] > 0][0]
+    [segment, *_] = list_segments(config.store.path)
+    part = ByteRange(path=str(segment), offset=int(stored["offset"]), length=int(stored["length"]))
+    [(sql, statement)] = statements((part,))
+    assert sql.startswith(f"CREATE TABLE {db}.t") and statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]
 
 
