@@ -13,6 +13,10 @@ from urllib.request import url2pathname
 
 from cdc.errors import UsageError
 
+DESTINATION_PROPERTY = "towpath.destination"
+"""Delta table property: the destination that owns the table."""
+SINCE_PROPERTY = "towpath.since_seq"
+"""Delta table property: where the table was made; it was complete, being empty, up to this seq."""
 GENERATION_PROPERTY = "towpath.generation"
 """Delta table property: rises with every rebuild of the table, since Delta's transaction versions never shrink."""
 

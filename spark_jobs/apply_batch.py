@@ -213,11 +213,11 @@ def _try_table(plan: Plan, sessions: TableSessions, table: str) -> TableResult |
     layout = plan.layouts.get(table)
     named = table in plan.manifest.tables and (layout is not None or plan.manifest.ddl)
     state = place.state()
-    prove(place, state, plan.manifest, plan.subscription, created_here=plan.manifest.ddl and named)
     if state is not None:
         require_ownership(state, place, plan.manifest)
-        if not named:
-            return None
+    prove(place, state, plan.manifest, plan.subscription, created_here=plan.manifest.ddl and named)
+    if state is not None and not named:
+        return None
     began = time.monotonic()
     with sessions.one() as session:
         made = state is None

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 LEDGER_DEPTH = 50
 """Commits that are looked through for one of ours: maintenance by others may lie on top."""
-SINCE_PROPERTY = "towpath.since_seq"
-"""Delta table property: where the table was made; it was complete, being empty, up to this seq."""
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 KEPT_TRANSACTIONS = "interval 36500 days"
 """For ever. Set on every table that is made: the default of a Spark session may be shorter."""

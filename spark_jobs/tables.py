@@ -12,9 +12,16 @@ from pyspark.sql import types as t
 
 from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
 from cdc.positions import split_seq
-from cdc.targets import GENERATION_PROPERTY, application_id, split_table, table_path
+from cdc.targets import (
+    DESTINATION_PROPERTY,
+    GENERATION_PROPERTY,
+    SINCE_PROPERTY,
+    application_id,
+    split_table,
+    table_path,
+)
 from spark_jobs.column_types import literal, quote, shown
-from spark_jobs.delta_log import KEPT_TRANSACTIONS, SINCE_PROPERTY, TRANSACTION_RETENTION, DeltaState, read_state
+from spark_jobs.delta_log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, read_state
 from spark_jobs.own_columns import OwnColumns, Policies
 
 if TYPE_CHECKING:
@@ -23,7 +30,6 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
 
-DESTINATION_PROPERTY = "towpath.destination"
 MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
 EPOCH_PROPERTY = "towpath.epoch"

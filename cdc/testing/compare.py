@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,8 +11,18 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from cdc.batches.manifests import Manifests, load_manifest
 from cdc.decode import read
-from cdc.targets import table_path
+from cdc.ledger import Ledger, Table, read_commits
+from cdc.meta import TableRecord
+from cdc.meta.file import FileMeta
+from cdc.targets import (
+    DESTINATION_PROPERTY,
+    GENERATION_PROPERTY,
+    SINCE_PROPERTY,
+    application_id,
+    table_path,
+)
 from cdc.testing.servers import Server
 
 Row = tuple[Any, ...]
@@ -103,17 +112,36 @@ def store_faults(store: str | Path, target: str | Path, database: str, table: st
     ]
 
 
-def ledger_faults(target: str | Path, database: str, table: str) -> list[str]:
-    """Where the commits of a table do not follow one another: each goes on beyond the one before, without a gap."""
-    commits = [json.loads(c["userMetadata"]) for c in _delta(target, database, table).history() if "userMetadata" in c]
-    faults, reached = [], 0
-    for commit in reversed(commits):
-        if commit["last_seq"] <= reached:
-            faults.append(f"{table}: batch {commit['batch']} ends at {commit['last_seq']}, which was reached before")
-        if commit["first_seq"] > reached:
-            faults.append(f"{table}: nothing was applied between {reached} and {commit['first_seq']}")
-        reached = commit["last_seq"]
-    return faults
+def ledger_faults(target: str | Path, database: str, table: str, meta: str | Path | None = None) -> list[str]:
+    """What is wrong with the ledger of a table, by :class:`cdc.ledger.Ledger`; with the folder of a meta, its acked
+    batches and its records are joined with the commits."""
+    name = f"{database}.{table}"
+    known = None if meta is None else FileMeta(meta).read().subscription("apply")
+    acked = []
+    if meta is not None:
+        manifests = Manifests(Path(meta))
+        acked = [load_manifest(manifests.path("apply", batch)) for batch in manifests.ids("apply")]
+    ledger = Ledger(
+        {name: ledger_table(_delta(target, database, table), name, None if known is None else known.table(name))},
+        [manifest for manifest in acked if manifest.acked is not None],
+        () if known is None else known.gaps,
+    )
+    return ledger.check()[name].faults
+
+
+def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None) -> Table:
+    """A Delta table as the ledger takes it."""
+    configuration = delta.metadata().configuration
+    destination = str(configuration[DESTINATION_PROPERTY])
+    generation = int(configuration.get(GENERATION_PROPERTY, "0"))
+    history = delta.history()
+    return Table(
+        commits=read_commits(history, destination, name, generation),
+        applied_seq=delta.transaction_version(application_id(destination, name, generation)) or 0,
+        since_seq=int(configuration.get(SINCE_PROPERTY, "0")),
+        whole=any(commit.get("version") == 0 for commit in history),
+        record=record,
+    )
 
 
 def _delta(target: str | Path, database: str, table: str) -> DeltaTable:
