@@ -356,3 +356,22 @@ def kill_dump_threads(server: Server) -> bool:
                 if error.args[0] != ER.NO_SUCH_THREAD:  # one of an earlier test, which the server has just given up
                     raise
         return bool(dumps)
+
+
+@pytest.mark.parametrize("included", [True, False])
+def test_a_table_map_above_a_mebibyte(mysql9: Server, database: Database, tmp_path: Path, included: bool) -> None:
+    """With FULL metadata a table map names the members of every ENUM: more bytes than capture reads at once."""
+    db = database(mysql9)
+    members = ", ".join(f"'{n:06}{'x' * 240}'" for n in range(6000))
+    config = configure(tmp_path, mysql9, db, tables=".*" if included else "small")
+    Capture(config).run(until_current=True)
+    mysql9.execute(
+        f"CREATE TABLE {db}.wide (id INT PRIMARY KEY, e ENUM({members}))",
+        f"CREATE TABLE {db}.small (id INT PRIMARY KEY)",
+        f"INSERT INTO {db}.wide VALUES (1, 5)",
+        f"INSERT INTO {db}.small VALUES (2)",
+    )
+    Capture(config).run(until_current=True)
+    assert len(events_of(config.store.path)) == (2 if included else 1)
+    sizes = [segment.stat().st_size for segment in list_segments(config.store.path)]
+    assert (sum(sizes) > 1 << 20) == included
