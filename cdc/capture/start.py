@@ -21,7 +21,6 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
 log = get_logger(__name__)
 
-_MAX_DUMP_POS = 2**32 - 1
 _MEND = "Write a position that SHOW BINARY LOGS and SHOW BINLOG EVENTS name, or start: earliest."
 
 
@@ -116,10 +115,6 @@ def _proved(
     """The position to read from, which the server still has, and what was proved of the history before it."""
     position, sizes = found.position, found.sizes
     place = f"{conn.host}:{conn.port}"
-    if position.pos > _MAX_DUMP_POS:
-        # A dump request has 32 bits for the offset. Such a file ends with the transaction that made it so large.
-        following = make_file_name(found.base, position.file_number + 1)
-        position = BinlogPosition(following if following in sizes else position.file, 4)
     _still_there(position, sizes, place, first=last_seq is None)
     if last_seq is None:
         return position, Proof()

@@ -10,7 +10,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from cdc.binlog.constants import EventType
+from cdc.binlog.constants import MAGIC, EventType
 from cdc.binlog.events import Header, parse_header
 from cdc.config import SourceConfig
 from cdc.errors import CdcError, SourceUnavailableError
@@ -93,6 +93,8 @@ def file_created(source: SourceConfig, position: BinlogPosition) -> int:
             header = parse_header(head[1:])
             if header.type == EventType.FORMAT_DESCRIPTION:
                 created = header.timestamp
+                if position.pos <= len(MAGIC):
+                    return created  # the format description is the event that begins there
             elif header.type == EventType.ROTATE and header.artificial:
                 if created:
                     return created  # the file ends at the position, and the next one follows

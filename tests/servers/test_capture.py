@@ -24,7 +24,7 @@ from cdc.binlog.constants import ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.file import BinlogFile
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.errors import CdcError, CutOffError, IdentityError, UnsupportedEventError
+from cdc.errors import CdcError, CutOffError, IdentityError, SourceRefusedError, UnsupportedEventError
 from cdc.store.base import Limits
 from cdc.store.layout import list_segments
 from cdc.store.reader import StoreReader
@@ -383,3 +383,20 @@ def kill_dump_threads(server: Server) -> bool:
                 if error.args[0] != ER.NO_SUCH_THREAD:  # one of an earlier test, which the server has just given up
                     raise
         return bool(dumps)
+
+
+def test_two_tables_that_share_a_name(mysql9: Server, tmp_path: Path) -> None:
+    """A dot may be in the database's name or in the table's: one of the two is captured, both are refused."""
+    dbs = ("dot_a", "dot_a.b")
+    mysql9.execute(*[f"DROP DATABASE IF EXISTS `{db}`" for db in dbs], *[f"CREATE DATABASE `{db}`" for db in dbs])
+    config = configure(tmp_path, mysql9, r"dot_a.*")
+    Capture(config).run(until_current=True)
+    mysql9.execute("CREATE TABLE `dot_a.b`.c (id INT PRIMARY KEY)", "INSERT INTO `dot_a.b`.c VALUES (1)")
+    assert Capture(config).run(until_current=True).transactions == 2
+    mysql9.execute("DROP TABLE `dot_a.b`.c", "CREATE TABLE dot_a.`b.c` (id INT PRIMARY KEY)")
+    with pytest.raises(UnsupportedEventError, match=r"`dot_a`\.`b\.c` and `dot_a\.b`\.`c` share the name"):
+        Capture(config).run(until_current=True)
+    mysql9.execute("CREATE TABLE `dot_a.b`.c (id INT PRIMARY KEY)")
+    with pytest.raises(SourceRefusedError, match="share the name"):
+        Capture(config).run(until_current=True)
+    mysql9.execute(*[f"DROP DATABASE `{db}`" for db in dbs])

@@ -160,22 +160,25 @@ class FakeSource:
                 self._open.discard(conn)
             conn.close()
 
-    def _answer(self, wire: Wire, text: str) -> None:
+    def ask(self, text: str) -> Rows | None:
+        """The answer to a statement; None stands for OK without rows. Raises UsageError where there is none."""
         self.statements.append(text)
         for answer in reversed(self.answers):
             match = re.search(answer.pattern, text, re.IGNORECASE | re.DOTALL)
             if match is not None:
-                try:
-                    rows = answer.rows(self, match)
-                except UsageError as error:
-                    wire.write(error_packet(1220, error.message, 1)[4:])
-                    return
-                if rows is None:
-                    wire.write(OK)
-                else:
-                    wire.write_rows(rows)
-                return
-        wire.write(error_packet(1064, f"the fake source has no answer to: {text[:200]}", 1)[4:])
+                return answer.rows(self, match)
+        raise UsageError(f"the fake source has no answer to: {text[:200]}")
+
+    def _answer(self, wire: Wire, text: str) -> None:
+        try:
+            rows = self.ask(text)
+        except UsageError as error:
+            wire.write(error_packet(1220, error.message, 1)[4:])
+            return
+        if rows is None:
+            wire.write(OK)
+        else:
+            wire.write_rows(rows)
 
     # --- dumps
 
