@@ -119,6 +119,8 @@ def test_status_of_nothing(cdc: Cli) -> None:
         "transactions": 0,
         "bytes": 0,
         "complete_until": None,
+        "there": False,
+        "begins": None,
     }
     assert found["subscriptions"] == []
     assert "not read yet" in cdc("status")
