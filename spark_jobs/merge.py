@@ -191,6 +191,9 @@ def _read(
         .option("upto_seq", str(job.manifest.last_seq))
         .option("towpath_version", __version__)
     )
+    mask = job.manifest.table_mask(job.place.table)
+    if mask is not None:
+        reader = reader.option("table_mask", str(mask))
     if job.known is not None:
         reader = reader.option("schema", job.known.model_dump_json())
     if own is not None:

@@ -88,6 +88,7 @@ class Capture:
             destination=config.name,
             segment_bytes=config.store.segment_bytes,
             policy=config.store.flush_policy,
+            permissions=config.store.permissions,
         )
         master: Master | None = None
         try:

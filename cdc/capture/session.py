@@ -75,7 +75,7 @@ class Session:
         self._log = log
         self.epoch = start.identity.epoch
         self._judge = Judge(config.tables, log.tables)
-        self._definitions = Definitions(control, config.tables, log, self.epoch, named=start.named)
+        self._definitions = Definitions(control, config, log, self.epoch, named=start.named)
         self.counters = counters
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),

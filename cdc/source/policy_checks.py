@@ -104,18 +104,3 @@ def _mapped(column: ColumnSchema, types: dict[str, str]) -> str | None:
     if column.column_type.lower().startswith("tinyint(1)") and types.get("tinyint(1)") == "boolean":
         return "boolean"
     return "variant" if column.data_type == "json" and types.get("json") == "variant" else None
-
-
-def check_members(schemas: Schemas) -> Iterator[Finding]:
-    """Where table maps do not tell an ENUM's members, ``information_schema`` does, and shows characters beyond U+FFFF
-    as question marks."""
-    for name, table in sorted(schemas.tables.items()):
-        for column in table.columns:
-            wide = (column.charset or "").startswith(("utf8mb4", "utf16", "utf32"))
-            if column.data_type in ("enum", "set") and wide and "?" in column.column_type:
-                yield warning(
-                    f"table {name}",
-                    f"column {column.name!r} has members with a question mark; this server shows characters beyond "
-                    "U+FFFF as such, and they would arrive so",
-                    "Have a look at SHOW CREATE TABLE, and change such members.",
-                )

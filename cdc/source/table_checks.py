@@ -27,6 +27,20 @@ _NOTE = re.compile(r"/\*(.*?)\*/")
 _NOTES = frozenset({"mariadb-5.3", "5.5 binary format", "M!100301 COMPRESSED"})
 
 
+def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
+    """Errors for included tables, (database, table), that share the name ``db.table``, since a dot may be in either."""
+    known: dict[str, tuple[str, str]] = {}
+    for db, table in tables:
+        name = f"{db}.{table}"
+        first = known.setdefault(name, (db, table))
+        if first != (db, table):
+            yield error(
+                f"table {name}",
+                f"`{first[0]}`.`{first[1]}` and `{db}`.`{table}` share the name {name}, by which Towpath knows tables",
+                f"Rename one of the two, or leave both out (tables.exclude: ['{exact(name)}']).",
+            )
+
+
 def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     """Everything that keeps an included table from being applied as configured."""
     found: list[Finding] = []

@@ -21,6 +21,7 @@ from cdc import files
 from cdc.binlog.entry import Entries
 from cdc.errors import CdcError, StorageError, StoreClosedError, UsageError
 from cdc.log import get_logger
+from cdc.permissions import Permissions
 from cdc.store import layout
 from cdc.store.reader import StoreReader
 from cdc.store.recovery.recover import recover
@@ -64,6 +65,7 @@ class RelayLog:
         lead_puts: bool = True,
         disk: DiskWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
+        permissions: Permissions = "private",
     ) -> None:
         """Open (or make) the store, take its lock, recover it. ``clock`` times asynchronous flushes.
         ``lead_puts=False`` leaves every flush to the flusher's thread: a put is slower, and never overstays its
@@ -75,7 +77,7 @@ class RelayLog:
         self.replication = replication
         """May be set later; puts from then on consult it."""
         self._lead_puts = lead_puts
-        layout.create(path, destination)
+        layout.create(path, destination, permissions)
         self._lock = StoreLock(path)
         segment: SegmentWriter | None = None
         try:

@@ -57,8 +57,8 @@ class SegmentWriter:
                     place=str(path),
                     remedy="Nothing was overwritten. Report this, with the names of the store's segments.",
                 )
-            fds.append(files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
-            fds.append(files.layer.open(index_path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644))
+            fds.append(files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+            fds.append(files.layer.open(index_path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
             files.write_all(fds[0], data)
             files.write_all(fds[1], make_header())
         except OSError as error:
