@@ -78,7 +78,7 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
     process dies. The file holds the holder's process id. Waits up to ``wait_s``, then raises LeaseHeldError;
     ``what`` says who else may be at work, as ``another command``. Works between threads, too."""
     with storage_errors(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
     try:
         _wait_for(fd, path, what, wait_s)
         with storage_errors(path):

@@ -8,17 +8,40 @@ fails a flush, runs out of space, writes less than it was given, or loses what w
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_OTHERS = 0o007
+
+
+def file_mode(folder: Path) -> int:
+    """The mode of a new file: its owner may read and write it, and the group what the folder lets it do, if the folder
+    is closed to all others."""
+    mode = folder.stat().st_mode
+    return 0o600 if mode & _OTHERS else 0o600 | (mode & 0o060)
+
+
+def _widen(fd: int, mode: int) -> None:
+    """Give a new file the group's rights that the process's umask has withheld."""
+    found = os.fstat(fd)
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(fd, mode)
 
 
 class Files:
     """The operating system's own. Every method raises OSError as the call of the same name in ``os`` does."""
 
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        """A descriptor, closed on exec."""
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+    def open(self, path: Path, flags: int) -> int:
+        """A descriptor, closed on exec; a new file has :func:`file_mode`."""
+        if not flags & os.O_CREAT:
+            return os.open(path, flags | os.O_CLOEXEC)
+        mode = file_mode(path.parent)
+        fd = os.open(path, flags | os.O_CLOEXEC, mode)
+        if mode & 0o060:
+            _widen(fd, mode)
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -53,8 +76,16 @@ class Files:
         os.unlink(path)
 
     def mkdir(self, path: Path) -> None:
-        """A folder that may be there already."""
-        path.mkdir(exist_ok=True)
+        """A folder that may be there already. Below a folder that is closed to others it has the mode of that one."""
+        above = path.parent.stat().st_mode
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            return
+        if not above & _OTHERS:
+            path.chmod(stat.S_IMODE(above))
 
     def sync_folder(self, folder: Path) -> None:
         """Put the folder's list of names on disk."""
@@ -71,6 +102,10 @@ class Files:
 
 layer: Files = Files()
 """What everybody uses: ``files.layer.fdatasync(fd)``, looked up at each call."""
+
+
+plain = Files()
+"""The operating system's own in tests, too: for locks, and what durability does not hang on."""
 
 
 @contextmanager

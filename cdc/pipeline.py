@@ -47,6 +47,14 @@ def fetch(
     return BatchService(config).get(owner, wait_s=wait_s, until=until, ahead=ahead)
 
 
+def resume(config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
+    """The lease that :func:`fetch` returned to another process of the same run, by :attr:`Lease.fingerprint`. Raises
+    TokenError where the batch never had it, DamagedError where the manifest is gone."""
+    from cdc.batches.service import BatchService
+
+    return BatchService(config).resume(batch, fingerprint)
+
+
 def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """Merge the batch; one result per table. The lease is renewed meanwhile; when it is lost, the merge is stopped.
 
@@ -131,14 +139,16 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """Run the merge under spark-submit and wait for it."""
     global _submitted
     from spark_jobs import apply_batch
+    from spark_jobs.conf_file import submit_options
     from spark_jobs.jars import spark_home
     from spark_jobs.session import settings, worker_path
 
-    with tempfile.TemporaryDirectory(prefix="towpath-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="towpath-") as folder,
+        submit_options(settings(config.spark)) as options,
+    ):
         results = Path(folder) / "results.json"
-        command = [str(spark_home() / "bin" / "spark-submit"), "--master", config.spark.master]
-        for key, value in settings(config.spark).items():
-            command += ["--conf", f"{key}={value}"]
+        command = [str(spark_home() / "bin" / "spark-submit"), "--master", config.spark.master, *options]
         command += [apply_batch.__file__, str(config.file)]
         command += ["--manifest", str(lease.manifest_path), "--results", str(results)]
         environment = os.environ | {

@@ -6,6 +6,7 @@ MariaDB's UUID and INET. This does. ``cdc.source.schemas`` asks the server for i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -113,3 +114,31 @@ def _newer(version: int, path: Path) -> VersionError:
         place=str(path),
         remedy="Update Towpath on this machine.",
     )
+
+
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
+
+
+def quoted_members(column_type: str) -> tuple[str, ...]:
+    """``enum('a','it''s')`` → ``a``, ``it's``; as information_schema quotes them."""
+    members, at = [], column_type.find("(") + 1
+    while at < len(column_type) and column_type[at] == "'":
+        at, text = at + 1, []
+        while at < len(column_type):
+            char, following = column_type[at], column_type[at + 1 : at + 2]
+            if char == "'" and following != "'":
+                break
+            if char == "'" or char == "\\":
+                char = _ESCAPES.get(following, following) if char == "\\" else "'"
+                at += 1
+            text.append(char)
+            at += 1
+        members.append("".join(text))
+        at += 2  # the quote and the comma
+    return tuple(members)
+
+
+def quote_members(kind: str, members: Sequence[str]) -> str:
+    """``enum`` with ``a`` and ``it's`` → ``enum('a','it''s')``; :func:`quoted_members` reads it."""
+    texts = ["'" + member.replace("\\", "\\\\").replace("'", "''") + "'" for member in members]
+    return f"{kind}({','.join(texts)})"

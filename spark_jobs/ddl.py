@@ -1,4 +1,4 @@
-"""The batch that is one DDL statement: what of it concerns our tables, and doing that."""
+"""A batch of DDL statements: what of them concerns our tables, and doing that."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]
                 raise DamagedError("an event's length is impossible", place=f"{part.path}, byte {at}")
             if header.type in _CODES:
                 query = parse_query(found.buf[at : at + header.length].tobytes(), found.has_checksum)
-                statement = classify(query.sql, query.db)
+                statement = classify(query.sql, query.db, query.sql_mode)
                 if statement.kind == "ddl":
                     yield query.sql, statement
             at += header.length
@@ -88,7 +88,7 @@ def _refusal(sql: str, effect: Effect, manifest: Manifest) -> UnsupportedDdlErro
     table = f"table {effect.table[0]}.{effect.table[1]}" if effect.table is not None else "a database"
     last = manifest.positions.last
     return UnsupportedDdlError(
-        f"batch {manifest.batch} is a DDL statement that cannot be applied to {table} yet{what}: {shown}",
+        f"batch {manifest.batch} has a DDL statement that cannot be applied to {table} yet{what}: {shown}",
         place=f"{last.file}:{last.pos}",
         remedy=WAY_OUT,
     )

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from cdc.log import get_logger
+from spark_jobs.conf_file import submit_options
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
 _LAST_LINES = 5
-NOTE = "towpath-note: "
-"""Begins a line of a Python worker that is meant for people."""
 log = get_logger(__name__)
 
 
@@ -37,18 +39,41 @@ def start(conf: SparkConf) -> None:
     Raises DriverStartError where the JVM ends at once, and whatever Spark raises where the context does not start.
     """
     from pyspark import SparkContext
+
+    with submit_options(dict(conf.getAll())) as options, _submit_arguments(options):
+        gateway = _launch()
+    context: Any = SparkContext(conf=conf, gateway=gateway)
+    # A thread of this process takes the JVM's counters: where that dies, the thread would print its own exception.
+    context._accumulatorServer.handle_error = _note_broken_connection
+
+
+@contextmanager
+def _submit_arguments(options: list[str]) -> Iterator[None]:
+    """PySpark takes spark-submit's arguments from the environment, beside a configuration that it would put on the
+    command line."""
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(options)} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _launch() -> Any:
     from pyspark.java_gateway import launch_gateway
 
     if os.environ.get("CDC_SPARK_LOG"):
-        SparkContext(conf=conf)
-        return
+        return launch_gateway()  # type: ignore[no-untyped-call]
     reading, writing = os.pipe()
     last: deque[str] = deque(maxlen=_LAST_LINES)
     reader = threading.Thread(target=_relay, args=(os.fdopen(reading, errors="replace"), last), name="spark-stderr")
     reader.daemon = True
     reader.start()
     try:
-        gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+        return launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     except Exception as error:
         os.close(writing)
         writing = -1
@@ -57,9 +82,6 @@ def start(conf: SparkConf) -> None:
     finally:
         if writing >= 0:
             os.close(writing)
-    context: Any = SparkContext(conf=conf, gateway=gateway)
-    # A thread of this process takes the JVM's counters: where that dies, the thread would print its own exception.
-    context._accumulatorServer.handle_error = _note_broken_connection
 
 
 def _relay(lines: IO[str], last: deque[str]) -> None:
@@ -68,10 +90,7 @@ def _relay(lines: IO[str], last: deque[str]) -> None:
         for line in lines:
             if text := line.strip():
                 last.append(text)
-                if NOTE in text:
-                    log.warning(text.partition(NOTE)[2])
-                else:
-                    log.debug("spark", line=text)
+                log.debug("spark", line=text)
 
 
 def _note_broken_connection(_request: Any, address: Any) -> None:

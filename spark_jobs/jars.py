@@ -1,5 +1,8 @@
 """Delta's jars: resolved once by Ivy into a cache folder, then handed to each session as files.
 
+The file ``complete`` in that folder lists them with the SHA-256 that each had when it was fetched, as ``sha256sum``
+writes it. They are hashed again before each use; one that is not what it was is fetched anew.
+
 ``python -m spark_jobs.jars`` resolves them and prints their paths. Where no repository can be reached, put the jars
 into a folder and name them in the configuration: ``spark: {conf: {spark.jars: /opt/delta/*.jar}}``.
 """
@@ -7,17 +10,21 @@ into a folder and name them in the configuration: ``spark: {conf: {spark.jars: /
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from cdc.errors import RetryableError
+from cdc.durable import replace_file
+from cdc.errors import DamagedError, RetryableError
+from cdc.log import get_logger
 
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The Delta release for the pinned PySpark; later ones have no jar for it."""
 
 _TIMEOUT_S = 900
+_log = get_logger(__name__)
 
 
 def cache_dir() -> Path:
@@ -29,17 +36,73 @@ def cache_dir() -> Path:
 
 
 def delta_jars() -> list[Path]:
-    """The jar files, sorted; resolves them when the cache does not hold them yet. Raises RetryableError."""
+    """The jar files, sorted and verified; resolves them when the cache does not hold them.
+
+    Raises RetryableError where they cannot be fetched, DamagedError where what is fetched is not what it was.
+    """
     folder = cache_dir() / PACKAGE.replace(":", "_")
-    complete = folder / "complete"
-    if not complete.exists():
+    recorded = _recorded(folder)
+    if not recorded or _damaged(folder, recorded):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not complete.exists():
-                _resolve(folder)
-                complete.touch()
-    return sorted((folder / "jars").glob("*.jar"))
+            recorded = _fetched(folder)
+    return sorted(folder / "jars" / name for name in recorded)
+
+
+def _fetched(folder: Path) -> dict[str, str]:
+    """Fetch what is missing or damaged, for the holder of the lock; returns what is there then."""
+    recorded = _recorded(folder)
+    damaged = _damaged(folder, recorded)
+    if recorded and not damaged:
+        return recorded
+    for name in damaged:
+        _log.warning("a cached jar is not what was fetched; it is fetched anew", jar=str(folder / "jars" / name))
+        for copy in _copies(folder, name):
+            copy.unlink(missing_ok=True)
+    if damaged or not (folder / "complete").exists():
+        _resolve(folder)
+    jars = sorted((folder / "jars").glob("*.jar"))
+    found = {jar.name: digest for jar in jars if (digest := _sha256(jar)) is not None}
+    for name, digest in recorded.items():
+        if found.get(name) != digest:
+            raise DamagedError(
+                f"this jar has the SHA-256 {found.get(name, 'of nothing: it is missing')}, and had {digest} before",
+                place=str(folder / "jars" / name),
+                remedy=f"Find out who changed it; then remove {folder}, or name jar files in spark.conf as spark.jars.",
+            )
+    if not recorded:
+        lines = "".join(f"{digest}  {name}\n" for name, digest in found.items())
+        replace_file(folder / "complete", lines.encode())
+    return recorded or found
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """SHA-256 by the jar's name; empty before the first fetch, and where an older version has fetched them."""
+    try:
+        lines = (folder / "complete").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
+
+
+def _damaged(folder: Path, recorded: dict[str, str]) -> list[str]:
+    return [name for name, digest in recorded.items() if _sha256(folder / "jars" / name) != digest]
+
+
+def _sha256(jar: Path) -> str | None:
+    """None for a file that is not there."""
+    try:
+        with jar.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _copies(folder: Path, name: str) -> list[Path]:
+    """The jar, and what Ivy made it from: ``cache/{organisation}/{module}/jars/{file}``."""
+    kept = [jar for jar in (folder / "cache").rglob("*.jar") if f"{jar.parents[2].name}_{jar.name}" == name]
+    return [folder / "jars" / name, *kept]
 
 
 def _resolve(folder: Path) -> None:

@@ -103,7 +103,7 @@ def merge_table(job: Job, state: DeltaState) -> TableResult:
         keys = job.own.keys(sources)
         is_primary = set(sources) == set(job.layout.primary_key)
         state = _marked(job, state, keys)
-        counts = _upsert(job, state, keys, job.own, is_primary=is_primary)
+        counts = _upsert(job, state, keys, job.own.exact(sources), is_primary=is_primary)
     return _result(job, job.place.state() or state, counts, began)
 
 
@@ -191,6 +191,9 @@ def _read(
         .option("upto_seq", str(job.manifest.last_seq))
         .option("towpath_version", __version__)
     )
+    mask = job.manifest.table_mask(job.place.table)
+    if mask is not None:
+        reader = reader.option("table_mask", str(mask))
     if job.known is not None:
         reader = reader.option("schema", job.known.model_dump_json())
     if own is not None:

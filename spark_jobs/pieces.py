@@ -36,23 +36,40 @@ NOTHING = Piece("", 0, 0, 0)
 """For a task where there is nothing to read."""
 
 
-def split(ranges: Iterable[ByteRange], after_seq: int, size_bytes: int, table: str | None = None) -> list[Piece]:
+def split(
+    ranges: Iterable[ByteRange],
+    after_seq: int,
+    size_bytes: int,
+    table: str | None = None,
+    table_mask: int | None = None,
+) -> list[Piece]:
     """Cut ranges into pieces of about ``size_bytes``, without what lies up to ``after_seq`` or has no row of the table.
 
-    Transactions of more than twice that size are cut, too. Raises DamagedError, StorageError, UnsupportedError.
+    ``table_mask``: the table's bit in the index entries, as a manifest tells it; None: the store's own files are asked.
+    Transactions of more than twice ``size_bytes`` are cut, too. Raises DamagedError, StorageError, UnsupportedError.
     """
     pieces: list[Piece] = []
     for one in ranges:
+        if table_mask is not None and not _may_hold(one, table_mask):
+            continue
         entries = staged_entries(one.path, one.offset, one.length)
         entries = entries[(entries["seq"] > after_seq) & (entries["length"] > 0)]
         # After the entries: a table's name is durable before its first transaction is visible.
-        mask = ALL_TABLES if table is None else _mask(one.path, table)
+        mask = table_mask
+        if mask is None:
+            mask = ALL_TABLES if table is None else _mask(one.path, table)
         pieces += _cut(one.path, entries[(entries["table_mask"] & np.uint64(mask)) != 0], size_bytes, table, mask)
     return pieces
 
 
+def _may_hold(one: ByteRange, table_mask: int) -> bool:
+    """Whether a range can have transactions with one of the bits, without a look at its index."""
+    return one.table_bits is None or any(table_mask >> bit & 1 for bit in one.table_bits)
+
+
 def _mask(path: str, table: str) -> int:
-    """The table's bit in the index entries; all bits for a staged segment, whose store is elsewhere."""
+    """The table's bit in the index entries; all bits for a staged segment, whose store is elsewhere and
+    whose manifest does not tell."""
     if is_uri(path):
         return ALL_TABLES
     store = Path(path).parent.parent
@@ -80,6 +97,6 @@ def _parts(path: str, offset: int, length: int, size_bytes: int, table: str, mas
     from cdc.decode.parts import split_transaction
     from cdc.decode.transactions import open_range
 
-    transaction = open_range(path, offset, length).between(0, None)
+    transaction = open_range(path, offset, length, mask).between(0, None)
     for part in split_transaction(transaction, table, size_bytes):
         yield Piece(path, offset, length, mask, part)

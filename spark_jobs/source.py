@@ -1,12 +1,13 @@
 """The changes of one table as a Spark data source: byte ranges of segments in, Arrow batches out.
 
 Options (all text): ``manifest`` (path) or ``ranges`` (JSON ``[{path, offset, length}]``); ``table`` (``db.table``);
-``after_seq`` and ``upto_seq`` (only changes of transactions after the one, up to the other); ``images`` (``after`` or
-``both``); ``split_bytes``; ``towpath_version`` (the driver's, which executors compare with theirs); ``schema`` (JSON of
-the :class:`~cdc.schemas.TableSchema`); ``values`` (JSON of the :class:`~cdc.decode.ValuePolicies`); ``columns`` (JSON
-``[{source, digits, name, policy}]``; without it each column is read as it is). The schema is given by who reads, and
-only its columns are decoded; :data:`spark_jobs.null_dates.FIELD` may be the last of them. The key for hashing is no
-option, since options are shown in plans: see :func:`register`.
+``table_mask`` (only transactions with one of these bits in their index entry can have rows of the table; without it the
+store beside the segments is asked); ``after_seq`` and ``upto_seq`` (only changes of transactions after the one, up to
+the other); ``images`` (``after`` or ``both``); ``split_bytes``; ``towpath_version`` (the driver's, which executors
+compare with theirs); ``schema`` (JSON of the :class:`~cdc.schemas.TableSchema`); ``values`` (JSON of the
+:class:`~cdc.decode.ValuePolicies`); ``columns`` (JSON ``[{source, digits, name, policy}]``; without it each column is
+read as it is). The schema is given by who reads, and only its columns are decoded; :data:`spark_jobs.null_dates.FIELD`
+may be the last of them. The key for hashing is no option, since options are shown in plans: see :func:`register`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.errors import CdcError, PermanentError, VersionError
 from spark_jobs import null_dates
-from spark_jobs.driver import NOTE
 from spark_jobs.pieces import NOTHING, SPLIT_BYTES, Piece, split
 
 if TYPE_CHECKING:
@@ -68,8 +68,12 @@ class ChangesReader(DataSourceReader):
         with _marked_errors():
             after = int(self._options.get("after_seq", "0"))
             size = int(self._options.get("split_bytes", str(SPLIT_BYTES)))
+            mask = self._options.get("table_mask")
             # Spark takes an empty list for none given, and would have one task read nothing in particular.
-            return split(_ranges(self._options), after, size, self._options["table"]) or [NOTHING]
+            pieces = split(
+                _ranges(self._options), after, size, self._options["table"], None if mask is None else int(mask)
+            )
+            return pieces or [NOTHING]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Batches with exactly the columns of the schema."""
@@ -174,12 +178,12 @@ def _value_policies(option: str | None) -> ValuePolicies:
 
 
 def _tell_of_dates(table: str, piece: Piece, stats: DecodeStats) -> None:
-    """Which columns had zero dates that became null, for the executor's log; the driver gets their number only. Of
-    the reading that counts them alone, since others may read the same rows."""
+    """Which columns had zero dates that became null, for the executor's own log; a run's operator is told once a table,
+    see :mod:`cdc.batches.report`. Of the reading that counts them alone, since others may read the same rows."""
     for column, count in stats.null_dates.items():
         logging.getLogger(__name__).warning(
-            "%stable %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",
-            NOTE, table, column, count, piece.path, piece.offset, piece.offset + piece.length,
+            "table %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",
+            table, column, count, piece.path, piece.offset, piece.offset + piece.length,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from airflow.sdk import DAG, get_parsing_context
 from airflow.timetables.interval import DeltaDataIntervalTimetable
 
 from cdc.airflow.operators import CaptureOperator, FetchOperator, FinalizeOperator, MergeOperator
-from cdc.config import AirflowConfig, destinations, load
+from cdc.config import AirflowConfig, as_named, destinations, load
 from cdc.errors import ConfigError
 
 Kind = Literal["capture", "apply"]
@@ -34,8 +34,9 @@ _DAG_NAME = re.compile(r"[\w.-]{1,200}", re.ASCII)
 
 
 def conf_folder(dag_file: str) -> Path:
-    """``$CDC_CONF``, else the folder ``conf`` beside the folder that the DAG file lies in."""
-    return Path(os.environ.get("CDC_CONF") or Path(dag_file).resolve().parent.parent / "conf").absolute()
+    """``$CDC_CONF``, else the folder ``conf`` beside the folder that the DAG file lies in, as Airflow names that: where
+    git-sync swaps a link, the configuration keeps its path."""
+    return as_named(Path(os.environ.get("CDC_CONF") or as_named(Path(dag_file)).parent.parent / "conf"))
 
 
 def build_dags(conf_dir: Path, kinds: Iterable[Kind] = ("capture", "apply")) -> dict[str, DAG]:

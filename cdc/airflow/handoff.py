@@ -1,14 +1,15 @@
 """What passes between the tasks of a run: never data, only where it lies.
 
-``fetch`` hands on batch id, token and the manifest's path; ``merge`` hands on the batch id and one result per table.
+``fetch`` hands on the batch's id, the lease's fingerprint and the manifest's path; ``merge`` hands on the first two and
+one result per table. Everybody who may read Airflow's pages may read this, so it holds no token: the tasks look that up
+in the meta, where only a lease with this fingerprint is found (:meth:`cdc.batches.service.BatchService.resume`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -26,6 +27,8 @@ class Pipeline(Protocol):
     def fetch(
         self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
     ) -> Lease | None: ...
+
+    def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease: ...
 
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]: ...
 
@@ -45,23 +48,18 @@ def pipeline() -> Pipeline:
 
 def of_lease(lease: Lease) -> dict[str, Any]:
     """What ``fetch`` hands on."""
-    return {"batch": lease.manifest.batch, "token": lease.token, "manifest": str(lease.manifest_path)}
+    return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "manifest": str(lease.manifest_path)}
 
 
 def to_lease(config: DestinationConfig, handed: Mapping[str, Any] | None) -> Lease:
-    """The lease again, in another task. Its expiry is not known here: the batch service judges by its own record.
+    """The lease again, in another task.
 
-    Raises BatchError when nothing was handed on or the manifest is gone, DamagedError when it cannot be read.
+    Raises BatchError when nothing was handed on, DamagedError when the manifest is gone or cannot be read, TokenError
+    when the batch never had this lease.
     """
-    from cdc.batches.lease import Lease
-    from cdc.batches.manifests import load_manifest
-
     if handed is None:
         raise BatchError("there is no batch: the task before this one handed on none", remedy="Clear the whole run.")
-    path = Path(handed["manifest"])
-    manifest = load_manifest(path)
-    expires = datetime.now(UTC) + timedelta(seconds=config.batch.lease_s)
-    return Lease(manifest=manifest, manifest_path=path, token=handed["token"], expires=expires)
+    return pipeline().resume(config, handed["batch"], handed["lease"])
 
 
 def of_results(lease: Lease, results: Sequence[Any]) -> dict[str, Any]:
@@ -69,12 +67,12 @@ def of_results(lease: Lease, results: Sequence[Any]) -> dict[str, Any]:
     from cdc.batches.manifests import read_results
 
     tables = [result.model_dump(mode="json") for result in read_results(results)]
-    return {"batch": lease.manifest.batch, "token": lease.token, "results": tables}
+    return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "results": tables}
 
 
 def is_result_of(merged: Mapping[str, Any] | None, handed: Mapping[str, Any]) -> bool:
-    """Did this merge merge that batch, under that very token?"""
-    return merged is not None and (merged["batch"], merged["token"]) == (handed["batch"], handed["token"])
+    """Did this merge merge that batch, under that very lease?"""
+    return merged is not None and (merged["batch"], merged["lease"]) == (handed["batch"], handed["lease"])
 
 
 def to_results(merged: Mapping[str, Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from cdc.airflow import handoff
 from cdc.errors import StoreIncompleteError
 
 if TYPE_CHECKING:
+    from cdc.batches.report import RunReport
     from cdc.config import DestinationConfig
 
 
@@ -32,12 +33,29 @@ def merge_all(
 ) -> dict[str, Any]:
     """Merge the interval's batches from the one that was handed on; returns what ``merge`` hands on. Raises
     StoreIncompleteError when more may come from before ``until``; what was merged by then is acked."""
+    from cdc.batches.report import run_report
+
+    with run_report() as report:
+        return _merge_all(config, owner, until, handed, first_try, report)
+
+
+def _merge_all(
+    config: DestinationConfig,
+    owner: str,
+    until: datetime,
+    handed: Mapping[str, Any],
+    first_try: bool,
+    report: RunReport,
+) -> dict[str, Any]:
+    from cdc.batches.manifests import read_results
+
     steps = handoff.pipeline()
     # A try before this one may have acked the batch that fetch handed on, and have left another.
     lease = handoff.to_lease(config, handed) if first_try else steps.fetch(config, owner, until)
-    fetched = {"fetched": [handed["batch"], handed["token"]]}
+    fetched = {"fetched": [handed["batch"], handed["lease"]]}
     while lease is not None:
         results = steps.merge(config, lease)
+        report.add(read_results(results))
         try:
             following = steps.fetch(config, owner, until, ahead=True)
         except StoreIncompleteError:
@@ -47,9 +65,9 @@ def merge_all(
             return {**handoff.of_lease(lease), **handoff.of_results(lease, results), **fetched}
         steps.finalize(config, lease, True, results)
         lease = following
-    return {"batch": None, "token": None, "results": [], **fetched}
+    return {"batch": None, "lease": None, "results": [], **fetched}
 
 
 def is_result_of(merged: Mapping[str, Any] | None, handed: Mapping[str, Any]) -> bool:
-    """Did this merge begin with that batch, under that very token?"""
-    return merged is not None and merged.get("fetched") == [handed["batch"], handed["token"]]
+    """Did this merge begin with that batch, under that very lease?"""
+    return merged is not None and merged.get("fetched") == [handed["batch"], handed["lease"]]

@@ -84,7 +84,7 @@ class CaptureOperator(_DestinationOperator):
 
 
 class FetchOperator(_DestinationOperator):
-    """Takes the next batch for this DAG and hands on batch id, token and the manifest's path.
+    """Takes the next batch for this DAG and hands on the batch's id, the lease's fingerprint and the manifest's path.
 
     When there is nothing to apply, the tasks after it are skipped and the run is a success. With ``airflow.until:
     interval_end`` only what was committed before the end of the run's data interval counts.
@@ -123,6 +123,9 @@ class MergeOperator(_DestinationOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError (retried), TokenError when the batch is no longer this run's."""
+        from cdc.batches.manifests import read_results
+        from cdc.batches.report import run_report
+
         with handoff.airflow_errors():
             config, ti = self._config(), context["ti"]
             handed = ti.xcom_pull(task_ids=self.fetch_task_id)
@@ -130,7 +133,9 @@ class MergeOperator(_DestinationOperator):
             if until is not None and handed is not None:
                 return interval.merge_all(config, self._owner, until, handed, ti.try_number == 1)
             lease = handoff.to_lease(config, handed)
-            results = handoff.pipeline().merge(config, lease)
+            with run_report() as report:
+                results = handoff.pipeline().merge(config, lease)
+                report.add(read_results(results))
         return handoff.of_results(lease, results)
 
     def on_kill(self) -> None:

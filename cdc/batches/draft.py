@@ -45,6 +45,7 @@ class Draft:
             bytes=chosen.bytes,
             ddl=chosen.ddl,
             tables=tuple(chosen.tables),
+            table_bits=dict(chosen.table_bits) or None,
             table_filter=self.table_filter,
             schema_path=schema_path,
             ranges=ranges,

@@ -30,6 +30,11 @@ class ByteRange(_Part):
     sha256: str | None = Field(
         default=None, description="Of the whole staged file, in hexadecimal, as in its name; null where it is no copy."
     )
+    table_bits: tuple[int, ...] | None = Field(
+        default=None,
+        description="Of a staged file: the bits of the tables that its transactions have rows of, see the manifest's "
+        "`table_bits`; null where that is not known.",
+    )
 
 
 class Position(_Part):
@@ -117,8 +122,16 @@ class Manifest(_Part):
     transactions: int
     row_events: int
     bytes: int
-    ddl: bool = Field(description="The batch is one transaction that holds a DDL statement.")
+    ddl: bool = Field(
+        description="Each transaction of the batch is a DDL statement: either one, or several of which none changes "
+        "rows or columns that were there before."
+    )
     tables: tuple[str, ...] = Field(description="`db.table` of each table with rows in the batch, or named by its DDL.")
+    table_bits: dict[str, int] | None = Field(
+        default=None,
+        description="For each of `tables` its bit (0 to 63) in the table masks of the index entries: only transactions "
+        "with that bit can have rows of the table. Null in manifests of older versions: any transaction may.",
+    )
     table_filter: str | None = Field(
         default=None,
         description="The subscriber's filter, a regular expression over `db.table`, matched whole; null: all tables. "
@@ -134,6 +147,11 @@ class Manifest(_Part):
     )
     gaps: tuple[AcceptedGap, ...] = Field(default=(), description="Gaps of this subscriber that were accepted by then.")
     acked: Acked | None = Field(default=None, description="Null until the batch is acked.")
+
+    def table_mask(self, table: str) -> int | None:
+        """The table's bit as a mask; None where the manifest does not tell it."""
+        bit = None if self.table_bits is None else self.table_bits.get(table)
+        return None if bit is None else 1 << bit
 
     def wants(self, table: str) -> bool:
         """Does the subscriber's filter let this ``db.table`` through?"""

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from cdc.batches.manifest import FORMAT, VERSION, Acked, Manifest, TableResult
 from cdc.durable import explain, make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import DamagedError, UsageError, VersionError
+from cdc.permissions import CHANGE, Permissions, secure_folder
 
 KEPT = 1000
 
@@ -26,7 +27,8 @@ _RESULTS = TypeAdapter(tuple[TableResult, ...])
 class Manifests:
     """The manifests of one destination. Writers hold the meta's lock."""
 
-    def __init__(self, meta_path: Path, *, kept: int = KEPT) -> None:
+    def __init__(self, meta_path: Path, *, kept: int = KEPT, permissions: Permissions = "private") -> None:
+        self._permissions: Permissions = permissions
         self.folder = meta_path / "manifests"
         self._kept = kept
 
@@ -37,6 +39,7 @@ class Manifests:
     def save(self, manifest: Manifest) -> Path:
         """Write durably, replacing what a killed get left there."""
         path = self.path(manifest.subscriber, manifest.batch)
+        secure_folder(self.folder.parent, self._permissions, CHANGE)
         make_folder(path.parent)
         replace_file(path, (manifest.model_dump_json(indent=1) + "\n").encode())
         return path

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cdc.config import DestinationConfig
-from cdc.durable import locked, make_folder
+from cdc.durable import locked
+from cdc.permissions import CHANGE, secure_folder
 
 LOCK_NAME = "apply.lock"
 
@@ -23,6 +24,6 @@ def exclusive(config: DestinationConfig, *, wait_s: float = 0.0) -> Iterator[Non
 
     Raises LeaseHeldError, naming the other's process id, when it does not end within ``wait_s``.
     """
-    make_folder(config.meta.path)
+    secure_folder(config.meta.path, config.meta.permissions, CHANGE)
     with locked(config.meta.path / LOCK_NAME, f"another `cdc` command for {config.name}", wait_s=wait_s):
         yield

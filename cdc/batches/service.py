@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cdc.batches.checks import cut, done_before, incomplete, require_same, require_store, require_token
 from cdc.batches.draft import Draft
 from cdc.batches.lease import Lease, iso_time, time_us
+from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import ByteRange, Manifest
 from cdc.batches.manifests import Manifests, load_manifest, read_results
 from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, record_tables, unsubscribe
-from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError
+from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
 from cdc.meta import Meta, open_meta
 from cdc.meta.state import Outstanding, Subscription, check_name
@@ -75,12 +76,12 @@ class BatchService:
         self._known_reader = reader
         self._clock = clock
         self.meta: Meta = open_meta(config) if meta is None else meta
-        self.manifests = Manifests(config.meta.path)
+        self.manifests = Manifests(config.meta.path, permissions=config.meta.permissions)
         self._stage: Stage | None = None
         if config.store.stage is not None:
             from cdc.batches.stage import Stage
 
-            self._stage = Stage(config.store.stage, config.name)
+            self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
 
     def get(
         self,
@@ -258,6 +259,26 @@ class BatchService:
         entry = self.meta.read().subscription(subscriber).require_first(batch, "merged")
         require_token(entry, token, self._clock())
         return entry
+
+    def resume(self, batch: int, fingerprint: str, *, subscriber: str = "apply") -> Lease:
+        """The lease of a batch that another process of the same owner was handed, by its fingerprint.
+
+        A lease that was replaced, or whose batch has ended, comes back as it was, with a token that is worth as little
+        as before: so a process of an earlier try never holds a later one's. Raises TokenError where the batch never had
+        such a lease, DamagedError where its manifest is gone.
+        """
+        known = self.meta.read().subscription(subscriber)
+        entry, ended = known.find(batch), known.ended(batch)
+        tokens = [ended.token] if ended is not None else []
+        if entry is not None:
+            tokens += [entry.token, *entry.replaced]
+        token = next((each for each in tokens if fingerprint_of(each) == fingerprint), None)
+        if token is None:
+            raise TokenError(
+                f"batch {batch} has no such lease", remedy="Get the batch again; where Airflow says so, clear the run."
+            )
+        path = self.manifests.path(subscriber, batch)
+        return Lease(load_manifest(path), path, token, self._clock() if entry is None else entry.expires)
 
     def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime:
         """Prolong a lease that is still valid: it then expires ``lease_s`` (default: the configuration's) from now.

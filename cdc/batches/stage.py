@@ -15,18 +15,22 @@ that another was faster removes its own folder; what a killed process left is re
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
+from cdc import files
 from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries
+from cdc.durable import make_folder
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
+from cdc.permissions import READ, Permissions, secure_folder
 from cdc.store.base import Range
 from cdc.store.layout import INDEX_SUFFIX
 from cdc.store.relaylog.index import head_size, make_header, read_entries, seal
@@ -35,6 +39,7 @@ from cdc.store.staged import filesystem, refused
 PIECE_BYTES = 24 * 1024 * 1024
 """A staged file's size, about: one Spark task fetches one file, so larger files would be fetched several times."""
 _COPY_BYTES = 1 << 20
+_LOCAL = "file://"
 _FOLDER = re.compile(r"(\d{12})-[0-9a-f]{8}")
 _log = get_logger(__name__)
 
@@ -42,8 +47,16 @@ _log = get_logger(__name__)
 class Stage:
     """The staging folder of one destination."""
 
-    def __init__(self, uri: str, destination: str, *, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(
+        self,
+        uri: str,
+        destination: str,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        permissions: Permissions = "private",
+    ) -> None:
         self._uri = f"{uri.rstrip('/')}/{destination}"
+        self._permissions: Permissions = permissions
         self._piece_bytes = piece_bytes
 
     def copy(
@@ -52,6 +65,8 @@ class Stage:
         """Copy ranges and schemas into a new folder; returns what the manifest then names. A transaction of any size
         is copied in constant memory. Raises StorageError, ConfigError, DamagedError; leaves nothing behind then."""
         folder = f"{self._uri}/{subscriber}/{batch:012d}-{secrets.token_hex(4)}"
+        if self._uri.startswith(_LOCAL):
+            secure_folder(Path(filesystem(self._uri)[1]), self._permissions, READ)
         try:
             staged: list[ByteRange] = []
             for each in ranges:
@@ -142,7 +157,9 @@ def _copy_piece(folder: str, number: int, segment: Path, entries: Entries) -> By
     moved = entries.copy()
     moved["offset"] = moved["offset"] - np.uint64(offset) + np.uint64(len(head))
     _write(path + INDEX_SUFFIX, iter([make_header() + seal(moved)]))
-    return ByteRange(path=path, offset=len(head), length=length, sha256=path.rpartition("-")[2][:64])
+    mask = int(np.bitwise_or.reduce(entries["table_mask"]))
+    bits = tuple(bit for bit in range(64) if mask >> bit & 1)
+    return ByteRange(path=path, offset=len(head), length=length, sha256=path.rpartition("-")[2][:64], table_bits=bits)
 
 
 def _copy_schema(folder: str, schema_path: Path) -> str:
@@ -173,7 +190,12 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 def _write(uri: str, data: Iterator[bytes]) -> None:
     fs, path = filesystem(uri)
     with refused(uri):
-        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with cast(Any, fs.open(path, "wb")) as target:
+        if uri.startswith(_LOCAL):
+            make_folder(Path(path).parent)
+            opened: Any = os.fdopen(files.plain.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+        else:
+            fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            opened = fs.open(path, "wb")
+        with opened as target:
             for piece in data:
                 target.write(piece)

@@ -45,7 +45,7 @@ class EntryFlag(enum.IntFlag):
     """What a transaction is."""
 
     DDL = 1
-    """Holds a DDL statement; handed out as a batch of its own."""
+    """Holds a DDL statement; never in one batch with rows of other transactions."""
     POSITION = 2
     """No bytes: the source's position moved over transactions with nothing of ours."""
     GTID_MARIADB = 4

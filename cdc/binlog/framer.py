@@ -10,7 +10,7 @@ import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, 
 from cdc.errors import (
     CorruptStreamError,
     DamagedError,
+    IdentityError,
     SourceUnavailableError,
     UnsupportedEventError,
 )
@@ -35,6 +36,9 @@ Numbers = npt.NDArray[np.int64]
 
 ROWS_CAPACITY = 65536
 _TABLES_CAPACITY = 1 << 15
+_FULL_PACKET = 0xFFFFFF
+_LARGEST_EVENT = (1 << 30) + (1 << 20)
+"""The protocol limits an event to 1 GiB (``max_allowed_packet``), and its headers come on top."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,9 @@ EVENT_KINDS = _event_kinds()
 class Framer:
     """Feeds one stream of events through :func:`cdc.binlog.kernels.frame`.
 
-    ``src`` is read in place: put bytes behind ``end`` and call :meth:`run`; afterwards :meth:`compact` moves what is
-    unread to the front. ``place`` names the stream in errors.
+    ``src`` is read in place: put bytes behind ``end`` (or into :meth:`room`) and call :meth:`run`; afterwards
+    :meth:`compact` moves what is unread to the front. ``place`` names the stream in errors. Both buffers grow for an
+    event that has to be seen whole, or statements that are undecided for long, and shrink afterwards.
     """
 
     def __init__(
@@ -116,15 +121,16 @@ class Framer:
         verify: bool = True,
         place: str = "stream",
     ) -> None:
-        self.src = src
+        self.src = self._first_src = src
         self.hooks = hooks
         self.place = place
         self.st: Numbers = np.zeros(k.STATE_SIZE, dtype=np.int64)
         self.st[k.PACKETS], self.st[k.SCAN], self.st[k.VERIFY] = packets, scan, verify
         self.st[k.HAS_CRC] = 1
         self.st[k.HOLD] = -1
-        self.st[k.LAST_ROW] = -1
+        self.st[k.LAST_ROW] = self.st[k.LAST_END] = -1
         self.out: Bytes = np.empty(64 if scan else out_bytes, dtype=np.uint8)
+        self._first_out = self.out
         self.rows: Numbers = np.zeros((ROWS_CAPACITY, k.ROW_WIDTH), dtype=np.int64)
         self._keys: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
         self._values: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
@@ -140,9 +146,12 @@ class Framer:
 
     # --- the source's file -----------------------------------------------------------------------------------------
 
-    def start_file(self, file: str, pos: int, seq_base: int) -> None:
-        """Transactions from here on lie in ``file``; ``seq_base`` is the seq of its offset 0."""
+    def start_file(self, file: str, pos: int, seq_base: int, *, skip_until: int = 0) -> None:
+        """Transactions from here on lie in ``file``; ``seq_base`` is the seq of its offset 0. Those that end at or
+        before ``skip_until``, a boundary between two, are passed over."""
         self._file = file
+        self.st[k.SKIP_UNTIL] = skip_until
+        self.st[k.LAST_END] = -1
         self.st[k.FILE_POS], self.st[k.SEQ_BASE] = pos, seq_base
         self.st[k.SEEN_POS] = pos & 0xFFFFFFFF
         self.forget_tables()
@@ -162,6 +171,17 @@ class Framer:
     @property
     def in_transaction(self) -> bool:
         return bool(self.st[k.TX_OPEN])
+
+    @property
+    def skips(self) -> bool:
+        """Whether the transaction in hand is passed over."""
+        return bool(self.st[k.TX_SKIP])
+
+    @property
+    def event_pos(self) -> int:
+        """Where the event in hand begins in the source's file, as far as the events before it tell."""
+        pos, last = self.source_pos, int(self.st[k.LAST_END])
+        return pos if last < 0 else pos + ((last - pos) & 0xFFFFFFFF)
 
     @property
     def seen_pos(self) -> int:
@@ -193,11 +213,28 @@ class Framer:
     def compact(self) -> None:
         """Move unread bytes to the front of ``src``."""
         pos, end = int(self.st[k.IN_POS]), int(self.st[k.IN_END])
-        if pos == 0:
+        first = self._first_src
+        if self.src is not first and end - pos < len(first):
+            first[: end - pos] = self.src[pos:end]
+            self.src = first
+        elif pos == 0:
             return
-        self.src[: end - pos] = self.src[pos:end].copy() if end - pos > pos else self.src[pos:end]
+        else:
+            self.src[: end - pos] = self.src[pos:end].copy() if end - pos > pos else self.src[pos:end]
         self.st[k.IN_BASE] += pos
         self.st[k.IN_POS], self.st[k.IN_END] = 0, end - pos
+
+    def room(self) -> memoryview:
+        """Where the next input belongs: at least one byte, in a larger buffer where an event has to be seen whole."""
+        if self.end == len(self.src):
+            self.compact()
+        if self.end == len(self.src):
+            if self.end > 2 * _LARGEST_EVENT:
+                self._fail(k.BAD_LENGTH)
+            larger: Bytes = np.empty(2 * len(self.src), dtype=np.uint8)
+            larger[: self.end] = self.src
+            self.src = larger
+        return self.src.data[self.end :]
 
     def take_output(self) -> memoryview:
         """The bytes that are definitely kept. They must be used before :meth:`drop_output`."""
@@ -208,7 +245,12 @@ class Framer:
         n, pos = self._definite(), int(self.st[k.OUT_POS])
         if n == 0:
             return
-        self.out[: pos - n] = self.out[n:pos].copy()
+        first = self._first_out
+        if self.out is not first and pos - n <= len(first) >> 1:
+            first[: pos - n] = self.out[n:pos]
+            self.out = first
+        else:
+            self.out[: pos - n] = self.out[n:pos].copy()
         self.st[k.OUT_POS] = pos - n
         self.st[k.OUT_BASE] += n
 
@@ -225,7 +267,7 @@ class Framer:
     def abandon_transaction(self) -> int:
         """Forget an unfinished transaction; returns the offset at which the output has to be cut."""
         self.st[k.TX_OPEN] = 0
-        self.st[k.HOLD] = -1
+        self.st[k.HOLD] = self.st[k.LAST_END] = -1
         self.st[k.EVENT_LEFT] = 0
         self.st[k.TX_REFUSED] = self.st[k.PAYLOAD] = 0
         self._refused = self._payload = None
@@ -243,12 +285,13 @@ class Framer:
                 self.st, self.src, self.out, self.rows, EVENT_KINDS, self._keys, self._values, self._scratch
             )
             if status == k.NEED_INPUT:
-                return True
-            if status in (k.OUT_FULL, k.ROWS_FULL):
+                if not self._join_packets():
+                    return True
+            elif status in (k.OUT_FULL, k.ROWS_FULL):
                 before = self._definite(), int(self.st[k.N_ROWS])
                 self.hooks.flush(self)
                 if before == (self._definite(), int(self.st[k.N_ROWS])):
-                    raise UnsupportedEventError("the start of a transaction does not fit into memory", place=self.where)
+                    self._grow_output()
             elif status == k.AT_BOUNDARY:
                 self.hooks.flush(self)
                 self.hooks.roll(self)
@@ -271,6 +314,43 @@ class Framer:
             else:
                 self._fail(status)
 
+    def _grow_output(self) -> None:
+        """What is undecided yet (table maps, before the first row of a statement is known to be ours) does not fit."""
+        if len(self.out) > 2 * _LARGEST_EVENT:
+            raise UnsupportedEventError("the start of a transaction does not fit into memory", place=self.where)
+        larger: Bytes = np.empty(max(2 * len(self.out), 2 * k.PREFIX_MAX), dtype=np.uint8)
+        larger[: len(self.out)] = self.out
+        self.out = larger
+
+    def _join_packets(self) -> bool:
+        """Make one packet of the several that hold an event which has to be seen whole; False while they are not
+        there."""
+        length, at = int(self.st[k.WHOLE]), int(self.st[k.IN_POS])
+        if not length or not self.st[k.PACKETS] or self.st[k.JOINED]:
+            return False
+        if int.from_bytes(self.src[at : at + 3].tobytes(), "little") < _FULL_PACKET:
+            return False
+        if length > _LARGEST_EVENT:
+            self._fail(k.BAD_LENGTH)
+        payload = 1 + length
+        count = payload // _FULL_PACKET + 1
+        end = at + payload + 4 * count
+        if int(self.st[k.IN_END]) < end:
+            return False
+        sizes = [_FULL_PACKET] * (count - 1) + [payload % _FULL_PACKET]
+        parts: list[Bytes] = []
+        for size in sizes:
+            if int.from_bytes(self.src[at : at + 3].tobytes(), "little") != size:
+                self._fail(k.BAD_LENGTH)
+            parts.append(self.src[at + 4 : at + 4 + size])
+            at += 4 + size
+        self.src[end - payload : end] = np.concatenate(parts)
+        begin = end - payload - 4
+        self.src[begin : begin + 4] = 255
+        self.st[k.IN_POS] = begin
+        self.st[k.JOINED] = payload
+        return True
+
     def _event(self) -> bytes:
         """The event in hand, or as much of it as is there."""
         at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
@@ -280,13 +360,9 @@ class Framer:
     def _sound_event(self) -> bytes:
         """The event in hand, its checksum verified before anything in it is believed (if all of it is there)."""
         event = self._event()
-        whole = len(event) == int(self.st[k.EVENT_LENGTH])
-        if (
-            whole
-            and self._has_crc
-            and self.st[k.VERIFY]
-            and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little")
-        ):
+        length = int(self.st[k.EVENT_LENGTH])
+        in_one = not self.st[k.PACKETS] or self.st[k.JOINED] > 0 or length < _FULL_PACKET
+        if len(event) == length and in_one and self._has_crc and self.st[k.VERIFY] and not _is_sound(event):
             self._fail(k.BAD_CHECKSUM)
         return event
 
@@ -332,7 +408,7 @@ class Framer:
         try:
             judgement = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
         except UnsupportedEventError as error:
-            if self.st[k.TX_BEGIN] == 0 or not self.in_transaction:
+            if not self.skips and (self.st[k.TX_BEGIN] == 0 or not self.in_transaction):
                 raise self._with_end(error) from None
             self._refuse(error)
             self.st[k.DECISION] = k.DROP
@@ -349,24 +425,17 @@ class Framer:
         header = events.parse_header(event)
         decision = k.DROP
         if header.type == EventType.ROTATE:
-            if header.artificial:
-                self.hooks.rotate(events.parse_artificial_rotate(event), True)
-            else:
-                self.hooks.rotate(events.parse_rotate(event, self._has_crc), False)
+            self.hooks.rotate(self._parse_rotate(event, header.artificial), header.artificial)
         elif header.type == EventType.FORMAT_DESCRIPTION:
-            description = events.parse_format_description(event)
-            if description.has_checksum and zlib.crc32(events.closed(event)[:-4]) != int.from_bytes(
-                event[-4:], "little"
-            ):
-                self._fail(k.BAD_CHECKSUM)
+            description = self._parse_description(event)
             self.hooks.format_description(event, description)
             self.st[k.HAS_CRC] = description.has_checksum
-        elif header.type == EventType.INCIDENT:
+        elif header.type == EventType.INCIDENT and not self.skips:
             message = parse_incident(self._body_of(self._sound_event()))
             raise self._with_end(refusals.incident(message, self.where))
         elif header.type == EventType.XA_PREPARE:
             self.prepared.add(self._parsed(parse_xa_prepare, self._body_of(self._sound_event())))
-        else:
+        elif header.type == EventType.GTID_TAGGED:
             self._begin_tagged(self._sound_event())
             decision = k.KEEP
         # An artificial rotate and a format description may lack a checksum that the state says they have (or have
@@ -375,6 +444,31 @@ class Framer:
             self._step_over(len(event))
         else:
             self.st[k.DECISION] = decision
+
+    def _parse_rotate(self, event: bytes, artificial: bool) -> events.RotateEvent:
+        try:
+            if artificial:
+                return events.parse_artificial_rotate(event)
+            return events.parse_rotate(self._sound_event(), self._has_crc)
+        except (DamagedError, UnicodeDecodeError):
+            self._fail(k.BAD_CHECKSUM)
+
+    def _parse_description(self, event: bytes) -> events.FormatDescription:
+        """Parse a format description once its checksum is verified. It has one always; but a server whose events have
+        none does not make it anew when it blanks position and time for a dump that begins behind it. Then only the
+        algorithm's byte is proved to be no damage."""
+        event = events.closed(event)
+        sound = _is_sound(event)
+        try:
+            description = events.parse_format_description(event)
+        except (DamagedError, UnsupportedEventError):
+            if not sound:
+                self._fail(k.BAD_CHECKSUM)
+            raise
+        blanked = events.parse_header(event).end_log_pos == 0 and not description.has_checksum
+        if not sound and (not blanked or _is_sound(event[:-5] + b"\1" + event[-4:])):
+            self._fail(k.BAD_CHECKSUM)
+        return description
 
     def _step_over(self, length: int) -> None:
         at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
@@ -444,6 +538,8 @@ class Framer:
         behind it is known. What the server rolled back by dying has no end and is no error."""
         if self.st[k.SCAN]:
             raise error
+        if self.skips:
+            return
         if not self.st[k.TX_REFUSED]:
             self.st[k.TX_REFUSED] = 1
             self._refused = error
@@ -482,7 +578,7 @@ class Framer:
         st[k.TX_SUM] = (int(st[k.TX_SUM]) + weight * (crc - int(st[k.LAST_ROW_CRC]))) & 0xFFFFFFFF
         st[k.DECISION] = k.DROP
 
-    def _fail(self, status: int) -> None:
+    def _fail(self, status: int) -> NoReturn:
         event = self._event()
         kind = type_name(int(self.st[k.EVENT_TYPE]))
         if status == k.SERVER_ERROR:
@@ -500,15 +596,29 @@ class Framer:
             in_file = bool(self.st[k.SCAN]) and EVENT_KINDS[event[4]] != k.T_REFUSE
             error = refusals.refused_type(event[4], self.where, in_file=in_file)
             raise error if self.in_transaction else self._with_end(error)
+        if status == k.OVERRUN:
+            raise IdentityError(
+                f"a transaction ends at {self.source_pos}, and the store holds everything up to "
+                f"{int(self.st[k.SKIP_UNTIL])} in that file, which lies inside it",
+                place=f"{self.place}: {self._file}",
+                remedy="The source's history is another one than that which was captured: it was reset, or it is "
+                "another server. Start a new destination.",
+            )
         text = {
             k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",
             k.BAD_LENGTH: f"the length of an event ({kind}) is wrong",
             k.BAD_PACKET: "the server sent a packet that is not an event",
             k.NO_TABLE_MAP: f"an event ({kind}) without its TABLE_MAP",
             k.NESTED: f"an event ({kind}) that does not fit the transaction around it",
+            k.OUT_OF_ORDER: f"an event ({kind}) that lies before the one sent before it",
             k.NO_POSITION: f"an event ({kind}) that ends a transaction without a position",
         }[status]
         raise self._corrupt(text)
+
+
+def _is_sound(event: bytes) -> bool:
+    """Whether an event's last four bytes are its checksum."""
+    return zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
 
 
 class ServerErrorPacket(SourceUnavailableError):

@@ -61,6 +61,12 @@ STMT_MASK = 55
 TX_BYTES = 56  # size of the transaction's events in the source
 ROLL_AT = 57  # at the first transaction boundary with this much in the segment, stop; 0: never
 SEEN_POS = 58  # largest end_log_pos (32 bits) in the source's file
+SKIP_UNTIL = 59  # transactions that begin before this position of the source's file are in the store already
+TX_SKIP = 60  # the transaction in hand is one of them
+TX_OVERRUN = 61  # it ended behind SKIP_UNTIL
+LAST_END = 62  # end_log_pos (32 bits) of the newest event of a transaction; -1: not known
+WHOLE = 63  # length of the event at IN_POS when all of it is needed and not there; else 0
+JOINED = 64  # payload of the packet at IN_POS, which Python joined from several; else 0
 TX_REFUSED = 80  # 1: the transaction changes captured tables in a way that is not supported; its end stops capture
 PAYLOAD = 81  # of a TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, their checksum is right
 PIECE_AT, PIECE_LENGTH = 82, 83  # the bytes of it that are handed over
@@ -91,6 +97,8 @@ COMPRESSED_ROWS = 19  # a compressed row event that would be kept
 REFUSED_END = 20  # the end of a transaction with TX_REFUSED
 PAYLOAD_PIECE = 21  # some bytes of a compressed transaction, for Python to unpack
 PAYLOAD_END = 22  # all of a compressed transaction has been handed over
+OUT_OF_ORDER = 23  # an event of a transaction that lies before the one that came before it
+OVERRUN = 24  # a transaction that is there already ends behind what is there
 
 # --- DECISION ---------------------------------------------------------------------------------------------------
 UNDECIDED, KEEP, DROP, KEEP_DDL = 0, 1, 2, 3
@@ -224,6 +232,13 @@ def _end_transaction(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> 
         end += 1 << 32
     st[FILE_POS] = end
     _end_statement(st)
+    if st[TX_SKIP] == 1:
+        st[TX_OVERRUN] = 1 if end > st[SKIP_UNTIL] else 0
+        st[OUT_POS] = st[TX_START] - st[OUT_BASE]
+        st[TX_OPEN] = 0
+        st[HOLD] = -1
+        st[LAST_TX_END] = st[TX_START]
+        return
     if st[SCAN] == 1:
         here = st[EVENT_IN] + st[EVENT_LENGTH]
         kept = True
@@ -291,6 +306,8 @@ def _finish_event(st: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], crc: i
             st[LAST_ROW_CRC] = crc
         st[TX_EVENTS] += 1
     st[SEEN_POS] = max(st[SEEN_POS], st[EVENT_END_POS])
+    if st[TX_OPEN] == 1 and st[EVENT_END_POS] > 0 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
+        st[LAST_END] = st[EVENT_END_POS]
     if st[TX_OPEN] == 1 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
         # In a segment it may be four bytes longer than in the source's file: the checksum that capture added.
         st[TX_BYTES] += st[EVENT_LENGTH] - (4 if st[SCAN] == 1 else 0)
@@ -340,6 +357,25 @@ def _commit(st: npt.NDArray[np.int64]) -> int:
     if st[TX_TIME] == 0:
         st[TX_TIME] = st[EVENT_TIME] * 1000000
     return -1
+
+
+@njit
+def _begins_at(st: npt.NDArray[np.int64], end_pos: int, length: int) -> int:
+    """The position in the source's file, not cut to 32 bits, of an event between two transactions."""
+    if end_pos == 0:
+        return st[FILE_POS]
+    end = (st[FILE_POS] >> 32 << 32) | end_pos
+    if end < st[FILE_POS]:
+        end += 1 << 32
+    return end - length
+
+
+@njit
+def _out_of_order(st: npt.NDArray[np.int64], kind: int, end_pos: int, length: int) -> bool:
+    """Does an event lie before the one that came before it? A server leaves events out, but repeats none."""
+    if st[SCAN] == 1 or st[LAST_END] < 0 or end_pos == 0 or kind in (T_SKIP, T_PYTHON, T_REFUSE):
+        return False
+    return (end_pos - length - st[LAST_END]) & 0xFFFFFFFF >= 1 << 31
 
 
 @njit
@@ -413,6 +449,10 @@ def _start_event(
     st[EVENT_TIME] = load_u(src, at, 4)
     st[EVENT_END_POS] = load_u(src, at + 13, 4)
     st[EVENT_ENDS] = 0
+    if _out_of_order(st, kind, st[EVENT_END_POS], length):
+        return OUT_OF_ORDER if have == length or length > src.shape[0] >> 1 else NEED_INPUT
+    if st[TX_OPEN] == 0:
+        st[TX_SKIP] = 1 if _begins_at(st, st[EVENT_END_POS], length) < st[SKIP_UNTIL] else 0
     if kind in (T_ROWS, T_COMPRESSED_ROWS):
         if have < 27:
             return BAD_LENGTH if length < 27 else NEED_INPUT
@@ -431,8 +471,8 @@ def _start_event(
         if st[SCAN] == 1:
             if kind == T_COMPRESSED_ROWS:
                 return REFUSED
-        elif st[TX_REFUSED] == 1:
-            value = np.int64(-1)  # capture stops at the transaction's end, and nothing of it is kept
+        elif st[TX_REFUSED] == 1 or st[TX_SKIP] == 1:
+            value = np.int64(-1)  # nothing of the transaction is kept; where it is refused, capture stops at its end
         elif value >= 0:
             whole = np.int64(COMPRESSED_ROWS)
             if kind == T_ROWS:
@@ -474,7 +514,7 @@ def _start_event(
         if slot < 0:
             return NEED_TABLE
         _open_statement(st)
-        st[EVENT_KEEP] = 1 if values[slot] >= 0 or st[SCAN] == 1 else 0
+        st[EVENT_KEEP] = 1 if (values[slot] >= 0 and st[TX_SKIP] == 0) or st[SCAN] == 1 else 0
         return -1
     if kind == T_XID:
         if have < length and st[TX_REFUSED] == 1:
@@ -592,7 +632,10 @@ def _start_event(
         st[EVENT_KEEP] = 1 if st[DECISION] == KEEP else 0
         st[DECISION] = UNDECIDED
         return -1
-    return REFUSED
+    if st[TX_SKIP] == 1:
+        st[EVENT_KEEP] = 0
+        return -1
+    return NEED_INPUT if have < length else REFUSED
 
 
 @njit
@@ -615,6 +658,7 @@ def frame(
     packets, scan, has_crc = st[PACKETS] == 1, st[SCAN] == 1, st[HAS_CRC] == 1
     while True:
         pos, end = st[IN_POS], st[IN_END]
+        st[WHOLE] = 0
         if st[PAYLOAD] == 2:
             st[PAYLOAD] = 0
             if st[TX_REFUSED] == 1:
@@ -632,6 +676,8 @@ def frame(
                 return ROWS_FULL
             if not scan and out.shape[0] - st[OUT_POS] < PREFIX_MAX:
                 return OUT_FULL
+            if st[TX_OVERRUN] == 1:
+                return OVERRUN
             if st[ROLL_AT] > 0 and st[TX_OPEN] == 0 and st[OUT_BASE] + st[OUT_POS] >= st[ROLL_AT]:
                 return AT_BOUNDARY
             at = pos
@@ -639,7 +685,7 @@ def frame(
             if packets:
                 if end - pos < 4 or (end - pos == 4 and load_u(src, pos, 3) != 0):
                     return NEED_INPUT
-                payload = load_u(src, pos, 3)
+                payload = load_u(src, pos, 3) if st[JOINED] == 0 else st[JOINED]
                 if payload == 0:
                     if st[PACKET_MORE] == 0:
                         return BAD_PACKET
@@ -666,8 +712,11 @@ def frame(
             have = min(end - at, min(payload, length))
             status = _start_event(st, src, at, have, length, kinds, out, keys, values, scratch)
             if status >= 0:
+                if status == NEED_INPUT:
+                    st[WHOLE] = length
                 return status
             st[N_EVENTS] += 1
+            st[JOINED] = 0
             st[PACKET_LEFT] = payload if packets else length
             st[PACKET_MORE] = 1 if packets and payload == 0xFFFFFE else 0
             st[EVENT_OUT] = st[OUT_BASE] + st[OUT_POS]

@@ -38,6 +38,15 @@ class Statement:
     any_table: bool = False
     """It may change tables that its text does not name (SELECT of a function, CALL, an unknown statement)."""
 
+    @property
+    def leaves_rows_alone(self) -> bool:
+        """Whether no row and no column of an existing table changes: a new table without rows, an index, a comment."""
+        if self.kind == "other":
+            return True
+        return self.kind == "ddl" and all(
+            effect.kind == "none" or (effect.kind == "create" and not effect.rows) for effect in self.effects
+        )
+
 
 _OTHER = word_set(
     """GRANT REVOKE SET FLUSH RESET INSTALL UNINSTALL OPTIMIZE REPAIR CHECK CHECKSUM LOCK UNLOCK USE SHOW HELP KILL

@@ -23,10 +23,11 @@ import pymysql
 
 from cdc.binlog import kernels as k
 from cdc.binlog.framer import Numbers
-from cdc.config import TablesConfig
-from cdc.errors import UnsupportedDdlError
+from cdc.config import DestinationConfig
+from cdc.errors import UnsupportedDdlError, UnsupportedTypeError
 from cdc.positions import make_seq, split_seq
 from cdc.schemas import Schemas, TableSchema
+from cdc.source.members import check_members, with_members
 from cdc.source.schemas import read_schemas
 from cdc.source.server import current_position
 from cdc.store.layout import list_segments, schemas_folder
@@ -60,9 +61,12 @@ class _Altered:
 class Definitions:
     """Keeps the files of one store. ``named``: table maps name the columns themselves."""
 
-    def __init__(self, control: Connection, tables: TablesConfig, log: RelayLog, epoch: int, *, named: bool) -> None:
+    def __init__(
+        self, control: Connection, config: DestinationConfig, log: RelayLog, epoch: int, *, named: bool
+    ) -> None:
         self._control = control
-        self._config = tables
+        self._destination = config
+        self._config = config.tables
         self._log = log
         self._epoch = epoch
         self._named = named
@@ -80,8 +84,11 @@ class Definitions:
             return
         known = [n for n in self._files() if n <= seq]
         fresh, until = self._read()
+        completed = False
         if known:
-            base = Schemas.load(self._folder / f"{known[-1]}.json")
+            stored = Schemas.load(self._folder / f"{known[-1]}.json")
+            base = with_members(self._config, stored)
+            completed = base != stored
             self._current = dict(base.tables)
             self._unsure = {
                 name: _Unsure(known[-1], end, self._rows_since(known[-1], name))
@@ -92,7 +99,7 @@ class Definitions:
         for name in new:
             self._current[name] = fresh[name]
             self._unsure[name] = _Unsure(seq, until, rows=False)
-        if new or not known:
+        if new or not known or completed:
             self._save(seq)
 
     def statement(self, altered: frozenset[str], begins: int | None) -> None:
@@ -156,6 +163,8 @@ class Definitions:
     def _read(self) -> tuple[dict[str, TableSchema], int]:
         """The definitions, and the seq of the source's position after they were read."""
         tables = read_schemas(self._control, self._config).tables
+        for finding in check_members(self._destination, Schemas(tables=tables)):
+            raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         position = current_position(self._control)
         return tables, make_seq(self._epoch, position.file_number, position.pos)
 

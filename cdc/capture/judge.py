@@ -22,10 +22,25 @@ class Judge:
     def __init__(self, tables: TablesConfig, numbers: TableNumbers) -> None:
         self._tables = tables
         self._numbers = numbers
+        self._databases: dict[str, str] = {}  # of the tables that were met, by name
 
     def table(self, db: str, table: str) -> int | None:
-        """The number of a captured table, None for another."""
-        return self._numbers.number(f"{db}.{table}") if self._tables.includes(db, table) else None
+        """The number of a captured table, None for another. Raises UnsupportedEventError for a second table of the
+        same name."""
+        return self._numbers.number(self._name(db, table)) if self._tables.includes(db, table) else None
+
+    def _name(self, db: str, table: str) -> str:
+        """``db.table``, which the store, the schemas and the lake know the table by: it must stand for one table."""
+        name = f"{db}.{table}"
+        known = self._databases.setdefault(name, db)
+        if known != db:
+            other = name[len(known) + 1 :]
+            raise UnsupportedEventError(
+                f"`{db}`.`{table}` and `{known}`.`{other}` share the name {name}, by which Towpath knows tables",
+                place=f"table {name}",
+                remedy="Nothing was skipped. Rename one of the two, and begin a new destination behind this place.",
+            )
+        return name
 
     def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Judgement, bool]:
         """What becomes of it, and whether it ends its transaction with nothing done (ROLLBACK). ``rows_before``: the
@@ -37,7 +52,7 @@ class Judge:
             return self._ddl(found), False
         if found.kind == "other" and not found.any_table:
             return Judgement(False), False
-        named = [f"{db}.{table}" for db, table in found.tables if self._tables.includes(db, table)]
+        named = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
         if named:
             raise _stop(f"the statement changes {', '.join(named)} by its text, not by rows", query, where, _ROW_FORMAT)
         if found.any_table:
@@ -45,10 +60,14 @@ class Judge:
         return Judgement(False), False
 
     def _ddl(self, found: Statement) -> Judgement:
-        names = [f"{db}.{table}" for db, table in found.tables if self._tables.includes(db, table)]
+        names = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
         for database in found.databases:
             if found.verb.startswith("DROP"):
-                names += [name for name in self._numbers.names if name.split(".", 1)[0] == database]
+                names += [
+                    name
+                    for name in self._numbers.names
+                    if self._databases.get(name, name.partition(".")[0]) == database
+                ]
         mask = 0
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)

@@ -14,6 +14,7 @@ import pymysql
 from cdc.batches.keeper import Keeper
 from cdc.capture import replication
 from cdc.capture.clock import SourceClock
+from cdc.capture.failures import Failures
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
 from cdc.config import DestinationConfig
@@ -21,9 +22,9 @@ from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import State, open_meta
 from cdc.positions import BinlogPosition
-from cdc.source.connection import connect
+from cdc.source.connection import connect, place_of
 from cdc.source.preflight import require_source
-from cdc.source.server import ClockProbe, clock_and_position
+from cdc.source.server import ClockProbe, clock_and_position, current_position
 from cdc.store.beginning import Beginning, record_beginning
 from cdc.store.relaylog.log import RelayLog
 from cdc.store.state import CaptureState, write_capture_state
@@ -61,6 +62,10 @@ class Capture:
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
         self._keeper: Keeper | None = None
+        self._session: Session | None = None
+        """Of the connection in hand, also after it has ended."""
+        self._end: BinlogPosition | None = None
+        """Where the source's binlog ended when the connection was made."""
 
     def run(
         self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
@@ -69,7 +74,8 @@ class Capture:
         the start is in the store, durable and visible.
 
         A connection that breaks is made anew, for ever (with ``until_current`` a few times); one that could never be
-        made raises. Raises any CdcError that going on cannot mend.
+        made raises. Connections that break at one place again and again, with nothing new in the store, end it after
+        ``source.max_failures`` of them. Raises any CdcError that going on cannot mend.
         """
         stop = threading.Event() if stop is None else stop
         deadline = None if for_s is None else time.monotonic() + for_s
@@ -82,13 +88,17 @@ class Capture:
             destination=config.name,
             segment_bytes=config.store.segment_bytes,
             policy=config.store.flush_policy,
+            permissions=config.store.permissions,
         )
         master: Master | None = None
         try:
             master = replication.start(config, store)
-            failures, pause_s = 0, _FIRST_PAUSE_S
+            tries, pause_s = 0, _FIRST_PAUSE_S
+            most = config.source.max_failures
+            stuck = Failures(min(most, _TRIES_UNTIL_CURRENT - 1) if until_current else most)
             while True:
-                before = self.counters.received_bytes
+                before, self._session = self.counters.received_bytes, None
+                stuck.moved(store.last_seq)
                 try:
                     if control is None:
                         control = self._control()
@@ -96,10 +106,13 @@ class Capture:
                     replication.finish(config, store, master)
                     return self.counters
                 except (SourceUnavailableError, CorruptStreamError) as error:
-                    if self.counters.received_bytes > before:
-                        failures, pause_s = 0, _FIRST_PAUSE_S
-                    failures += 1
-                    if (until_current and failures >= _TRIES_UNTIL_CURRENT) or self._last is None:
+                    received = self.counters.received_bytes > before
+                    if received and (isinstance(error, CorruptStreamError) or self._has_more()):
+                        stuck.met(error, f"source {place_of(config.source)}", self._ended_at(), store.last_seq)
+                    if received and not stuck.count:
+                        tries, pause_s = 0, _FIRST_PAUSE_S
+                    tries += 1
+                    if (until_current and tries >= _TRIES_UNTIL_CURRENT) or self._last is None:
                         raise
                     log.warning("connection lost", error=str(error), again_in_s=pause_s)
                     self._clock.forget()
@@ -116,6 +129,13 @@ class Capture:
                 master.close()
             store.close()
             _close(control)
+
+    def _ended_at(self) -> BinlogPosition | None:
+        return None if self._session is None else self._session.ended_at
+
+    def _has_more(self) -> bool:
+        """Whether the connection that has ended left something of the source unread."""
+        return self._session is None or self._end is None or not self._session.has_passed(self._end)
 
     def _control(self) -> pymysql.connections.Connection[Any]:
         control = connect(self._config.source)
@@ -141,13 +161,15 @@ class Capture:
                 self._target = clock_and_position(control)
             self._clock.expect(self._target)
         meta = open_meta(config)
+        store.flush()  # what is proved is what readers see
         known = meta.read()
         start = find_start(config, control, meta, store.last_seq)
         if start.first:
             record_beginning(store.path, _beginning(start, known))
         if self._keeper is None:
             self._keeper = Keeper(config, meta)
-        session = Session(config, control, store, start, self.counters)
+        self._end = current_position(control)
+        session = self._session = Session(config, control, store, start, self.counters)
         try:
             self._report(store, session)
             probed_at = -_PROBE_EVERY_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pymysql
@@ -18,9 +18,10 @@ from cdc.capture.definitions import Definitions
 from cdc.capture.judge import Judge
 from cdc.capture.start import Start, no_event_there
 from cdc.config import DestinationConfig, StartPosition
-from cdc.errors import CdcError, CorruptStreamError, UnsupportedError
+from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
-from cdc.positions import BinlogPosition, make_seq
+from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.dump import MAX_POSITION
 from cdc.source.server import replica_label
 from cdc.source.stream import DumpStream, explain_dump_error
 from cdc.store.relaylog.log import RelayLog
@@ -46,23 +47,38 @@ class Counters:
     received_bytes: int = 0
 
 
+class ByteStream(Protocol):
+    """Where the packets of a dump come from: :class:`~cdc.source.stream.DumpStream`, or a test's own."""
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Read what is there, up to the buffer's size; 0: nothing came for a moment. Raises when the stream ends."""
+
+    def close(self) -> None:
+        """Cut the connection."""
+
+
 class Session:
     """Reads one connection. ``control`` is a second connection to the same server, for its table definitions."""
 
     def __init__(
-        self, config: DestinationConfig, control: Connection, log: RelayLog, start: Start, counters: Counters
+        self,
+        config: DestinationConfig,
+        control: Connection,
+        log: RelayLog,
+        start: Start,
+        counters: Counters,
+        *,
+        stream: ByteStream | None = None,
     ) -> None:
-        """Connect. Raises SourceUnavailableError, SourceRefusedError."""
+        """Connect, unless ``stream`` has the packets already. Raises SourceUnavailableError, SourceRefusedError."""
         self._config = config
         self._log = log
         self.epoch = start.identity.epoch
         self._judge = Judge(config.tables, log.tables)
-        self._definitions = Definitions(control, config.tables, log, self.epoch, named=start.named)
+        self._definitions = Definitions(control, config, log, self.epoch, named=start.named)
         self.counters = counters
-        self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
-        self._view = self._src.data
         self._framer = Framer(
-            self._src,
+            np.empty(_SRC_BYTES, dtype=np.uint8),
             self,
             packets=True,
             out_bytes=_OUT_BYTES,
@@ -71,47 +87,57 @@ class Session:
         self._broken = False  # what comes next cannot become visible
         self._held: list[Numbers] = []  # position rows that wait for something worth an index entry
         self._published_at = time.monotonic()
-        self._resume_seq = self._log.last_seq or 0
+        self._stored = split_seq(max(start.seq, log.last_seq or 0))
+        """Everything up to there is in the store, or not to be captured."""
+        self.ended_at: BinlogPosition | None = None
+        """Where the event begins at which the connection ended, as far as the events before it tell."""
         self.gtid: str | None = None
         self.time_us = 0
         self._definitions.begin(start.seq)
-        self._stream = DumpStream(config.source, start.position, replica_label(config))
-        self._file = start.position.file
-        self._framer.start_file(
-            start.position.file, start.position.pos, make_seq(self.epoch, start.position.file_number, 0)
+        self._stream: ByteStream = (
+            DumpStream(config.source, start.position, replica_label(config)) if stream is None else stream
         )
+        # A dump request has 32 bits for the offset: behind 4 GiB the server begins at the file's start.
+        pos = start.position.pos
+        self._start_file(BinlogPosition(start.position.file, pos if pos <= MAX_POSITION else 4))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def step(self) -> int:
         """Read once and store what came; returns the number of bytes. Raises whatever ends the connection."""
         framer = self._framer
-        n = self._stream.recv_into(self._view[framer.end :])
-        if n:
-            self.counters.received_bytes += n
-            framer.fed(n)
-            try:
+        try:
+            n = self._stream.recv_into(framer.room())
+            if n:
+                self.counters.received_bytes += n
+                framer.fed(n)
                 alive = framer.run()
-            except ServerErrorPacket as packet:
-                self._forget_start()
-                raise explain_dump_error(packet.code, packet.text, self._config.source, self.position) from None
-            except UnsupportedError:
-                # It stops here, and what came whole before it is kept.
-                self._abandon()
                 self.flush(framer)
+                framer.compact()
+                if not alive:
+                    raise explain_dump_error(0, "end of stream", self._config.source, self.position)
+            elif self._held:
+                self._publish_held()
+        except CdcError as error:
+            self.ended_at = BinlogPosition(self._file, framer.event_pos)
+            position = self.position
+            self._settle()
+            explained = self._explain(error, position)
+            if explained is error:
                 raise
-            except CorruptStreamError as error:
-                self._forget_start()
-                if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
-                    raise no_event_there(self._config, error) from None
-                raise
-            self.flush(framer)
-            framer.compact()
-            if not alive:
-                raise explain_dump_error(0, "end of stream", self._config.source, self.position)
-        elif self._held:
-            self._publish_held()
+            raise explained from None
         return n
+
+    def _explain(self, error: CdcError, position: BinlogPosition) -> CdcError:
+        """What ended the connection, in the words of the configuration."""
+        if isinstance(error, ServerErrorPacket):
+            self._forget_start()
+            return explain_dump_error(error.code, error.text, self._config.source, position)
+        if isinstance(error, CorruptStreamError):
+            self._forget_start()
+            if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
+                return no_event_there(self._config, error)
+        return error
 
     @property
     def position(self) -> BinlogPosition:
@@ -126,9 +152,10 @@ class Session:
         return (mine.file_number, mine.pos) >= (position.file_number, position.pos)
 
     def close(self) -> None:
-        """Cut the connection; an unfinished transaction is forgotten (it will be read again)."""
+        """Cut the connection. What was read whole is kept; an unfinished transaction is forgotten, and will be read
+        again."""
         self._stream.close()
-        self._abandon()
+        self._settle()
         self._publish_held()
 
     # --- what the framer asks
@@ -142,6 +169,8 @@ class Session:
         judgement, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
         if ends:
             framer.st[k.TX_BEGIN] = 0
+        if framer.skips:
+            return Judgement(keep=False)
         if judgement.ddl and judgement.keep:
             self._definitions.statement(judgement.altered, int(framer.st[k.TX_START]) if in_transaction else None)
         return judgement
@@ -163,11 +192,13 @@ class Session:
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         # A server that died in a transaction leaves it unfinished at the end of a file; the next file begins anew.
-        self._abandon()
-        self.flush(self._framer)
-        offset = self._log.begin(
-            self.epoch, self._file, self._framer.source_pos, event, events.parse_header(event).server_id
-        )
+        self._settle()
+        stored = self._stored_up_to(BinlogPosition(self._file, 4).file_number)
+        if stored > MAX_OFFSET:  # nothing in this file is new
+            self._framer.start_output(0, 0)
+            return
+        pos = max(stored, self._framer.source_pos)
+        offset = self._log.begin(self.epoch, self._file, pos, event, events.parse_header(event).server_id)
         self._framer.start_output(offset, self._config.store.segment_bytes)
         if self._log.last_seq is None:
             # From here on the place is known, so that `start: now` means the moment of the first start only.
@@ -182,12 +213,36 @@ class Session:
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
         if not artificial:
             return  # the server names the next file once more, with an artificial event
-        if rotate.file != self._file:
-            self._abandon()
-            self.flush(self._framer)
-            self._file = rotate.file
-            number = BinlogPosition(rotate.file, rotate.pos).file_number
-            self._framer.start_file(rotate.file, rotate.pos, make_seq(self.epoch, number, 0))
+        if rotate.file == self._file:
+            return
+        # This event may come without a checksum; where the stream goes on, is known besides.
+        base, number = split_file_name(self._file)
+        if rotate.pos != 4 or rotate.file != make_file_name(base, number + 1):
+            raise CorruptStreamError(
+                f"the server goes on with {rotate.file!r}, position {rotate.pos}, which does not follow {self._file}",
+                place=self._framer.where,
+                remedy="The connection is made anew.",
+            )
+        self._settle()
+        self._start_file(BinlogPosition(rotate.file, rotate.pos))
+
+    def _start_file(self, position: BinlogPosition) -> None:
+        self._file = position.file
+        number = position.file_number
+        self._framer.start_file(
+            position.file,
+            position.pos,
+            make_seq(self.epoch, number, 0),
+            skip_until=self._stored_up_to(number),
+        )
+
+    def _stored_up_to(self, number: int) -> int:
+        """Up to where transactions of a file of the source are passed over: all of them, where it is an earlier file
+        than the newest one in the store."""
+        stored = self._stored
+        if stored.epoch != self.epoch or number > stored.file_number:
+            return 0
+        return stored.offset if number == stored.file_number else MAX_OFFSET + 1
 
     def flush(self, framer: Framer) -> None:
         if self._broken:
@@ -202,7 +257,7 @@ class Session:
             end = int(rows[ready, k.R_OFFSET])
             self._append(framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
             self._publish(rows[:ready])
-            self._log.cut(end)
+            self._log.settle()
             raise
         self._append(framer.take_output())
         framer.drop_output()
@@ -247,15 +302,19 @@ class Session:
         self._log.publish(rows_to_entries(rows, store_time_us=time.time_ns() // 1000))
 
     def _forget_start(self) -> None:
-        """The first place is not kept where the server refuses it, or has no event there: another can then be
-        configured."""
-        if self._log.last_seq is None:
+        """A configured place is not kept where the server refuses it, or has no event there: another can then be
+        configured. One that the server named itself is kept: `start: now` means the moment of the first start."""
+        if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
             self._held = []
 
-    def _abandon(self) -> None:
-        if self._framer.in_transaction and not self._broken:
-            self._definitions.abandon(int(self._framer.st[k.TX_START]))
-            self._log.cut(self._framer.abandon_transaction())
+    def _settle(self) -> None:
+        """Keep what was read whole, and forget an unfinished transaction, also where a part of it is in the log."""
+        if not self._broken:
+            if self._framer.in_transaction:
+                self._definitions.abandon(int(self._framer.st[k.TX_START]))
+            self._framer.abandon_transaction()
+            self.flush(self._framer)
+        self._log.settle()
 
 
 def _coalesce(parts: list[Numbers]) -> Numbers:

@@ -7,16 +7,20 @@ from typing import Any, TypeAlias
 
 import pymysql
 
+from cdc.capture.proof import WAY_OUT, Proof, prove_source
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
+from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
+from cdc.meta.base import require_same_source
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.preflight import check_start
-from cdc.source.server import binlog_files, clock_and_position, current_position, describe
+from cdc.source.server import ServerInfo, binlog_files, clock_and_position, current_position, describe
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
-_MAX_DUMP_POS = 2**32 - 1
+log = get_logger(__name__)
+
 _MEND = "Write a position that SHOW BINARY LOGS and SHOW BINLOG EVENTS name, or start: earliest."
 
 
@@ -39,13 +43,49 @@ class Start:
         return make_seq(self.identity.epoch, self.position.file_number, min(self.position.pos, MAX_OFFSET))
 
 
+@dataclass(frozen=True)
+class _Found:
+    """Where to read from, before it is known whether the server still has it."""
+
+    info: ServerInfo
+    position: BinlogPosition
+    base: str
+    epoch: int
+    sizes: dict[str, int]
+
+
 def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int | None) -> Start:
-    """Go on behind ``last_seq``, or begin where the configuration says. Binds the server's identity to the meta.
+    """Go on behind ``last_seq``, or begin where the configuration says. Binds the server's identity to the meta, and
+    proves that the server has the history that the store was captured from.
     Raises IdentityError, ConfigError, SourceRefusedError."""
+    found = _find(config, conn, meta.source(), last_seq)
+    if last_seq is None:  # before the server is bound, which may be the wrong one as much as the position
+        _still_there(found.position, found.sizes, f"{conn.host}:{conn.port}", first=True)
+    # Of an earlier place than now the server does not tell the GTID set.
+    start_gtid = clock_and_position(conn).gtid if config.source.start == "now" else None
+    identity = meta.bind_source(_identity(found, start_gtid))
+    position, proof = _proved(config, conn, found, last_seq)
+    if proof.doubt is not None:
+        log.warning(proof.doubt, source=f"{conn.host}:{conn.port}")
+    elif proof.proved:
+        log.debug("the source has the history of the store", proved=proof.proved)
+    return Start(position, identity, last_seq is None, found.info.has_row_metadata, start_gtid)
+
+
+def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> Proof:
+    """What :func:`find_start` would find when capture goes on behind ``last_seq``; nothing is bound or changed. Raises
+    what it raises."""
+    known = meta.source()
+    found = _find(config, conn, known, last_seq)
+    if known is not None:
+        require_same_source(known, _identity(found, None), meta.place)
+    return _proved(config, conn, found, last_seq)[1]
+
+
+def _find(config: DestinationConfig, conn: Connection, known: SourceIdentity | None, last_seq: int | None) -> _Found:
     info = describe(conn)
     files = binlog_files(conn)
     base = split_file_name(files[-1].name)[0]
-    known = meta.source()
     if last_seq is None:
         refused = check_start(config.source, info)
         if refused is not None:
@@ -56,23 +96,30 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
         parts = split_seq(last_seq)
         epoch = parts.epoch
         position = BinlogPosition(make_file_name(known.base_name if known else base, parts.file_number), parts.offset)
-    sizes = {f.name: f.size_bytes for f in files}
-    place = f"{conn.host}:{conn.port}"
-    if last_seq is None:  # before the server is bound, which may be the wrong one as much as the position
-        _still_there(position, sizes, place, first=True)
-    # Of an earlier place than now the server does not tell the GTID set.
-    start_gtid = clock_and_position(conn).gtid if config.source.start == "now" else None
-    identity = meta.bind_source(
-        SourceIdentity(
-            server_uuid=info.server_uuid, flavor=info.flavor, base_name=base, epoch=epoch, start_gtid=start_gtid
-        )
+    return _Found(info, position, base, epoch, {f.name: f.size_bytes for f in files})
+
+
+def _identity(found: _Found, start_gtid: str | None) -> SourceIdentity:
+    return SourceIdentity(
+        server_uuid=found.info.server_uuid,
+        flavor=found.info.flavor,
+        base_name=found.base,
+        epoch=found.epoch,
+        start_gtid=start_gtid,
     )
-    if position.pos > _MAX_DUMP_POS:
-        # A dump request has 32 bits for the offset. Such a file ends with the transaction that made it so large.
-        following = make_file_name(base, position.file_number + 1)
-        position = BinlogPosition(following if following in sizes else position.file, 4)
+
+
+def _proved(
+    config: DestinationConfig, conn: Connection, found: _Found, last_seq: int | None
+) -> tuple[BinlogPosition, Proof]:
+    """The position to read from, which the server still has, and what was proved of the history before it."""
+    position, sizes = found.position, found.sizes
+    place = f"{conn.host}:{conn.port}"
     _still_there(position, sizes, place, first=last_seq is None)
-    return Start(position, identity, last_seq is None, info.has_row_metadata, start_gtid)
+    if last_seq is None:
+        return position, Proof()
+    proof = prove_source(config, conn, flavor=found.info.flavor, base_name=found.base, files=set(sizes))
+    return position, proof
 
 
 def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -> BinlogPosition:
@@ -106,9 +153,10 @@ def _still_there(position: BinlogPosition, sizes: dict[str, int], server: str, *
                 f"source.start names {position}, and the server's newest binlog is {newest}", place=place, remedy=_MEND
             )
         raise IdentityError(
-            f"the server's binlogs end with {newest}, before {position}, which was read already: its history was reset",
+            f"the server's history is not the one that the store was captured from. The store ends at {position}; the "
+            f"server's newest binlog is {newest}",
             place=place,
-            remedy="Start a new destination; going on with another history is not there yet.",
+            remedy=WAY_OUT,
         )
     if size is None and first:
         raise ConfigError(
@@ -116,18 +164,19 @@ def _still_there(position: BinlogPosition, sizes: dict[str, int], server: str, *
         )
     if size is None:
         raise SourceRefusedError(
-            f"the server no longer has {position.file} (it has {', '.join(sorted(sizes)[:1])} to {newest})",
+            f"the server no longer has {position.file}, which capture needs next (it has "
+            f"{', '.join(sorted(sizes)[:1])} to {newest}): what was in it behind {position.pos} was purged",
             place=place,
-            remedy="What was in it cannot be read any more: start a new destination, and keep binlogs longer "
+            remedy="These changes cannot be read any more: start a new destination, and keep binlogs longer "
             "(binlog_expire_logs_seconds).",
         )
     if position.pos > size:
         raise (
             IdentityError(
-                f"{position.file} has {size} bytes, and {position.pos} were read already:"
-                " the server's history was reset",
+                "the server's history is not the one that the store was captured from. The store ends at "
+                f"{position}; the server's {position.file} has only {size} bytes",
                 place=place,
-                remedy="Start a new destination; going on with another history is not there yet.",
+                remedy=WAY_OUT,
             )
             if not first
             else ConfigError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, err, load, out, print_json
+from cdc.commands.common import Destination, Json, err, load, out, print_json, say
 from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
 
@@ -50,16 +52,20 @@ def apply(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Apply changes to the Delta tables: fetch a batch, merge it, ack it, or roll it back when that fails."""
+    """Apply changes to the Delta tables: fetch a batch, merge it, ack it, or roll it back when that fails.
+
+    SIGTERM and Ctrl-C end it: the batch under way is rolled back, and its transactions come again.
+    """
     from cdc import pipeline
     from cdc.batches.owner import cli_owner, exclusive
+    from cdc.batches.report import run_report
 
     config = load(ctx, dest)
     limit = _time(until) if until is not None else None
     repeat = until_empty or limit is not None
     done: list[dict[str, Any]] = []
     try:
-        with exclusive(config):
+        with exclusive(config), run_report() as report, _rolled_back_at_a_signal(config):
             while True:
                 # With a time limit each wait is for the store to be complete, and the last one tells that it is.
                 wait_s = 0.0 if limit is None and (done or (until_empty and wait is None)) else wait
@@ -67,11 +73,17 @@ def apply(
                 if lease is None:
                     break
                 results = _one_batch(config, lease, json_output)
+                report.add(results)
                 done.append(_as_json(lease, results))
                 if not json_output:
                     _show(lease, results)
                 if not repeat:
                     break
+    except _Stopped as stopped:
+        say(str(stopped))
+        if json_output and not done:
+            print_json({"batches": []})
+        return
     finally:
         if json_output and done:
             print_json({"batches": done})
@@ -81,8 +93,30 @@ def apply(
         out().print("Nothing to apply.")
 
 
+class _Stopped(Exception):
+    """The command was told to end; the message is for the user."""
+
+
+@contextmanager
+def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
+    """Turns SIGTERM and SIGINT into :class:`_Stopped`, after what this owner has outstanding was rolled back: the batch
+    under way, or one that was taken at that very moment."""
+    from cdc import pipeline
+    from cdc.batches.owner import cli_owner
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        pipeline.stop()  # leave no driver behind that goes on
+        gone = pipeline.release(config, cli_owner(config))
+        if not gone:
+            raise _Stopped(f"{config.name}: stopped; no batch was under way.") from None
+        what = f"batch {gone[0]} was" if len(gone) == 1 else f"batches {', '.join(map(str, gone))} were"
+        raise _Stopped(f"{config.name}: stopped; {what} rolled back. The next run takes the same changes.") from None
+
+
 def _one_batch(config: DestinationConfig, lease: Lease, quiet: bool) -> list[TableResult]:
-    """Merge and ack; whatever goes wrong, roll back and say what it was."""
+    """Merge and ack; whatever goes wrong, roll back and say what it was. A signal is the caller's."""
     from cdc import pipeline
 
     try:
@@ -92,9 +126,7 @@ def _one_batch(config: DestinationConfig, lease: Lease, quiet: bool) -> list[Tab
             tables = ", ".join(lease.manifest.tables[:3]) + (", …" if len(lease.manifest.tables) > 3 else "")
             with err().status(f"Batch {lease.batch}: {lease.manifest.row_events} row events of {tables}"):
                 results = pipeline.merge(config, lease)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            pipeline.stop()  # Ctrl-C: leave no driver behind that goes on
+    except Exception:
         _roll_back(config, lease)
         raise
     pipeline.finalize(config, lease, True, results)
@@ -142,7 +174,9 @@ def _show(lease: Lease, results: list[TableResult]) -> None:
     from cdc.positions import format_seq
 
     manifest = lease.manifest
-    kind = "DDL" if manifest.ddl else f"{manifest.transactions} transactions, {manifest.row_events} row events"
+    kind = f"{manifest.transactions} transactions, {manifest.row_events} row events"
+    if manifest.ddl:
+        kind = "DDL" if manifest.transactions == 1 else f"{manifest.transactions} DDL statements"
     console = out()
     console.print(f"Batch {manifest.batch}: {kind}, up to {format_seq(manifest.last_seq)}", markup=False)
     for result in results:

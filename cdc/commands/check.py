@@ -59,21 +59,48 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
             )
         )
     local = check_local.examine(config)
+    last_seq: int | None = None
     first_start = False
     try:
-        first_start = StoreReader(config.store.path).last_seq() is None
+        last_seq = StoreReader(config.store.path).last_seq()
+        first_start = last_seq is None
     except CdcError as trouble:
         if not any(f.subject == "store" and f.level == "error" for f in local):
             findings.append(from_error("store", trouble))
     try:
         running = config.store.path.is_dir() and is_locked(config.store.path)
         findings += check_source(config, own_capture_running=running, first_start=first_start)
+        if last_seq is not None and not any(f.level == "error" for f in findings):
+            findings.append(_history(config, last_seq))
     except CdcError as trouble:
         (unreachable if trouble.retryable else findings).append(from_error("source", trouble))
     findings += local
     if any(f.level == "error" for f in findings):
         return unreachable + findings, 2
     return unreachable + findings, 1 if unreachable else 0
+
+
+def _history(config: DestinationConfig, last_seq: int) -> Finding:
+    """Whether the source has what capture needs next, behind the history that the store was captured from. Raises
+    retryable errors."""
+    from cdc.capture.start import prove_start
+    from cdc.meta import open_meta
+    from cdc.source.connection import connect
+    from cdc.source.findings import from_error, ok, warning
+
+    subject = "source: history"
+    conn = connect(config.source)
+    try:
+        proof = prove_start(config, conn, open_meta(config), last_seq)
+    except CdcError as trouble:
+        if trouble.retryable:
+            raise
+        return from_error(subject, trouble)
+    finally:
+        conn.close()
+    if proof.doubt is not None:
+        return warning(subject, proof.doubt, "Make sure that source.url still names the same server.")
+    return ok(subject, f"the server has what the store was captured from: {'; '.join(proof.proved)}")
 
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}

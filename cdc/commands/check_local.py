@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
+from cdc.targets import local_path
 from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
@@ -30,6 +32,7 @@ def _store(config: DestinationConfig) -> list[Finding]:
 
     path = config.store.path
     found = _folder("store", path, "store.path")
+    fleeting = _fleeting("store", path, "store.path")
     if found.level == "ok":
         try:
             layout.check(path)
@@ -38,8 +41,8 @@ def _store(config: DestinationConfig) -> list[Finding]:
         free = shutil.disk_usage(_existing(path)).free
         if free < _LOW_DISK_BYTES:
             remedy = "Make room, or set store.path to another disk."
-            return [found, warning("store", f"only {human_bytes(free)} are free there", remedy)]
-    return [found]
+            return [found, *fleeting, warning("store", f"only {human_bytes(free)} are free there", remedy)]
+    return [found, *fleeting]
 
 
 def _meta(config: DestinationConfig) -> list[Finding]:
@@ -51,7 +54,28 @@ def _meta(config: DestinationConfig) -> list[Finding]:
             open_meta(config).read()
         except CdcError as trouble:
             return [from_error("meta", trouble)]
-    return [found]
+    return [found, *_fleeting("meta", config.meta.path, "meta.path")]
+
+
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+
+
+def _fleeting(subject: str, path: Path, key: str) -> list[Finding]:
+    """A warning where something else than Towpath may remove the folder, or put another in its place."""
+    real = Path(os.path.realpath(path))
+    through = "" if real == path else f" (by a symbolic link: {real})"
+    remedy = f"Set {key} to a folder of its own outside, by an absolute path, and move what is there along."
+    for folder in dict.fromkeys((*path.parents, *real.parents)):
+        if os.path.lexists(folder / ".git"):
+            what = (
+                f"{path} lies inside the git checkout {folder}{through}: a sync that replaces it, or git clean, takes"
+            )
+            return [warning(subject, f"{what} the {subject} away", remedy)]
+    for name in dict.fromkeys((tempfile.gettempdir(), *_TEMPORARY)):
+        if real.is_relative_to(os.path.realpath(name)):
+            what = f"{path} lies in the temporary folder {name}{through}, which the system may empty"
+            return [warning(subject, what, remedy)]
+    return []
 
 
 def _target(config: DestinationConfig) -> list[Finding]:
@@ -65,7 +89,8 @@ def _target(config: DestinationConfig) -> list[Finding]:
                 "Make sure that Spark has the jars and the rights for it (spark.conf); the first batch will tell.",
             )
         ]
-    folder = Path(unquote(parts.path) if "://" in target else target)
+    folder = local_path(target)
+    assert folder is not None  # it is no URI, or one of a file
     if config.spark.remote is not None:
         return [
             warning(

@@ -271,6 +271,8 @@ def _keep_out_of_git(folder: Path) -> None:
 def _report(
     config: DestinationConfig, info: ServerInfo, found: list[tuple[str, str]], login: _Login, *, scheme_changed: bool
 ) -> None:
+    from cdc.config import as_named
+
     console = out()
 
     def say(text: str = "") -> None:
@@ -291,7 +293,7 @@ def _report(
     if not found:
         say(f"No table matches {', '.join(config.tables.include)}: correct tables.include before you go on.")
     folder = config.file.parent
-    options = "" if folder == Path("conf").absolute() else f" --conf-dir {shlex.quote(str(folder))}"
+    options = "" if folder == as_named(Path("conf")) else f" --conf-dir {shlex.quote(str(folder))}"
     say()
     if info.has_row_metadata:
         say("Snapshots are not there yet, so choose first where to begin: in that file replace `start: snapshot` by")

@@ -43,6 +43,7 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
         master=parse_address(settings.master),
         secret=read_secret(settings.secret_env, settings.secret_file),
         segment_bytes=config.store.segment_bytes,
+        permissions=config.store.permissions,
     )
     follower.run(stop)
     say(f"{config.name}: the standby has everything up to {follower.last_seq}")

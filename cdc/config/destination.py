@@ -43,6 +43,7 @@ class DestinationConfig(Section):
         if override is None:
             return self.apply
         given = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
+        given.pop("members", None)  # they are the source's, and have no counterpart in ``apply``
         for key in ("columns", "types"):  # one by one, not as a whole
             if key in given:
                 given[key] = {**getattr(self.apply, key), **given[key]}

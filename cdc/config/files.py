@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from cdc.config.destination import DestinationConfig
+from cdc.config.places import as_named, below
 from cdc.config.policies import check_policies
 from cdc.config.text import explain, read_yaml
 from cdc.errors import ConfigError
@@ -51,9 +52,9 @@ def find(folder: Path, name: str | None) -> Path:
 
 
 def load(file: Path) -> DestinationConfig:
-    """Read and check a configuration file. Relative paths are taken from the folder above the file's own
-    (``conf/shop.yaml`` → beside ``conf/``). Raises ConfigError."""
-    file = file.absolute()
+    """Read and check a configuration file. Relative paths are taken from the folder above the file's own, as it is
+    named (``conf/shop.yaml`` → beside ``conf``, be that a symbolic link or not). Raises ConfigError."""
+    file = as_named(file)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +65,7 @@ def load(file: Path) -> DestinationConfig:
 
 def parse(text: str, file: Path) -> DestinationConfig:
     """Check the text of a configuration file that lies, or will lie, at ``file``. Raises ConfigError."""
-    file = file.absolute()
+    file = as_named(file)
     data = read_yaml(text, file)
     try:
         config = DestinationConfig.model_validate(data)
@@ -73,20 +74,24 @@ def parse(text: str, file: Path) -> DestinationConfig:
     base = file.parent.parent
     config = config.model_copy(
         update={
-            "store": config.store.model_copy(update={"path": _below(base, config.store.path)}),
-            "meta": config.meta.model_copy(update={"path": _below(base, config.meta.path)}),
+            "store": config.store.model_copy(update={"path": below(base, config.store.path)}),
+            "meta": config.meta.model_copy(update={"path": below(base, config.meta.path)}),
             "apply": config.apply.model_copy(update={"target": _target(base, config.apply.target)}),
         }
     )
-    if config.source.password_file is not None:
-        source = config.source.model_copy(update={"password_file": _below(file.parent, config.source.password_file)})
-        config = config.model_copy(update={"source": source})
+    beside = {
+        key: below(file.parent, path)
+        for key in ("password_file", "ssl_ca")
+        if (path := getattr(config.source, key)) is not None
+    }
+    if beside:
+        config = config.model_copy(update={"source": config.source.model_copy(update=beside)})
     if config.apply.hash_key_file is not None:
-        apply = config.apply.model_copy(update={"hash_key_file": _below(file.parent, config.apply.hash_key_file)})
+        apply = config.apply.model_copy(update={"hash_key_file": below(file.parent, config.apply.hash_key_file)})
         config = config.model_copy(update={"apply": apply})
     standby = config.store.standby
     if standby.secret_file is not None:
-        standby = standby.model_copy(update={"secret_file": _below(file.parent, standby.secret_file)})
+        standby = standby.model_copy(update={"secret_file": below(file.parent, standby.secret_file)})
         config = config.model_copy(update={"store": config.store.model_copy(update={"standby": standby})})
     _check_places(config, file)
     check_policies(config, file)
@@ -119,9 +124,5 @@ def load_destination(folder: Path, name: str | None) -> DestinationConfig:
     return load(find(folder, name))
 
 
-def _below(base: Path, path: Path) -> Path:
-    return path if path.is_absolute() else Path(os.path.normpath(base / path))
-
-
 def _target(base: Path, target: str) -> str:
-    return target if "://" in target else str(_below(base, Path(target)))
+    return target if "://" in target else str(below(base, Path(target)))

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from cdc.config.values import FilledPath, FilledText, Section
+from cdc.permissions import Permissions
 
 
 class MetaConfig(Section):
@@ -16,6 +17,8 @@ class MetaConfig(Section):
     kind: Literal["file", "zookeeper"] = "file"
     path: FilledPath
     """Folder of the manifests, and of the meta file where that is the kind."""
+    permissions: Permissions = "private"
+    """Who may read and change it: this user alone, or the group of the folder, too."""
     hosts: FilledText | None = None
     """ZooKeeper's servers: ``h1:2181,h2:2181``."""
     root: FilledText = "/otter/canal"

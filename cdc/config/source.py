@@ -52,9 +52,13 @@ class SourceConfig(Section):
     start: Start = "snapshot"
     heartbeat_s: DurationS = 10.0
     """The server sends a heartbeat after so long a silence; three missed ones are a dead connection."""
+    max_failures: Whole = Field(default=10, ge=1)
+    """Capture ends when so many connections in a row ended while there was more to read, and none of them brought a new
+    transaction: an event is damaged at the source."""
     connect_timeout_s: DurationS = 10.0
     ssl_ca: Path | None = None
-    """PEM file; when given, the connection is TLS and the server's certificate is verified."""
+    """PEM file, relative to the configuration file; when given, the connection is TLS and the server's certificate is
+    verified."""
 
     @field_validator("url")
     @classmethod

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from cdc.config.retain import DiskConfig, RetainConfig
 from cdc.config.standby import StandbyConfig
 from cdc.config.values import DurationS, FilledPath, Section, Whole
+from cdc.permissions import Permissions
 from cdc.store.relaylog.policy import FlushPolicy
 
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
@@ -32,6 +33,9 @@ class StoreConfig(Section):
     """A flush that takes longer is logged."""
     segment_bytes: Whole = Field(default=268435456, ge=65536, le=2**40)
     retain: RetainConfig = RetainConfig()
+    permissions: Permissions = "private"
+    """Who may read the store's files, and the copies below ``stage`` where that is a ``file://`` URI: this user alone,
+    or the group of the folder, too."""
     stage: str | None = None
     """URI below which a batch's byte ranges are copied, for executors that do not see ``path``; None: they do."""
     disk: DiskConfig = DiskConfig()

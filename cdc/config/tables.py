@@ -24,6 +24,8 @@ class ApplyOverrides(Section):
     """Added to those of ``apply``."""
     columns: Columns | None = None
     """Added to those of ``apply``; every column named here must be in the table."""
+    members: dict[str, tuple[str, ...]] | None = None
+    """Members of ENUM and SET columns, by column, for servers that show some of their characters as question marks."""
 
     @model_validator(mode="after")
     def _there(self) -> Self:

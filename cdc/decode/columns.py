@@ -15,7 +15,7 @@ from cdc.binlog.sql_tokens import word_set
 from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
 from cdc.decode.charsets.collations import BINARY_COLLATION, charset_by_name, charset_of, decode_text
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema, TableSchema
+from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 
 BINARY = "binary"
 OWN_NAMES = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
@@ -227,28 +227,6 @@ def _contradicted(why: str, place: str) -> SourceRefusedError:
         remedy="The table was altered where capture did not see the statement, or twice in a moment. Reload the table, "
         "or exclude it, and skip the batch.",
     )
-
-
-_ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
-
-
-def quoted_members(column_type: str) -> tuple[str, ...]:
-    """``enum('a','it''s')`` → ``a``, ``it's``; as information_schema quotes them."""
-    members, at = [], column_type.find("(") + 1
-    while at < len(column_type) and column_type[at] == "'":
-        at, text = at + 1, []
-        while at < len(column_type):
-            char, following = column_type[at], column_type[at + 1 : at + 2]
-            if char == "'" and following != "'":
-                break
-            if char == "'" or char == "\\":
-                char = _ESCAPES.get(following, following) if char == "\\" else "'"
-                at += 1
-            text.append(char)
-            at += 1
-        members.append("".join(text))
-        at += 2  # the quote and the comma
-    return tuple(members)
 
 
 _NUMBERS = re.compile(r"\((\d+)(?:,(\d+))?\)")

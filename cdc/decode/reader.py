@@ -57,7 +57,7 @@ def decode_range(
     not FULL), UsageError, StorageError.
     """
     return decode_transactions(
-        open_range(path, offset, length).between(after_seq, upto_seq).of_tables(table_mask),
+        open_range(path, offset, length, table_mask).between(after_seq, upto_seq),
         table=table,
         images=images,
         columns=columns,

@@ -16,8 +16,7 @@ from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
 from cdc.errors import DamagedError, UsageError
 from cdc.store.layout import index_path, list_segments
-from cdc.store.relaylog.index import read_entries
-from cdc.store.staged import is_uri, local_copy
+from cdc.store.staged import is_uri, local_transactions
 
 Longs = npt.NDArray[np.int64]
 ALL_TABLES = (1 << 64) - 1
@@ -61,11 +60,13 @@ class Transactions:
         return begin, begin + self.entries["length"].astype(np.int64)
 
 
-def open_range(path: Path | str, offset: int | None = None, length: int | None = None) -> Transactions:
-    """Map a segment, and read its index. A staged one (a URI) is fetched and verified first; the mapping then outlives
-    the copy. Raises DamagedError, StorageError, ConfigError."""
-    with local_copy(path, with_index=True) as copy:
-        entries = read_entries(copy, offset, length)
+def open_range(
+    path: Path | str, offset: int | None = None, length: int | None = None, table_mask: int = ALL_TABLES
+) -> Transactions:
+    """Map a segment, and read its index; only transactions with one of the bits of ``table_mask`` in their entry are
+    wanted. Of a staged one (a URI) these are fetched first, or all of it where that costs little more; the mapping then
+    outlives the copy. Raises DamagedError, StorageError, ConfigError."""
+    with local_transactions(path, offset, length, table_mask) as (copy, entries):
         buf = map_file(copy)
     at = len(MAGIC)
     size = int.from_bytes(buf[at + 9 : at + 13].tobytes(), "little")
@@ -76,7 +77,7 @@ def open_range(path: Path | str, offset: int | None = None, length: int | None =
     if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
         raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
     place = path if is_uri(path) else Path(path)
-    return Transactions(place, buf, parse_format_description(event).has_checksum, entries)
+    return Transactions(place, buf, parse_format_description(event).has_checksum, entries).of_tables(table_mask)
 
 
 def _files(path: Path) -> list[Path]:

@@ -42,4 +42,4 @@ def open_meta(config: DestinationConfig) -> Meta:
         assert config.meta.hosts is not None  # checked when it was loaded
         address = (config.source.host, config.source.port) if config.source.host else None
         return ZooKeeperMeta(config.meta.hosts, config.name, root=config.meta.root, source_address=address)
-    return FileMeta(config.meta.path, config.name)
+    return FileMeta(config.meta.path, config.name, permissions=config.meta.permissions)

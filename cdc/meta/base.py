@@ -65,14 +65,7 @@ class Meta(ABC):
             if state.source is None:
                 state.source = identity
             known = state.source
-            for key, what in _IDENTITY.items():
-                had, has = getattr(known, key), getattr(identity, key)
-                if had != has:
-                    raise IdentityError(
-                        f"this destination belongs to a source with {what} {had!r}, but the server's is {has!r}",
-                        place=self.place,
-                        remedy="Connect to the former server, or write a new destination for this one.",
-                    )
+            require_same_source(known, identity, self.place)
             return known
 
     # subscriptions ----------------------------------------------------------------------------------------------
@@ -152,3 +145,16 @@ class DurableMeta(Meta):
 
 
 _IDENTITY = {"server_uuid": "UUID", "flavor": "flavour", "base_name": "binlog base name", "epoch": "epoch"}
+
+
+def require_same_source(known: SourceIdentity, found: SourceIdentity, place: str) -> None:
+    """Raises IdentityError, naming what differs, where ``found`` is not the source that a destination belongs to."""
+    for key, what in _IDENTITY.items():
+        had, has = getattr(known, key), getattr(found, key)
+        if had != has:
+            raise IdentityError(
+                f"this destination belongs to a source with {what} {had!r}, but the server's is {has!r}",
+                place=place,
+                remedy="It is another server, or one with a new data folder. Connect to the former server, or write a "
+                "new destination for this one.",
+            )

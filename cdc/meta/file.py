@@ -13,11 +13,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from cdc import files
-from cdc.durable import explain, locked, make_folder, replace_file
+from cdc.durable import explain, locked, replace_file
 from cdc.errors import IdentityError
 from cdc.meta.base import DurableMeta
 from cdc.meta.envelope import FORMAT, VERSION, checksum, invalid, unwrap, wrap
 from cdc.meta.state import State
+from cdc.permissions import CHANGE, Permissions, secure_folder
 
 __all__ = ["FILE_NAME", "FORMAT", "HOLDER_NAME", "LOCK_NAME", "VERSION", "FileMeta", "checksum", "parse", "render"]
 
@@ -34,11 +35,19 @@ _REMEDY = (
 class FileMeta(DurableMeta):
     """Meta of one destination in a folder. ``destination`` is written into a new file and checked in an old one."""
 
-    def __init__(self, path: Path | str, destination: str | None = None, *, lock_wait_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        destination: str | None = None,
+        *,
+        lock_wait_s: float = 30.0,
+        permissions: Permissions = "private",
+    ) -> None:
         self.path = Path(path)
         self.file = self.path / FILE_NAME
         self._destination = destination
         self._lock_wait_s = lock_wait_s
+        self._permissions: Permissions = permissions
         self._held = ExitStack()
         self._is_held = False
 
@@ -57,7 +66,7 @@ class FileMeta(DurableMeta):
 
     @contextmanager
     def change(self) -> Iterator[State]:
-        make_folder(self.path)
+        secure_folder(self.path, self._permissions, CHANGE)
         with locked(self.path / LOCK_NAME, "another process", wait_s=self._lock_wait_s):
             state = self.read()
             before = render(state)
@@ -69,7 +78,7 @@ class FileMeta(DurableMeta):
     def hold(self, wait_s: float) -> None:
         if self._is_held:
             return
-        make_folder(self.path)
+        secure_folder(self.path, self._permissions, CHANGE)
         what = "another process that keeps this meta in memory"
         self._held.enter_context(locked(self.path / HOLDER_NAME, what, wait_s=wait_s))
         self._is_held = True

@@ -21,6 +21,7 @@ MAX_POSITION = 2**32 - 1
 MAX_LABEL_BYTES = 60
 """The longest replica label that every server accepts (MySQL 5.6 refuses longer ones)."""
 _MAX_HEARTBEAT_S = 4294967
+_NON_BLOCKING = 1
 
 
 def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any:
@@ -40,6 +41,23 @@ def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any
             connection._execute_command(COMMAND.COM_REGISTER_SLAVE, register)
             connection._read_packet()
             connection._execute_command(COMMAND.COM_BINLOG_DUMP, dump)
+    except CdcError:
+        connection.close()
+        raise
+    return connection
+
+
+def open_short_dump(source: SourceConfig, position: BinlogPosition) -> Any:
+    """Asks for the binlog from ``position`` to its present end, as nobody: with server id 0 and without registration,
+    as mysqlbinlog does, so that no server takes it for a capture that runs and cuts that one's connection.
+
+    Answers and errors are those of :func:`open_dump`, but that the server sends an EOF packet at the end.
+    """
+    connection: Any = connect(source, write_timeout=30)
+    try:
+        with mapped(connection):
+            _set_session(connection, _MAX_HEARTBEAT_S)
+            connection._execute_command(COMMAND.COM_BINLOG_DUMP, dump_request(0, position, flags=_NON_BLOCKING))
     except CdcError:
         connection.close()
         raise
@@ -71,8 +89,7 @@ def register_request(server_id: int, label: str, port: int) -> bytes:
     return struct.pack(f"<IB{len(name)}sBBHII", server_id, len(name), name, 0, 0, port, rank, master_id)
 
 
-def dump_request(server_id: int, position: BinlogPosition) -> bytes:
+def dump_request(server_id: int, position: BinlogPosition, *, flags: int = 0) -> bytes:
     """The body of COM_BINLOG_DUMP. Without flags the server waits for new events at the binlog's end, and MariaDB
     sends no ANNOTATE_ROWS events."""
-    flags = 0
     return struct.pack("<IHI", position.pos, flags, server_id) + position.file.encode()

@@ -9,6 +9,7 @@ import pymysql
 from cdc.config import SYSTEM_SCHEMAS, TablesConfig
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.connection import query
+from cdc.source.members import with_members
 
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES
@@ -53,9 +54,10 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
         if key is not None:
             keys[key].append(str(row["name"]))
     visible = {key: found for key, found in columns.items() if found}
-    return Schemas(
+    schemas = Schemas(
         tables={key: TableSchema(columns=tuple(found), primary_key=tuple(keys[key])) for key, found in visible.items()}
     )
+    return with_members(tables, schemas)
 
 
 def _column(row: dict[str, Any]) -> ColumnSchema:

@@ -13,6 +13,7 @@ from cdc.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavai
 from cdc.positions import BinlogPosition
 from cdc.source.connection import explain, place_of
 from cdc.source.dump import MAX_POSITION, open_dump
+from cdc.source.history import is_inside_event
 
 _MISSED_HEARTBEATS = 3
 
@@ -84,6 +85,14 @@ def explain_dump_error(code: int, text: str, source: SourceConfig, position: Bin
             f"the server's history is shorter than {position}: {text}",
             place=place,
             remedy="It was reset, or it is another server: start a new destination.",
+        )
+    if code == 1236 and is_inside_event(text):
+        return SourceRefusedError(
+            f"no whole event begins at {position}: the server's binlog file is cut off or damaged there, or no event "
+            f"ever began at this position (the server's words: {text})",
+            place=place,
+            remedy="If source.start names the position, take one that SHOW BINLOG EVENTS lists. Else look into the "
+            "server's error log and at its disk; if the file is damaged, start a new destination behind it.",
         )
     if "same server_uuid/server_id" in low or "same server_id" in low:  # 1236; MariaDB also 4052
         return SourceRefusedError(

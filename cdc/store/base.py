@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,8 @@ class Selection:
     ranges: tuple[Range, ...]
     first: Place
     last: Place
+    table_bits: Mapping[str, int] = field(default_factory=dict)
+    """The bit of each of ``tables`` in the table masks of the index."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from cdc import files
 from cdc.binlog.entry import Entries
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
@@ -55,7 +56,7 @@ class ClockLog:
         self._path = clock_path(store)
         _drop_old(store)
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = files.plain.open(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise _refused(self._path, error) from None
         try:

@@ -27,6 +27,7 @@ from typing import Any
 from cdc import files
 from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
+from cdc.permissions import READ, Permissions, secure_folder
 from cdc.positions import make_seq
 
 FORMAT = "towpath-store"
@@ -110,8 +111,9 @@ def require_version(document: Any, path: Path) -> None:
         )
 
 
-def create(store: Path, destination: str) -> None:
+def create(store: Path, destination: str, permissions: Permissions = "private") -> None:
     """Make the folders, or check that they are this destination's. Raises StorageError, VersionError, DamagedError."""
+    secure_folder(store, permissions, READ)
     make_folder(segments_folder(store))
     make_folder(schemas_folder(store))
     found = read_json(store / "store.json")

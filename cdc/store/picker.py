@@ -1,7 +1,11 @@
-"""Which transactions make a batch: entries go in, until a limit is reached."""
+"""Which transactions make a batch: entries go in, until a limit is reached.
+
+A batch is either transactions with rows, or one DDL statement, or a run of DDL statements that leave rows alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +17,25 @@ from cdc.store.clock import Until
 _BRIDGE_BYTES = 16384
 """A filtered batch reads over so many bytes of others' transactions rather than begin a new range: each range costs a
 look at the index, and in Spark a task."""
+_RUN = 1000
+"""DDL statements in one batch, at most: the text of each is read, and each may make a table."""
 
 
 class Picker:
     """Collects entries until a limit is reached."""
 
-    def __init__(self, limits: Limits, until: Until | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        until: Until | None = None,
+        is_harmless: Callable[[Path, np.void], bool] = lambda segment, entry: False,
+    ) -> None:
+        """``is_harmless``: whether the DDL statement of an entry leaves rows alone, so that it may share a batch with
+        others of its kind. It is asked about the statements that are taken, and about the one behind them."""
         self._limits = limits
         self._until = until
+        self._is_harmless = is_harmless
+        self._run_ended = False
         self.full = False
         self.transactions = self.row_events = self.mask = 0
         self.ddl = False
@@ -47,7 +62,7 @@ class Picker:
             foreign_ddl = given_up | ~wanted & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
             for name in ("length", "row_events", "flags", "table_mask"):
                 entries[name][~wanted] = 0
-        stop = self._stop(entries)
+        stop = self._stop(segment, entries)
         if stop < len(entries):
             self.full = True
             entries, foreign_ddl, given_up = entries[:stop], foreign_ddl[:stop], given_up[:stop]
@@ -83,20 +98,13 @@ class Picker:
             else:
                 self.ranges.append(Range(segment, start, end - start))
 
-    def _stop(self, entries: Entries) -> int:
+    def _stop(self, segment: Path, entries: Entries) -> int:
         """How many of these entries still belong to the batch."""
         limits = self._limits
         stop = len(entries)
         counts = entries["length"] > 0
         if self._until is not None:
             stop = self._until.stop(entries)
-        ddl = np.flatnonzero((entries["flags"] & int(EntryFlag.DDL)) != 0)
-        if len(ddl):
-            at = int(ddl[0])
-            before = self.transactions + int(np.count_nonzero(counts[:at]))
-            stop = min(stop, at if before else at + 1)
-        if self.ddl:  # alone, and what follows begins a new batch
-            return 0
         for values, used, limit in (
             (entries["length"], self._used_bytes, limits.max_bytes),
             (counts, self.transactions, limits.max_transactions),
@@ -109,4 +117,26 @@ class Picker:
                     at = int(over[0])
                     first = self.transactions == 0 and not counts[:at].any()
                     stop = min(stop, at + 1 if first else at)
+        if self.ddl:
+            return self._end_of_run(segment, entries, stop)
+        ddl = np.flatnonzero((entries["flags"] & int(EntryFlag.DDL)) != 0)
+        if len(ddl):
+            at = int(ddl[0])
+            rows_before = self.transactions + int(np.count_nonzero(counts[:at]))
+            return min(stop, at) if rows_before else self._end_of_run(segment, entries, stop)
+        return stop
+
+    def _end_of_run(self, segment: Path, entries: Entries, stop: int) -> int:
+        """How many of these entries belong to a batch of DDL statements, ``stop`` at most. Position entries that follow
+        the last of them do."""
+        taken = self.transactions
+        for at in np.flatnonzero(entries["length"][:stop]).tolist():
+            is_ddl = bool(int(entries["flags"][at]) & EntryFlag.DDL)
+            if self._run_ended or not is_ddl or taken == _RUN:
+                return at
+            harmless = self._is_harmless(segment, entries[at])
+            if taken and not harmless:
+                return at
+            self._run_ended = not harmless
+            taken += 1
         return stop

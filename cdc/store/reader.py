@@ -16,6 +16,7 @@ from cdc.store import layout
 from cdc.store.base import Behind, Limits, Place, Selection, Totals
 from cdc.store.beginning import Beginning, read_beginning
 from cdc.store.clock import Until, complete_until_us
+from cdc.store.ddl_text import leaves_rows_alone
 from cdc.store.filters import TableFilter
 from cdc.store.picker import Picker
 from cdc.store.relaylog.index import IndexFile, read_entries
@@ -76,15 +77,15 @@ class StoreReader:
     # --- finding a batch ---------------------------------------------------------------------------------------------
 
     def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None:
-        """The transactions behind ``after_seq``, up to the first limit; a DDL statement's transaction comes alone. None
-        where there is none.
+        """The transactions behind ``after_seq``, up to the first limit. None where there is none. A DDL statement's
+        transaction comes alone, or with the DDL statements behind it where none of them changes rows.
 
         With a filter, only transactions with a table that matches, and only such tables are named; the ranges may
         hold others' transactions in between. Raises DamagedError, and CutOffError where retention has removed
         something behind ``after_seq``: what follows is not handed out as if nothing were missing.
         """
         self.require_kept(after_seq)
-        picked = Picker(limits, self._until(after_seq, limits))
+        picked = Picker(limits, self._until(after_seq, limits), leaves_rows_alone)
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
@@ -107,7 +108,10 @@ class StoreReader:
         if picked.transactions == 0:
             return None
         assert picked.first is not None and picked.last is not None
-        tables = TableNumbers(self.path).in_mask(picked.mask)
+        numbers = TableNumbers(self.path)
+        tables = numbers.in_mask(picked.mask)
+        if table_filter is not None:
+            tables = tuple(filter(table_filter.matches, tables))
         return Selection(
             first_seq=int(picked.first["seq"]),
             last_seq=int(picked.last["seq"]),
@@ -115,10 +119,11 @@ class StoreReader:
             row_events=picked.row_events,
             bytes=picked.bytes,
             ddl=picked.ddl,
-            tables=tables if table_filter is None else tuple(filter(table_filter.matches, tables)),
+            tables=tables,
             ranges=tuple(picked.ranges),
             first=self.place(picked.first),
             last=self.place(picked.last),
+            table_bits={table: numbers.bit(table) for table in tables},
         )
 
     def require_kept(self, after_seq: int) -> None:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+import numpy as np
+
 from cdc.binlog.entry import Entries
 from cdc.errors import ConfigError, DamagedError, StorageError
 from cdc.store.layout import INDEX_SUFFIX, index_path
@@ -23,6 +25,10 @@ from cdc.store.relaylog.index import read_entries
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NAME = re.compile(r"[0-9]+-([0-9a-f]{64})\.[a-z]+")
 _PIECE = 1 << 20
+_STEPS = 16
+"""Byte ranges that are asked for together, each of 1 MiB at most."""
+_GAP_BYTES = 65536
+"""So many bytes of others are fetched rather than asking for one more range."""
 _REMEDY = "Roll the batch back: its transactions are staged anew."
 
 
@@ -78,6 +84,53 @@ def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
         yield copy
 
 
+@contextmanager
+def local_transactions(
+    path: Path | str, offset: int | None, length: int | None, table_mask: int
+) -> Iterator[tuple[Path, Entries]]:
+    """The segment on this machine, and its verified entries in a byte range. Of a staged file the head is there, and at
+    least the transactions that have one of the bits; where others are left out, their bytes are zeros.
+
+    A whole file is compared with the SHA-256 in its name. Of parts, each event has its own CRC32, which whoever decodes
+    them compares. Raises DamagedError, StorageError, ConfigError.
+    """
+    if not is_uri(path):
+        yield Path(path), read_entries(Path(path), offset, length)
+        return
+    uri = str(path)
+    with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
+        copy = Path(folder) / uri.rpartition("/")[2]
+        _fetch(uri + INDEX_SUFFIX, index_path(copy), None)
+        try:
+            everything = read_entries(copy)
+            entries = everything if offset is None else read_entries(copy, offset, length)
+        except DamagedError as error:
+            raise DamagedError(error.message, place=uri + INDEX_SUFFIX, remedy=_REMEDY) from None
+        wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
+        runs = _runs(everything, wanted)
+        if 2 * sum(stop - start for start, stop in runs) < _end(everything):
+            _fetch_runs(uri, copy, runs)
+        else:
+            _fetch(uri, copy, _sha256_of(uri))
+        yield copy, entries
+
+
+def _runs(everything: Entries, wanted: Entries) -> list[tuple[int, int]]:
+    """The file's head and the wanted transactions as byte ranges, those that lie close together as one."""
+    if not len(everything):
+        return []
+    starts = np.concatenate([[0], wanted["offset"].astype(np.int64)])
+    ends = np.concatenate([[int(everything["offset"][0])], (wanted["offset"] + wanted["length"]).astype(np.int64)])
+    breaks = np.flatnonzero(starts[1:] - ends[:-1] > _GAP_BYTES)
+    firsts = starts[np.concatenate([[0], breaks + 1])]
+    lasts = ends[np.concatenate([breaks, [len(ends) - 1]])]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def _end(entries: Entries) -> int:
+    return int(entries["offset"][-1]) + int(entries["length"][-1]) if len(entries) else 0
+
+
 def staged_entries(path: Path | str, offset: int, length: int) -> Entries:
     """The verified index entries of a byte range, staged or not; of a staged one only the index is fetched."""
     if not is_uri(path):
@@ -98,6 +151,23 @@ def _sha256_of(uri: str) -> str:
     if match is None:
         raise DamagedError("is not a staged file: its name holds no SHA-256", place=uri, remedy=_REMEDY)
     return match[1]
+
+
+def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]]) -> None:
+    """Fetch byte ranges of a file, each to where it lies in it; in steps, so that the memory is bounded."""
+    fs, path = filesystem(uri)
+    steps = [(start, min(start + _PIECE, stop)) for first, stop in runs for start in range(first, stop, _PIECE)]
+    _sha256_of(uri)
+    with refused(uri), target.open("wb") as copy:
+        for at in range(0, len(steps), _STEPS):
+            some = steps[at : at + _STEPS]
+            starts, stops = [start for start, _ in some], [stop for _, stop in some]
+            found = fs.cat_ranges([path] * len(some), starts, stops, on_error="raise")
+            for (start, stop), data in zip(some, found, strict=True):
+                if len(data) != stop - start:
+                    raise DamagedError("this staged file is shorter than its index says", place=uri, remedy=_REMEDY)
+                copy.seek(start)
+                copy.write(data)
 
 
 def _fetch(uri: str, target: Path, sha256: str | None) -> None:

@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cdc import files
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, LeaseHeldError, StorageError
 from cdc.store.layout import read_json, require_version
@@ -68,6 +69,10 @@ class TableNumbers:
             self.names.append(name)
             self._numbers[name] = number
         return number
+
+    def bit(self, name: str) -> int:
+        """The bit of a known table in the index's table mask."""
+        return self._numbers[name] & 63
 
     def lacks(self, mask: int) -> DamagedError:
         """The error for an index that knows tables which the file does not name."""
@@ -130,7 +135,7 @@ class StoreLock:
     def __init__(self, store: Path) -> None:
         path = store / "lock"
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StorageError(f"cannot be opened: {error.strerror}", place=str(path)) from None
         try:

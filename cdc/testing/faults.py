@@ -158,15 +158,15 @@ class FaultyFiles(Files):
 
     # --- the operations
 
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+    def open(self, path: Path, flags: int) -> int:
         path = path.absolute()
         if not path.is_relative_to(self.root):
-            return super().open(path, flags, mode)
+            return super().open(path, flags)
         with self._lock:
             changes = bool(flags & (os.O_CREAT | os.O_TRUNC))
             self._begin("open", path, changes=changes)
             new = changes and not path.exists()
-            fd = super().open(path, flags, mode)
+            fd = super().open(path, flags)
             node = self._names.get(path)
             if node is None:  # new, or made by somebody who does not come this way
                 node = _Node(bytearray() if new else bytearray(path.read_bytes()))

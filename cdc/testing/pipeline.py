@@ -57,6 +57,7 @@ class FakePipeline:
         self.fail: dict[str, Callable[[], None]] = {}
         self.limits: list[datetime | None] = []
         self._tokens: dict[int, str] = {}
+        self._leases: dict[tuple[int, str], Lease] = {}
 
     def _step(self, name: str) -> None:
         self.calls.append(name)
@@ -76,7 +77,13 @@ class FakePipeline:
         path = self.folder / f"{manifest.batch}.json"
         path.write_text(manifest.model_dump_json(), encoding="utf-8")
         token = self._tokens[manifest.batch] = f"token-{len(self.calls)}"
-        return Lease(manifest, path, token, datetime.now(UTC) + timedelta(hours=1))
+        lease = Lease(manifest, path, token, datetime.now(UTC) + timedelta(hours=1))
+        self._leases[manifest.batch, lease.fingerprint] = lease
+        return lease
+
+    def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
+        """The lease that was handed out, whatever became of it."""
+        return self._leases[batch, fingerprint]
 
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]:
         """Merges nothing. Raises TokenError for a token that is not the latest."""

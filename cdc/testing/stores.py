@@ -10,7 +10,7 @@ import numpy as np
 from cdc.binlog import events
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.framer import Framer, Judgement
-from cdc.positions import make_seq
+from cdc.positions import make_seq, split_seq
 from cdc.store.relaylog.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 
@@ -23,8 +23,8 @@ class Filler:
         self._segment_bytes = segment_bytes
         self._framer: Framer | None = None
 
-    def put(self, log: BinlogBuilder, *, pos: int = 4) -> None:
-        """Everything in ``log`` behind ``pos``; visible and durable at return."""
+    def put(self, log: BinlogBuilder) -> None:
+        """Everything in ``log`` that is not in the store yet; visible and durable at return."""
         stream = np.frombuffer(log.packets, dtype=np.uint8).copy()
         self._framer = Framer(stream, self, packets=True, out_bytes=3 << 20)
         self._framer.fed(len(stream))
@@ -48,7 +48,8 @@ class Filler:
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
         assert self._framer is not None
-        self._framer.start_file(rotate.file, rotate.pos, make_seq(0, 1, 0))
+        stored = split_seq(self.store.last_seq or 0).offset
+        self._framer.start_file(rotate.file, rotate.pos, make_seq(0, 1, 0), skip_until=stored)
 
     def flush(self, framer: Framer) -> None:
         self.store.append(framer.take_output())

@@ -24,7 +24,9 @@ from examples.demo.stage import APPLY_EVERY_S, CAPTURE_FOR_S, REPOSITORY, Comman
 
 NAME = "shop"
 CAPTURE, APPLY = f"capture_{NAME}", f"apply_{NAME}"
-STEP_LIMIT_S = 600.0
+STEP_LIMIT_S = 3600.0
+"""A limit for what never comes. A busy machine takes long, and each step shows what it waits for."""
+KILLS = 20
 _STATUS_EVERY_S = 4.0  # `cdc status` is a process of its own, and takes its share of two cores
 OVER = ("success", "failed")
 TASKS = ("fetch", "merge", "finalize")
@@ -61,7 +63,7 @@ class Play:
             self._until(step, lambda: self._captured(command, step), every_s=_STATUS_EVERY_S)
         with self.screen.step("The apply DAG merges a first batch: fetch >> merge >> finalize") as step:
             site.unpause(APPLY)
-            good = self._good_run(site, step, after=set())
+            good = self._good_run(site, step, after=None)
         seq = self._acked(command)
         self.screen.say(f"    run {good['dag_run_id']} succeeded; acked up to seq {seq}")
         self._fail_once(site, command, shop)
@@ -134,14 +136,12 @@ class Play:
     def _acked(self, command: Command) -> int:
         return int(command.status(NAME)["subscriptions"][0]["acked_seq"])
 
-    def _next_run(self, site: AirflowSite, step: Step, after: set[str]) -> Run:
-        """The first run, not among ``after``, that has ended and in which there was something to merge."""
+    def _next_run(self, site: AirflowSite, step: Step, after: str | None) -> Run:
+        """The first run later than ``after`` that has ended and in which there was something to merge."""
         found: list[Run] = []
 
         def over() -> bool:
-            for run in site.runs(APPLY):
-                if run["dag_run_id"] in after:
-                    continue
+            for run in _later(site.runs(APPLY), after):
                 tasks = site.tasks(APPLY, run["dag_run_id"])
                 if run["state"] not in OVER:
                     step.now(_going_on(tasks))
@@ -153,7 +153,7 @@ class Play:
         self._until(step, over)
         return found[0]
 
-    def _good_run(self, site: AirflowSite, step: Step, after: set[str]) -> Run:
+    def _good_run(self, site: AirflowSite, step: Step, after: str | None) -> Run:
         """The next run, which must succeed."""
         run = self._next_run(site, step, after)
         if run["state"] != "success":
@@ -165,42 +165,67 @@ class Play:
         """Kills the Spark driver in the middle of a merge, and shows what becomes of the batch. The shop closes then, so
         that the next run has all that there will be."""
         with self.screen.step("A merge fails: its Spark driver is killed with SIGKILL") as step:
-            while True:
-                before = {r["dag_run_id"] for r in site.runs(APPLY) if r["state"] in OVER}
-                seq = self._acked(command)
-                self._until(step, lambda: self._kill_driver(site, step))
-                failed = self._next_run(site, step, before)
-                if failed["state"] == "failed":
-                    break
-                step.now("that merge was quicker; once more")
-            tasks = site.tasks(APPLY, failed["dag_run_id"])
+            run_id, seq = self._killed_run(site, command, step)
+            tasks = site.tasks(APPLY, run_id)
         states = ", ".join(f"{task} {tasks[task]}" for task in TASKS)
-        self.screen.say(f"    run {failed['dag_run_id']} [red]failed[/red]: {states}")
+        self.screen.say(f"    run {run_id} [red]failed[/red]: {states}")
         if self._acked(command) != seq:
             raise StageError("A run failed, and yet its batch was acked.")
         self.screen.say(f"    finalize rolled the batch back: acked is still seq {seq}, nothing is lost")
-        before.add(failed["dag_run_id"])
         shop.close()
         self.screen.say("    the shop closes: no more traffic")
         with self.screen.step("The next run takes the same changes again") as step:
-            good = self._good_run(site, step, before)
+            good = self._good_run(site, step, after=run_id)
         self.screen.say(
             f"    run {good['dag_run_id']} [green]succeeded[/green]; acked up to seq {self._acked(command)}"
         )
 
-    def _kill_driver(self, site: AirflowSite, step: Step) -> bool:
-        """True once a driver that was reading its batch has been killed."""
-        drivers = site.reading_drivers()
-        for driver in drivers:
-            step.now(f"kill -9 {driver.pid}, and now the end of its run")
-            try:
-                driver.kill()
-            except psutil.NoSuchProcess:
-                return False
-        if not drivers:
-            running = [r for r in site.runs(APPLY) if r["state"] not in OVER]
-            step.now(_going_on(site.tasks(APPLY, running[-1]["dag_run_id"])) if running else "waiting for a run")
-        return bool(drivers)
+    def _killed_run(self, site: AirflowSite, command: Command, step: Step) -> tuple[str, int]:
+        """The id of a run that failed because its driver was killed, and what was acked before it."""
+        tried: list[str] = []
+        for _ in range(KILLS):
+            self._until(step, lambda: self._kill_driver(site, step, tried))
+            run_id = tried[-1]
+            # Runs come one after the other, so while this one is at it nothing else is acked.
+            seq = self._acked(command)
+            state = self._end_of(site, step, run_id)
+            if state == "failed":
+                return run_id, seq
+            step.now("that merge was quicker; once more")
+        raise StageError(f"{KILLS} merges were quicker than the kill of their driver.")
+
+    def _kill_driver(self, site: AirflowSite, step: Step, tried: list[str]) -> bool:
+        """Kills the driver of a run that reads its batch now, and notes the run; True once that is done."""
+        for run in site.runs(APPLY):
+            run_id = str(run["dag_run_id"])
+            if run["state"] in OVER or run_id in tried:
+                continue
+            for driver in site.reading_drivers(APPLY, run_id):
+                try:
+                    driver.kill()
+                except psutil.NoSuchProcess:
+                    continue
+                step.now(f"kill -9 {driver.pid}, and now the end of its run")
+                tried.append(run_id)
+                return True
+            step.now(_going_on(site.tasks(APPLY, run_id)))
+            return False
+        step.now("waiting for a run")
+        return False
+
+    def _end_of(self, site: AirflowSite, step: Step, run_id: str) -> str:
+        """The state in which the run ended."""
+        states: list[str] = []
+
+        def over() -> bool:
+            states[:] = [str(r["state"]) for r in site.runs(APPLY) if r["dag_run_id"] == run_id]
+            step.now(f"the end of the run: {_going_on(site.tasks(APPLY, run_id))}")
+            return not states or states[0] in OVER
+
+        self._until(step, over)
+        if not states:
+            raise SiteError(f"Run {run_id} of {APPLY} is not among the latest any more; see {site.url}")
+        return states[0]
 
     def _catch_up(self, shop: Shop, account: Account, command: Command) -> None:
         with self.screen.step("The tables catch up with the last change") as step:
@@ -268,6 +293,12 @@ class Play:
         elif self.shop is not None and self._drop_database:
             with self.screen.step(f"The database {self.shop.name} is dropped"):
                 self.shop.drop()
+
+
+def _later(runs: list[Run], after: str | None) -> list[Run]:
+    """The runs behind ``after`` in the list, oldest first; all where it is so old that the list has it no more."""
+    ids = [str(run["dag_run_id"]) for run in runs]
+    return runs[ids.index(after) + 1 :] if after in ids else runs
 
 
 def _going_on(tasks: dict[str, str | None]) -> str:

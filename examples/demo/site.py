@@ -17,7 +17,9 @@ from typing import Any
 import httpx
 import psutil
 
-START_LIMIT_S = 300.0
+START_LIMIT_S = 1800.0
+ANSWER_LIMIT_S = 600.0
+"""How long Airflow may be without an answer, on a machine that is busy with other things."""
 STOP_LIMIT_S = 4.0
 USER = "admin"
 
@@ -72,6 +74,15 @@ class AirflowSite:
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
             "USAGE_DATA_COLLECTION__ENABLED": "False",
+            # A busy machine is slow, which is no failure: Airflow's own limits are for machines that have time.
+            "API__WORKER_TIMEOUT": "600",
+            "CORE__DAGBAG_IMPORT_TIMEOUT": "600",
+            "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "1200",
+            "DAG_PROCESSOR__STALE_DAG_THRESHOLD": "3600",
+            "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "300",
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "3600",
+            "SCHEDULER__TASK_QUEUED_TIMEOUT": "3600",
+            "WORKERS__EXECUTION_API_TIMEOUT": "120",
         }
         environment = dict(os.environ) | {f"AIRFLOW__{key}": value for key, value in options.items()}
         repository = str(dags.parent)
@@ -122,17 +133,33 @@ class AirflowSite:
         return lines[-1] if lines else "it is empty"
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """Airflow's answer. What failed for want of time is asked again: all requests here may be repeated."""
+        limit = time.monotonic() + ANSWER_LIMIT_S
+        while True:
+            try:
+                answer = self._request(method, path, options)
+            except httpx.TransportError as error:
+                trouble = f"Airflow did not answer {method} {path}: {str(error) or type(error).__name__}"
+            else:
+                if answer.status_code < 400:
+                    found: dict[str, Any] = answer.json()
+                    return found
+                trouble = f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:300]}"
+                if answer.status_code < 500:
+                    raise SiteError(trouble)
+            if time.monotonic() > limit:
+                raise SiteError(f"{trouble}; its log is {self.log}")
+            time.sleep(1)
+
+    def _request(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
         # Tokens live for a day; a new one now and then costs nothing.
         if time.monotonic() - self._login_s > 3600 or self._login_s == 0:
             answer = self._client.post("/auth/token", json={"username": USER, "password": self.password})
-            answer.raise_for_status()
+            if answer.status_code >= 400:
+                return answer
             self._client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
             self._login_s = time.monotonic()
-        answer = self._client.request(method, f"/api/v2{path}", **options)
-        if answer.status_code >= 400:
-            raise SiteError(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:300]}")
-        found: dict[str, Any] = answer.json()
-        return found
+        return self._client.request(method, f"/api/v2{path}", **options)
 
     def import_errors(self) -> list[str]:
         """What Airflow could not load, as it shows it."""
@@ -156,9 +183,9 @@ class AirflowSite:
         found = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
         return {str(t["task_id"]): t["state"] for t in found}
 
-    def reading_drivers(self) -> list[psutil.Process]:
-        """The Spark drivers that tasks of this Airflow have started and whose Python workers read a batch now."""
-        return [p for p in self._family() if _name(p) == "java" and _is_reading(p)]
+    def reading_drivers(self, dag_id: str, run_id: str) -> list[psutil.Process]:
+        """The Spark drivers that tasks of this run have started and whose Python workers read a batch now."""
+        return [p for p in self._family() if _name(p) == "java" and _run_of(p) == (dag_id, run_id) and _is_reading(p)]
 
     def _family(self) -> list[psutil.Process]:
         if self._process is None:
@@ -193,6 +220,15 @@ def _name(process: psutil.Process) -> str:
         return str(process.name())
     except psutil.NoSuchProcess:
         return ""
+
+
+def _run_of(process: psutil.Process) -> tuple[str | None, str | None]:
+    """DAG and run of the task that started the process: Airflow tells its tasks in the environment."""
+    try:
+        environment = process.environ()
+    except psutil.Error:
+        return None, None
+    return environment.get("AIRFLOW_CTX_DAG_ID"), environment.get("AIRFLOW_CTX_DAG_RUN_ID")
 
 
 def _is_reading(driver: psutil.Process) -> bool:

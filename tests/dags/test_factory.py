@@ -103,3 +103,14 @@ def test_the_configuration_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert conf_folder(str(tmp_path / "dags" / "apply.py")) == tmp_path / "conf"
     monkeypatch.setenv("CDC_CONF", str(tmp_path / "other"))
     assert conf_folder(str(tmp_path / "dags" / "apply.py")) == tmp_path / "other"
+
+
+def test_the_folder_keeps_its_name_when_a_sync_swaps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CDC_CONF", raising=False)
+    for release in ("a", "b"):
+        (tmp_path / release / "dags").mkdir(parents=True)
+        link = tmp_path / "repository.new"
+        link.symlink_to(tmp_path / release)
+        link.replace(tmp_path / "repository")
+        found = conf_folder(str(tmp_path / "repository" / "dags" / "apply.py"))
+        assert found == tmp_path / "repository" / "conf"

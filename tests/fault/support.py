@@ -80,7 +80,7 @@ def require_exactly_once(server: Server, database: str, config: DestinationConfi
     faults += changelog_faults(server, target, database, APPEND, KEYS[APPEND], changes)
     faults += store_faults(config.store.path, target, database, APPEND)
     for table in (*UPSERT, APPEND):
-        faults += ledger_faults(target, database, table)
+        faults += ledger_faults(target, database, table, config.meta.path)
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:20])
 
 

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 
@@ -29,7 +31,7 @@ from cdc.store.base import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
 from spark_jobs import driver, merge, session
-from tests.integration.apply_support import OWNER, Loop
+from tests.integration.apply_support import LOCAL_CONF, OWNER, Loop
 
 Database = Callable[[Server], str]
 
@@ -163,8 +165,7 @@ def test_the_same_batch_again_changes_nothing(loop: Loop) -> None:
 def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:
     loop.sql(*TABLES, *changes(0, 4))
     loop.capture()
-    loop.apply()
-    loop.apply()
+    loop.apply()  # both tables
     for transactions in (3, 7, 2, 5):
         lease = loop.fetch(transactions)
         pipeline.merge(loop.config, lease)
@@ -182,8 +183,7 @@ def test_an_orphan_commits_between_the_cut_and_the_statement(
     same changes in batches of another size. Then our statement runs."""
     loop.sql(*TABLES, *changes(0, 4))
     loop.capture()
-    loop.apply()
-    loop.apply()
+    loop.apply()  # both tables
     lease = loop.fetch(ours)
     stopped_at: list[str] = []
 
@@ -208,8 +208,7 @@ def test_a_dead_driver_fails_the_batch_and_the_next_run_has_a_new_one(
 ) -> None:
     loop.sql(*TABLES, *changes(0, 2))
     loop.capture()
-    loop.apply()
-    loop.apply()
+    loop.apply()  # both tables
 
     def kill(table: str) -> None:
         pid = driver.pid()
@@ -297,7 +296,7 @@ def test_one_bad_table_leaves_the_others_done(loop: Loop) -> None:
     lease = loop.fetch()
     with pytest.raises(TargetError, match="not a Delta table"):
         pipeline.merge(loop.config, lease)
-    assert DeltaTable(str(loop.path("log"))).version() == 0
+    assert DeltaTable(str(loop.path("log"))).version() == 1, "made, and the position committed"
     pipeline.finalize(loop.config, lease, False)
     assert (folder / "notes.txt").read_text() == "mine"
     shutil.rmtree(folder)
@@ -345,8 +344,7 @@ def test_batches_of_another_history_are_refused(loop: Loop) -> None:
 def test_a_damaged_segment_is_named(loop: Loop) -> None:
     loop.sql(*TABLES, *changes(0, 3))
     loop.capture()
-    loop.apply()
-    loop.apply()
+    loop.apply()  # both tables
     lease = loop.fetch()
     part = lease.manifest.ranges[0]
     content = bytearray(Path(part.path).read_bytes())
@@ -359,14 +357,43 @@ def test_a_damaged_segment_is_named(loop: Loop) -> None:
     assert "Traceback" not in str(raised.value)
 
 
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """Those of all processes that this one has started, looked at again and again while the block runs."""
+    found: set[str] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.3):
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    found.add(" ".join(child.cmdline()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_under_spark_submit(loop: Loop) -> None:
-    """The program itself; with a local master, since what differs is who starts it."""
+    """The program itself; with a local master, since what differs is who starts it. No setting is on a command line."""
     loop.sql(*TABLES, *changes(0, 2))
     loop.capture()
-    loop.apply()
-    loop.apply()
+    loop.apply()  # both tables
     lease = loop.fetch()
-    results = pipeline._submit(loop.config, lease)
+    secret = "hunter-0815"
+    more = {
+        "spark.hadoop.fs.s3a.secret.key": secret,
+        "spark.driver.extraJavaOptions": f"{LOCAL_CONF['spark.driver.extraJavaOptions']} -Dpassword={secret}",
+    }
+    submitted = loop.config.spark.model_copy(update={"conf": loop.config.spark.conf | more})
+    with command_lines() as lines:
+        results = pipeline._submit(loop.config.model_copy(update={"spark": submitted}), lease)
+    assert any("SparkSubmit" in line and "--properties-file" in line for line in lines)
+    assert not [line for line in lines if secret in line]
     assert {r.table.partition(".")[2]: r.inserted for r in results} == {"mirror": 2, "log": 3}
     pipeline.finalize(loop.config, lease, True, results)
     loop.require_equal("mirror")

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +19,12 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
+from cdc.batches.service import BatchService
 from cdc.binlog.constants import ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.file import BinlogFile
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.errors import CdcError, IdentityError, UnsupportedEventError
+from cdc.errors import CdcError, CutOffError, IdentityError, SourceRefusedError, UnsupportedEventError
 from cdc.store.base import Limits
 from cdc.store.layout import list_segments
 from cdc.store.reader import StoreReader
@@ -166,6 +168,31 @@ def test_goes_on_where_it_stopped(server: Server, db: str, tmp_path: Path) -> No
         assert done.transactions == 2
         assert Capture(config).run(until_current=True).transactions == 0
     assert len(list_segments(config.store.path)) == 1
+
+
+def test_a_store_begun_anew_says_so_and_refuses_an_old_cursor(
+    mysql9: Server, database: Database, tmp_path: Path
+) -> None:
+    db = database(mysql9)
+    config = configure(tmp_path, mysql9, db)
+    Capture(config).run(until_current=True)
+    first = StoreReader(config.store.path).beginning()
+    assert first is not None and (first.reason, first.gtid is not None) == ("first start", True)
+    mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)", f"INSERT INTO {db}.t VALUES (1)")
+    Capture(config).run(until_current=True)
+    assert StoreReader(config.store.path).beginning() == first
+    service = BatchService(config)
+    lease = service.get("me", wait_s=0)
+    assert lease is not None and lease.manifest.store_begins is not None
+    assert lease.manifest.store_begins.seq == first.seq < lease.manifest.first_seq
+    service.ack(lease.batch, lease.token)
+    mysql9.execute(f"INSERT INTO {db}.t VALUES (2)")
+    shutil.rmtree(config.store.path)
+    Capture(config).run(until_current=True)
+    again = StoreReader(config.store.path).beginning()
+    assert again is not None and again.reason == "started again" and again.seq > lease.manifest.last_seq
+    with pytest.raises(CutOffError, match="started again"):
+        service.get("me", wait_s=0)
 
 
 def test_state_tells_how_far_the_store_is_complete(server: Server, db: str, tmp_path: Path) -> None:
@@ -356,3 +383,39 @@ def kill_dump_threads(server: Server) -> bool:
                 if error.args[0] != ER.NO_SUCH_THREAD:  # one of an earlier test, which the server has just given up
                     raise
         return bool(dumps)
+
+
+@pytest.mark.parametrize("included", [True, False])
+def test_a_table_map_above_a_mebibyte(mysql9: Server, database: Database, tmp_path: Path, included: bool) -> None:
+    """With FULL metadata a table map names the members of every ENUM: more bytes than capture reads at once."""
+    db = database(mysql9)
+    members = ", ".join(f"'{n:06}{'x' * 240}'" for n in range(6000))
+    config = configure(tmp_path, mysql9, db, tables=".*" if included else "small")
+    Capture(config).run(until_current=True)
+    mysql9.execute(
+        f"CREATE TABLE {db}.wide (id INT PRIMARY KEY, e ENUM({members}))",
+        f"CREATE TABLE {db}.small (id INT PRIMARY KEY)",
+        f"INSERT INTO {db}.wide VALUES (1, 5)",
+        f"INSERT INTO {db}.small VALUES (2)",
+    )
+    Capture(config).run(until_current=True)
+    assert len(events_of(config.store.path)) == (2 if included else 1)
+    sizes = [segment.stat().st_size for segment in list_segments(config.store.path)]
+    assert (sum(sizes) > 1 << 20) == included
+
+
+def test_two_tables_that_share_a_name(mysql9: Server, tmp_path: Path) -> None:
+    """A dot may be in the database's name or in the table's: one of the two is captured, both are refused."""
+    dbs = ("dot_a", "dot_a.b")
+    mysql9.execute(*[f"DROP DATABASE IF EXISTS `{db}`" for db in dbs], *[f"CREATE DATABASE `{db}`" for db in dbs])
+    config = configure(tmp_path, mysql9, r"dot_a.*")
+    Capture(config).run(until_current=True)
+    mysql9.execute("CREATE TABLE `dot_a.b`.c (id INT PRIMARY KEY)", "INSERT INTO `dot_a.b`.c VALUES (1)")
+    assert Capture(config).run(until_current=True).transactions == 2
+    mysql9.execute("DROP TABLE `dot_a.b`.c", "CREATE TABLE dot_a.`b.c` (id INT PRIMARY KEY)")
+    with pytest.raises(UnsupportedEventError, match=r"`dot_a`\.`b\.c` and `dot_a\.b`\.`c` share the name"):
+        Capture(config).run(until_current=True)
+    mysql9.execute("CREATE TABLE `dot_a.b`.c (id INT PRIMARY KEY)")
+    with pytest.raises(SourceRefusedError, match="share the name"):
+        Capture(config).run(until_current=True)
+    mysql9.execute(*[f"DROP DATABASE `{db}`" for db in dbs])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
@@ -20,6 +21,7 @@ from cdc.source.connection import query
 from cdc.store.layout import list_segments
 from cdc.store.relaylog.index import IndexFile
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from spark_jobs.ddl import statements
 
 Database = Callable[[Server], str]
 
@@ -177,19 +179,21 @@ def test_other_databases_do_not_stop_capture(
     server.execute(
         "XA START 'one'", f"INSERT INTO {db}.t VALUES (6, 'one')", "XA END 'one'", "XA COMMIT 'one' ONE PHASE"
     )
+    config = configure(tmp_path, server, db, start)
+    Capture(config).run(until_current=True)
     if is_mysql(server):
         server.execute(
             "SET gtid_next = 'AUTOMATIC:towpath_one'",
             f"INSERT INTO {other}.t VALUES (20, 'tag')",
-            f"INSERT INTO {db}.t VALUES (7, 'tag')",
             f"INSERT INTO {other}.t VALUES (21, 'tag'), (22, 'tag')",
             f"INSERT INTO {other}.t VALUES (23, 'tag')",
+            f"INSERT INTO {db}.t VALUES (7, 'tag')",
             "SET gtid_next = 'AUTOMATIC:other'",
             *compression(server, True),
             f"INSERT INTO {other}.t VALUES (24, {text})",
         )
+    Capture(config).run(until_current=True)
     server.execute(f"INSERT INTO {db}.t VALUES (8, 'end')")
-    config = configure(tmp_path, server, db, start)
     Capture(config).run(until_current=True)
     wanted = [1, 2, 3, 4, 5, 6, *([7] if is_mysql(server) else []), 8]
     assert ids(config, f"{db}.t") == wanted
@@ -197,7 +201,7 @@ def test_other_databases_do_not_stop_capture(
     if is_mysql(server):
         tags = {bytes(tag).decode() for tag in index(config)["gtid_tag"]}
         assert tags == {"", "towpath_one", "other"}
-    # A second run reads on from there, and a new index is made from the segments alone.
+    # Each run reads what is stored last again from the source, and goes on behind it.
     server.execute(f"INSERT INTO {db}.t VALUES (9, 'again')")
     Capture(config).run(until_current=True)
     assert ids(config, f"{db}.t") == [*wanted, 9]
@@ -267,11 +271,11 @@ def test_captured_tables_stop_it_and_the_printed_position_goes_on(
         f"CREATE TABLE {other}.t (id INT PRIMARY KEY, v TEXT)",
         f"INSERT INTO {db}.t VALUES (1, 'a')",
     )
-    statements, words = cases[case]
+    run, words = cases[case]
     packs = case.startswith("compressed") and not is_mysql(server)
     server.execute(
         *(compression(server, True) if packs else ()),
-        *[s.format(db=db, other=other) for s in statements],
+        *[s.format(db=db, other=other) for s in run],
         *(compression(server, False) if packs else ()),
     )
     server.execute(f"INSERT INTO {db}.t VALUES (3, 'c')")
@@ -298,11 +302,17 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
         mariadb11.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v TEXT) COMMENT '{'long ' * 60}'")
     finally:
         mariadb11.execute("SET GLOBAL log_bin_compress = OFF", "SET GLOBAL log_bin_compress_min_len = DEFAULT")
-    mariadb11.execute(f"INSERT INTO {db}.t VALUES (1, 'a')")
     config = configure(tmp_path, mariadb11, db, start)
     Capture(config).run(until_current=True)
+    mariadb11.execute(f"INSERT INTO {db}.t VALUES (1, 'a')")
+    Capture(config).run(until_current=True)  # reads the stored statement again from the source
     entries = index(config)
     assert [int(n) & EntryFlag.DDL for n in entries["flags"][entries["length"] > 0]] == [EntryFlag.DDL, 0]
+    stored = entries[entries["length"] > 0][0]
+    [segment, *_] = list_segments(config.store.path)
+    part = ByteRange(path=str(segment), offset=int(stored["offset"]), length=int(stored["length"]))
+    [(sql, statement)] = statements((part,))
+    assert sql.startswith(f"CREATE TABLE {db}.t") and statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]
 
 

@@ -15,7 +15,13 @@ from cdc.binlog.entry import EntryFlag
 from cdc.binlog.file import BinlogFile
 from cdc.capture import Capture, definitions
 from cdc.config import DestinationConfig, TablesConfig, load
-from cdc.errors import ConfigError, SourceUnavailableError, UnsupportedDdlError
+from cdc.errors import (
+    ConfigError,
+    SourceRefusedError,
+    SourceUnavailableError,
+    UnsupportedDdlError,
+    UnsupportedTypeError,
+)
 from cdc.schemas import Schemas
 from cdc.source.schemas import read_schemas
 from cdc.source.server import Connection
@@ -243,3 +249,53 @@ def test_a_drop_takes_the_definition(mysql56: Server, db: str, begun: Destinatio
     last = entries_of(begun)[-1][0]
     assert (columns(begun, f"{db}.t", last), columns(begun, f"{db}.u", last)) == (("x",), None)
     assert any(Schemas.load(path).unsure for path in schemas_folder(begun.store.path).glob("*.json"))
+
+
+SMILE, ROCKET = "\U0001f600", "\U0001f680"
+
+
+def test_members_that_the_server_shows_as_question_marks(mysql56: Server, db: str, tmp_path: Path) -> None:
+    """Refused, unless they are written down or the column is left out; then the stored schema has them."""
+    mysql56.execute(
+        f"CREATE TABLE {db}.t (id INT PRIMARY KEY, e ENUM('a','{SMILE}','?') CHARACTER SET utf8mb4,"
+        f" s SET('{ROCKET}','it''s') CHARACTER SET utf16)"
+    )
+
+    def configured(override: str) -> DestinationConfig:
+        file = configure(tmp_path, mysql56, db).file
+        text = file.read_text(encoding="utf-8").replace("']}\n", f"'], overrides: {{{db}.t: {override}}}}}\n")
+        file.write_text(text, encoding="utf-8")
+        return load(file)
+
+    for override in (
+        "{mode: append}",
+        "{columns: {e: drop}}",
+        f"{{columns: {{s: null}}, members: {{e: [a, '{SMILE}']}}}}",
+    ):
+        with pytest.raises(SourceRefusedError, match=r"question marks|the server shows"):
+            Capture(configured(override)).run(until_current=True)
+    assert Capture(configured("{columns: {e: drop, s: null}}")).run(until_current=True).transactions == 0
+    config = configured(f"""{{members: {{e: [a, '{SMILE}', '?'], S: ['{ROCKET}', "it's"]}}}}""")
+    assert Capture(config).run(until_current=True).transactions == 0
+    mysql56.execute(f"INSERT INTO {db}.t VALUES (1, '{SMILE}', '{ROCKET}')", f"ALTER TABLE {db}.t ADD COLUMN n INT")
+    assert Capture(config).run(until_current=True).transactions == 2
+    for seq, _ in entries_of(config):
+        path = StoreReader(config.store.path).schema_path(seq)
+        assert path is not None
+        by_name = {column.name: column.column_type for column in Schemas.load(path).tables[f"{db}.t"].columns}
+        assert by_name["e"] == f"enum('a','{SMILE}','?')" and by_name["s"] == f"set('{ROCKET}','it''s')"
+    mysql56.execute(f"CREATE TABLE {db}.u (id INT PRIMARY KEY, e ENUM('{ROCKET}') CHARACTER SET utf8mb4)")
+    with pytest.raises(SourceRefusedError, match="question marks"):
+        Capture(config).run(until_current=True)
+
+
+def test_members_of_a_table_that_is_made_while_capture_runs(
+    mysql56: Server, begun: DestinationConfig, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mysql56.execute(f"CREATE TABLE {db}.v (id INT PRIMARY KEY, e ENUM('{ROCKET}') CHARACTER SET utf8mb4)")
+    # As if the table had come after the preflight.
+    monkeypatch.setattr("cdc.capture.loop.require_source", lambda *_: None)
+    monkeypatch.setattr("cdc.capture.definitions.Definitions.begin", lambda *_: None)
+    with pytest.raises(UnsupportedTypeError, match="question marks"):
+        Capture(begun).run(until_current=True)
+    assert len(entries_of(begun)) == 0

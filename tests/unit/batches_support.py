@@ -11,6 +11,7 @@ import yaml
 from cdc.batches.service import BatchService
 from cdc.binlog.file import rows_to_entries, scan
 from cdc.config import DestinationConfig, load
+from cdc.errors import CutOffError
 from cdc.meta import SourceIdentity
 from cdc.positions import make_file_name, split_seq
 from cdc.schemas import Schemas, TableSchema
@@ -68,11 +69,14 @@ class NumberStore:
         """Of a store that has it not on record: before the first transaction."""
         return self.begins or Beginning(0, "binlog.000001", 4, None, 0, "not recorded")
 
+    removed: int = 0
+
     def removed_seq(self) -> int:
-        return 0
+        return self.removed
 
     def require_kept(self, after_seq: int) -> None:
-        """Nothing is ever removed."""
+        if after_seq < self.removed:
+            raise CutOffError(f"the transactions behind {after_seq} were removed up to {self.removed}")
 
     def passed(self, after_seq: int, table_filter: TableFilter) -> int:
         return after_seq

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from cdc import pipeline
 from cdc.batches.owner import exclusive
+from cdc.batches.service import BatchService
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.meta import open_meta
@@ -119,6 +121,8 @@ def test_status_of_nothing(cdc: Cli) -> None:
         "transactions": 0,
         "bytes": 0,
         "complete_until": None,
+        "there": False,
+        "begins": None,
     }
     assert found["subscriptions"] == []
     assert "not read yet" in cdc("status")
@@ -224,3 +228,28 @@ def test_inspect_of_something_else(cdc: Cli, tmp_path: Path) -> None:
     for name in ("x.txt", "x.json", "none", "."):
         text = cdc("inspect", str(tmp_path / name), code=2)
         assert "a segment (.binlog) or another binlog file" in text
+
+
+def test_a_signal_ends_apply_well(
+    config: DestinationConfig, segment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def apply() -> tuple[Any, str]:
+        assert main(["--conf-dir", str(config.file.parent), "apply", "shop", "--json"]) == 0
+        out, err = capsys.readouterr()
+        return json.loads(out), " ".join(err.split())
+
+    monkeypatch.setattr(pipeline, "merge", interrupted)
+    out, err = apply()
+    assert out == {"batches": []}
+    assert err == "shop: stopped; batch 1 was rolled back. The next run takes the same changes."
+    assert BatchService(config).outstanding() == []
+
+    # A batch that was taken while the signal came is rolled back, too, though the command never saw it.
+    fetch = pipeline.fetch
+    monkeypatch.setattr(pipeline, "fetch", lambda *a, **k: (fetch(*a, **k), interrupted()))
+    assert "batch 2 was rolled back" in apply()[1]
+    monkeypatch.setattr(pipeline, "fetch", interrupted)
+    assert apply()[1] == "shop: stopped; no batch was under way."

@@ -184,3 +184,27 @@ def test_an_error_of_the_merge_stays_what_it_is(service: BatchService, lease: Le
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def test_a_lease_is_found_again_by_its_fingerprint(service: BatchService, lease: Lease) -> None:
+    assert lease.token not in lease.fingerprint
+    assert service.resume(lease.batch, lease.fingerprint) == lease
+    for batch, fingerprint in ((lease.batch, "0" * 32), (lease.batch + 1, lease.fingerprint)):
+        with pytest.raises(TokenError, match="has no such lease"):
+            service.resume(batch, fingerprint)
+
+
+def test_a_zombie_does_not_get_a_later_lease(service: BatchService, lease: Lease) -> None:
+    later = service.get("airflow:apply_shop")
+    assert later is not None and (later.batch, later.token != lease.token) == (lease.batch, True)
+    zombie = service.resume(lease.batch, lease.fingerprint)
+    assert zombie.token == lease.token
+    with pytest.raises(TokenError, match="was replaced"):
+        service.check(zombie.batch, zombie.token)
+    with pytest.raises(TokenError, match="was replaced"):
+        service.ack(zombie.batch, zombie.token)
+    service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
+    # finalize is repeated after the ack: answered as done; a zombie's ack of the ended batch is not.
+    service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
+    with pytest.raises(TokenError, match="has no such lease"):
+        service.resume(lease.batch, lease.fingerprint)

@@ -21,6 +21,7 @@ from typing import Any
 
 import fsspec
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -33,15 +34,18 @@ from cdc.binlog.file import BinlogFile
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.decode import decode_range, layouts
+from cdc.decode.transactions import open_range
 from cdc.errors import ConfigError, DamagedError, StorageError
 from cdc.meta import open_meta
 from cdc.schemas import Schemas, TableSchema
-from cdc.store.base import Range
+from cdc.store import staged
+from cdc.store.base import Limits, Range
 from cdc.store.layout import list_segments, schemas_folder
 from cdc.store.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.s3 import s3_server
 from cdc.testing.stores import Filler
+from spark_jobs.pieces import SPLIT_BYTES, split
 from tests.unit.batches_support import IDENTITY, make_config
 
 OWNER = "airflow:apply_shop"
@@ -289,6 +293,95 @@ def stage_limits() -> Any:
     from cdc.store.base import Limits
 
     return Limits()
+
+
+class Fetched:
+    """Counts the bytes of segments that are read from the staging URI; indexes are not among them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        whole, runs = staged._fetch, staged._fetch_runs
+
+        def fetch(uri: str, target: Path, sha256: str | None) -> None:
+            whole(uri, target, sha256)
+            self.bytes += target.stat().st_size if sha256 is not None else 0
+
+        def fetch_runs(uri: str, target: Path, wanted: list[tuple[int, int]]) -> None:
+            runs(uri, target, wanted)
+            self.bytes += sum(stop - start for start, stop in wanted)
+
+        monkeypatch.setattr(staged, "_fetch", fetch)
+        monkeypatch.setattr(staged, "_fetch_runs", fetch_runs)
+
+
+def test_a_task_reads_only_transactions_of_its_table(
+    config: DestinationConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables: small transactions of ``items`` between large ones of ``orders``, then ``orders`` alone."""
+    monkeypatch.setattr(staged, "_GAP_BYTES", 100)
+    shutil.rmtree(config.store.path)
+    log, filler = BinlogBuilder(), Filler(config.store.path)
+    for n in range(30):
+        log.transaction("shop", "orders", list(range(2000)))
+        if n < 10:
+            log.transaction("shop", "items", [n])
+    filler.put(log)
+    filler.close()
+    limits = Limits()
+    plain = BatchService(config.model_copy(update={"store": config.store.model_copy(update={"stage": None})}))
+    unstaged = get(plain, subscriber="plain", limits=limits).manifest
+    monkeypatch.setattr(Stage.__init__, "__kwdefaults__", {"piece_bytes": 40_000})
+    manifest = get(BatchService(config), limits=limits).manifest
+    assert manifest.table_bits == unstaged.table_bits == {"shop.orders": 0, "shop.items": 1}
+    assert len(manifest.ranges) > 3
+    fetched = Fetched(monkeypatch)
+    for table, share in (("shop.items", 0.02), ("shop.orders", 1.5)):
+        wanted = read_pieces(split(unstaged.ranges, 0, SPLIT_BYTES, table), table)
+        fetched.bytes = 0
+        pieces = split(manifest.ranges, 0, SPLIT_BYTES, table, manifest.table_mask(table))
+        assert fetched.bytes == 0, "the driver needs indexes only"
+        assert read_pieces(pieces, table) == wanted
+        assert len(wanted) == {"shop.items": 10, "shop.orders": 60_000}[table]
+        assert fetched.bytes < share * manifest.bytes
+        transactions = sum(len(open_range(one.path, one.offset, one.length, one.table_mask).entries) for one in pieces)
+        assert transactions == {"shop.items": 10, "shop.orders": 30}[table]
+    assert len(split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", 2)) < len(manifest.ranges)
+
+
+def read_pieces(pieces: Any, table: str) -> list[Any]:
+    return [
+        (row["_seq"], row["_row"], row["id"])
+        for one in pieces
+        for batch in decode_range(one.path, one.offset, one.length, table=table, table_mask=one.table_mask)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_damage_in_a_part_that_is_fetched_is_found(config: DestinationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "_GAP_BYTES", 0)
+    manifest = get(BatchService(config)).manifest
+    mask = manifest.table_mask("shop.items")
+    pieces = split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", mask)
+    assert read_pieces(pieces, "shop.items")
+    entries = staged_entries(pieces[0].path, pieces[0].offset, pieces[0].length)
+    (first, *_) = entries[(entries["table_mask"] & np.uint64(mask or 0)) != 0]
+    fs, path = fsspec.url_to_fs(pieces[0].path)
+    flip(config, path, at=int(first["offset"]) + int(first["length"]) // 2)
+    with pytest.raises(DamagedError, match="checksum"):
+        read_pieces(pieces, "shop.items")
+    data = fs.cat(path)
+    fs.pipe(path, data[: int(first["offset"]) + 10])
+    with pytest.raises(DamagedError, match=r"shorter than its index says|checksum"):
+        read_pieces(pieces, "shop.items")
+
+
+def test_a_manifest_without_bits_is_read_as_before(config: DestinationConfig) -> None:
+    manifest = get(BatchService(config)).manifest
+    older = [part.model_copy(update={"table_bits": None}) for part in manifest.ranges]
+    with_bits = read_pieces(
+        split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", manifest.table_mask("shop.items")), "shop.items"
+    )
+    assert with_bits and read_pieces(split(older, 0, SPLIT_BYTES, "shop.items", None), "shop.items") == with_bits
 
 
 # --- with SIGKILL, on real files -------------------------------------------------------------------------------------

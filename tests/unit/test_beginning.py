@@ -17,6 +17,9 @@ from cdc.store import layout
 from cdc.store.base import Limits
 from cdc.store.beginning import Beginning, read_beginning, record_beginning
 from cdc.store.reader import StoreReader
+from cdc.store.relaylog.checkpoint import Checkpoints
+from cdc.store.standby.copy import Copy
+from cdc.store.standby.view import read_small, small_files
 from tests.unit.batches_support import NumberStore, make_config, make_service, make_store
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -205,3 +208,14 @@ def test_the_command_accepts_and_status_shows(config: DestinationConfig, capsys:
     assert f"lacks what was committed behind 3 up to {begins.seq}" in capsys.readouterr().out
     assert main([*run, "batch", "get", "shop", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gaps"][0]["until_seq"] == begins.seq
+
+
+def test_a_standby_takes_the_beginning_from_its_master(tmp_path: Path) -> None:
+    master, standby = tmp_path / "master", tmp_path / "standby"
+    for store in (master, standby):
+        layout.create(store, "shop")
+    record_beginning(master, BEGINS)
+    content = read_small(master, "store.json")
+    assert content is not None and "store.json" in small_files(master)
+    Copy(standby, Checkpoints(standby, lambda: 0), "peer", 0).file("store.json", content)
+    assert read_beginning(standby) == BEGINS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import shutil
@@ -19,6 +20,8 @@ from pyspark.sql import types as t
 from structlog.testing import capture_logs
 
 import cdc.decode
+from cdc.batches.manifest import TableResult
+from cdc.batches.report import run_report
 from cdc.binlog.statements import Effect, classify
 from cdc.binlog.table_map import ColumnType
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
@@ -29,7 +32,7 @@ from cdc.decode.plans import DEFAULT_POLICIES
 from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, hashed, masked, police
 from cdc.decode.select_text import as_select_prints
 from cdc.decode.table_maps import _alike
-from cdc.errors import CdcError, ConfigError, TargetError, UnsupportedError
+from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.store.layout import index_path, segment_name, segments_folder
 from cdc.store.relaylog.index import make_header, seal
@@ -289,9 +292,7 @@ def test_dates_that_became_null_are_told(piece: Piece, caplog: pytest.LogCapture
     zero = [row["day"] for row in rows if row["id"] == 2**63 - 1]  # that row has one, and its copies in changes
     assert set(zero) == {None}
     (note,) = [record.getMessage() for record in caplog.records]
-    assert note.startswith(
-        f"towpath-note: table {TABLE}, column day: {len(zero)} zero or impossible dates became null ("
-    )
+    assert note.startswith(f"table {TABLE}, column day: {len(zero)} zero or impossible dates became null (")
     assert [row.pop(null_dates.COLUMN) for row in rows] == [len(zero), *[0] * (len(rows) - 1)]
     caplog.clear()
     assert read(piece, fields, {}).to_pylist() == rows
@@ -317,11 +318,22 @@ def test_columns_whose_dates_are_counted() -> None:
     assert own_columns_of_schema(table(*columns), strict).dates == []
 
 
-def test_what_executors_tell_reaches_people() -> None:
+def test_a_run_tells_of_null_dates_once_a_table() -> None:
+    def merged(table: str, count: int) -> TableResult:
+        return TableResult(table=table, null_dates=count)
+
+    with capture_logs() as logs, contextlib.suppress(MergeFailedError), run_report() as report:
+        report.add([merged("shop.a", 3), merged("shop.b", 0), merged("shop.c", 1)])
+        report.add([merged("shop.a", 4), merged("shop.b", 0)])
+        raise MergeFailedError("the third batch failed")
+    assert [(log["table"], log["values"]) for log in logs] == [("shop.a", 7), ("shop.c", 1)]
+    assert {log["log_level"] for log in logs} == {"warning"}
+
+
+def test_lines_of_executors_are_for_developers() -> None:
     with capture_logs() as logs:
-        driver._relay(StringIO("Traceback …\n26/11/21 WARN towpath-note: table shop.t, column d: 3 dates\n"), deque())
-    told = [log["event"] for log in logs if log["log_level"] == "warning"]
-    assert told == ["table shop.t, column d: 3 dates"]
+        driver._relay(StringIO("Traceback …\n26/11/21 WARN table shop.t, column d: 3 dates\n"), deque())
+    assert not [log for log in logs if log["log_level"] != "debug"]
 
 
 # --- a table's own columns

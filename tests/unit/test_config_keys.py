@@ -132,7 +132,7 @@ def test_every_override_is_read_for_its_table(found: list[Read]) -> None:
     of_apply = f"{ApplyConfig.__module__}.ApplyConfig."
     outside = [read for read in found if not read.file.is_relative_to(ROOT / "cdc" / "config")]
     by_table = {read.what.removeprefix(of_apply) for read in outside if read.through != "apply"}
-    assert set(ApplyOverrides.model_fields) - by_table == set()
+    assert set(ApplyOverrides.model_fields) - by_table == {"members"}  # which ``apply`` does not have
 
 
 SAMPLE = """

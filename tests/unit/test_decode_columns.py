@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from cdc.binlog.table_map import ColumnMeta, TableMap
 from cdc.binlog.table_map import ColumnType as T
-from cdc.decode.columns import contradiction, describe, quoted_members, resolve
+from cdc.decode.columns import contradiction, describe, resolve
 from cdc.errors import SourceRefusedError
-from cdc.schemas import ColumnSchema, TableSchema
+from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 from tests.unit.decode_support import TYPED_KINDS, schemas_of
 
 

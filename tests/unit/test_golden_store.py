@@ -57,8 +57,7 @@ def test_select_and_decode() -> None:
         found.append((selection.transactions, selection.row_events, selection.ddl, selection.tables))
         after = selection.last_seq
     assert found == [
-        (1, 0, True, (ORDERS,)),
-        (1, 0, True, (ITEMS,)),
+        (2, 0, True, (ORDERS, ITEMS)),
         (3, 3, False, (ORDERS, ITEMS)),
         (1, 0, True, (ITEMS,)),
         (2, 2, False, (ORDERS, ITEMS)),

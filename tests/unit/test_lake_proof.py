@@ -19,9 +19,9 @@ from cdc.config import DestinationConfig
 from cdc.errors import CdcError, TargetError, UsageError
 from cdc.meta import Gap, Subscription, TableRecord
 from cdc.meta.memory import MemoryMeta
-from cdc.targets import application_id
+from cdc.targets import SINCE_PROPERTY, application_id
 from cdc.testing.pipeline import sample_manifest
-from spark_jobs.delta_log import KEPT_TRANSACTIONS, SINCE_PROPERTY, TRANSACTION_RETENTION, read_state
+from spark_jobs.delta_log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, read_state
 from spark_jobs.proof import prove, prove_idle, retention_is_long
 from spark_jobs.tables import Target, target
 from tests.unit.batches_support import make_config
@@ -59,7 +59,10 @@ def make(place: Target, **properties: str) -> None:
 
 def commit(place: Target, last_seq: int, *, transaction: bool = True, generation: int = 0) -> None:
     """A commit of ours."""
+    before = place.state()
+    assert before is not None
     entry = {"destination": "shop", "table": place.table, "last_seq": last_seq, "generation": generation, "batch": 1}
+    entry |= {"first_seq": before.applied_seq, "after_seq": before.applied_seq, "epoch": 0, "server_uuid": "u"}
     ids = [Transaction(application_id("shop", place.table, generation), last_seq)] if transaction else []
     write_deltalake(
         place.path,

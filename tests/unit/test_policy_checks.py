@@ -11,7 +11,9 @@ import yaml
 
 from cdc.config import DestinationConfig, load
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
-from cdc.source.policy_checks import check_members, check_policies
+from cdc.source.findings import Finding
+from cdc.source.members import check_members, with_members
+from cdc.source.policy_checks import check_key_dates, check_policies
 
 
 def column(name: str, data_type: str, column_type: str = "", charset: str | None = None) -> ColumnSchema:
@@ -94,13 +96,48 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     assert "has no column 'mail'" in found.message
 
 
-def test_members_that_the_server_cannot_show() -> None:
+def test_members_that_the_server_cannot_show(tmp_path: Path) -> None:
     def of(column_type: str, charset: str) -> Schemas:
         return Schemas(
             tables={"a.b": TableSchema(columns=(column("e", "enum", column_type, charset),), primary_key=())}
         )
 
-    (found,) = check_members(of("enum('a','?')", "utf8mb4"))
-    assert (found.level, found.subject) == ("warning", "table a.b")
-    assert list(check_members(of("enum('a','b')", "utf8mb4"))) == []
-    assert list(check_members(of("enum('a','?')", "latin1"))) == []
+    def found(schemas: Schemas, override: str = "") -> list[Finding]:
+        config = configure(tmp_path, override)
+        return list(check_members(config, with_members(config.tables, schemas)))
+
+    shown = of("enum('it''s','?x')", "utf8mb4")
+    (finding,) = found(shown)
+    assert (finding.level, finding.subject) == ("error", "table a.b")
+    assert finding.remedy is not None and "members: {e: [" in finding.remedy
+    for accepted in ("columns: {e: drop}", "columns: {E: null}", """members: {E: ["it's", '\U0001f600x']}""",
+                     """members: {e: ["it's", '?x']}"""):  # fmt: skip
+        assert found(shown, accepted) == []
+    for refused in ("columns: {e: keep}", "members: {e: ['\U0001f600x']}", """members: {e: ["it's", 'üx']}"""):
+        assert [f.level for f in found(shown, refused)] == ["error"]
+    assert found(of("enum('a','b')", "utf8mb4")) == found(of("enum('a','?')", "latin1")) == []
+    config = configure(tmp_path, """members: {e: ["it's", '\U0001f600x']}""")
+    assert with_members(config.tables, shown) == of("enum('it''s','\U0001f600x')", "utf8mb4")
+
+
+def configure(folder: Path, override: str) -> DestinationConfig:
+    (folder / "conf").mkdir(exist_ok=True)
+    file = folder / "conf" / "shop.yaml"
+    file.write_text(
+        "source: {url: 'mysql://cdc@db', server_id: 7, start: now}\n"
+        f"tables: {{include: ['a\\..*'], overrides: {{a.b: {{mode: append{', ' if override else ''}{override}}}}}}}\n"
+        "store: {path: data/store}\nmeta: {path: data/meta}\napply: {target: lake}\n",
+        encoding="utf-8",
+    )
+    return load(file)
+
+
+def test_dates_in_keys_are_warned_of_where_the_server_takes_zero_dates(tmp_path: Path) -> None:
+    schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("day", "date"),), primary_key=("day",))})
+    plain = config(tmp_path, {})
+    (found,) = check_key_dates(plain, schemas, "STRICT_TRANS_TABLES")
+    assert (found.level, found.subject) == ("warning", "table shop.t")
+    assert found.remedy is not None
+    assert "{columns: {day: text}}" in found.remedy
+    assert not list(check_key_dates(plain, schemas, "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE"))
+    assert not list(check_key_dates(config(tmp_path, {"columns": {"day": "text"}}), schemas, ""))

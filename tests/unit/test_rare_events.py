@@ -18,11 +18,11 @@ import pytest
 import zstandard
 
 from cdc.binlog import kernels as k
-from cdc.binlog.constants import EventType
+from cdc.binlog.constants import PASSED_OVER, REFUSED, ROW_EVENTS, SKIPPED, EventType
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_query
 from cdc.binlog.file import rows_to_entries, scan
-from cdc.binlog.framer import Framer, Judgement, row_gtid
+from cdc.binlog.framer import EVENT_KINDS, Framer, Judgement, row_gtid
 from cdc.binlog.payload import PayloadReader
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.capture.session import _coalesce
@@ -546,3 +546,18 @@ def test_kernel_uncompiled_does_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         plain = frame(log, piece=100)
     assert bytes(plain.out) == bytes(compiled.out) != b""
     assert np.array_equal(rows_of(plain), rows_of(compiled))
+
+
+def test_every_type_has_one_answer() -> None:
+    """The tables of the types say what the framer does; a type in none of them stops it."""
+    captured = {*ROW_EVENTS, EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.XID, EventType.TABLE_MAP}
+    captured |= {EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID}
+    captured |= {EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.MARIADB_QUERY_COMPRESSED}
+    tables: list[set[int]] = [set(SKIPPED), set(PASSED_OVER), set(REFUSED), set(captured)]
+    for kind in EventType:
+        if kind != EventType.SLAVE:  # never written by any server
+            assert sum(kind in table for table in tables) == 1, kind.name
+    for number in range(256):
+        stops = number in tables[2] or not any(number in table for table in tables)
+        assert (EVENT_KINDS[number] == k.T_REFUSE) == (stops and number != EventType.INCIDENT), number
+        assert (EVENT_KINDS[number] == k.T_SKIP) == (number in tables[0]), number

@@ -52,10 +52,10 @@ class Disk(files.Files):
             self.go.wait()
         super().fdatasync(fd)
 
-    def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
+    def open(self, path: Path, flags: int) -> int:
         if self.refuse_segments and flags & os.O_CREAT and path.suffix == ".binlog":
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return super().open(path, flags, mode)
+        return super().open(path, flags)
 
 
 @pytest.fixture

@@ -104,12 +104,13 @@ def test_segments_roll_at_transaction_ends(tmp_path: Path) -> None:
 
 def test_go_on_in_the_same_segment(tmp_path: Path) -> None:
     log = BinlogBuilder()
-    log.transaction("shop", "orders", [1])
-    for _ in range(2):
+    for n in range(2):
+        log.transaction("shop", "orders", [n])
         filler = Filler(tmp_path)
         filler.put(log)
         filler.close()
     assert len(list_segments(tmp_path)) == 1
+    assert len(seqs(tmp_path)) == 2
 
 
 def test_an_empty_segment_is_gone_on_with(tmp_path: Path) -> None:

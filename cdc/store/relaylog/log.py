@@ -21,6 +21,7 @@ from cdc import files
 from cdc.binlog.entry import Entries
 from cdc.errors import CdcError, StorageError, StoreClosedError, UsageError
 from cdc.log import get_logger
+from cdc.permissions import Permissions
 from cdc.store import layout
 from cdc.store.reader import StoreReader
 from cdc.store.recovery.recover import recover
@@ -64,6 +65,7 @@ class RelayLog:
         lead_puts: bool = True,
         disk: DiskWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
+        permissions: Permissions = "private",
     ) -> None:
         """Open (or make) the store, take its lock, recover it. ``clock`` times asynchronous flushes.
         ``lead_puts=False`` leaves every flush to the flusher's thread: a put is slower, and never overstays its
@@ -75,7 +77,7 @@ class RelayLog:
         self.replication = replication
         """May be set later; puts from then on consult it."""
         self._lead_puts = lead_puts
-        layout.create(path, destination)
+        layout.create(path, destination, permissions)
         self._lock = StoreLock(path)
         segment: SegmentWriter | None = None
         try:
@@ -281,6 +283,7 @@ class RelayLog:
         segment stays the same where nothing but the connection is new."""
         data = head(format_description, file, pos, server_id)
         with self._writing("stream"):
+            self._settle_tail()
             if not self._tail.is_current(epoch, file, data):
                 self._new_segment(epoch, file, pos, data)
             return self._current.size
@@ -288,6 +291,7 @@ class RelayLog:
     def roll(self, epoch: int, pos: int) -> int:
         """Begin a new segment inside the same source file; returns the offset at which it goes on."""
         with self._writing("stream"):
+            self._settle_tail()
             self._new_segment(epoch, self._current.file, pos, self._tail.rolled_head(pos))
             return self._current.size
 
@@ -307,14 +311,18 @@ class RelayLog:
             if len(entries):
                 self._flusher.add(self._tail.record(entries))
 
-    def cut(self, offset: int) -> None:
-        """Forget the bytes of an unfinished transaction."""
+    def settle(self) -> None:
+        """Forget the bytes of an unfinished transaction: whatever was appended behind the newest one that was handed
+        to :meth:`publish`. :meth:`begin` and :meth:`roll` do the same, so that nothing is ever appended behind it."""
         with self._append_lock:
-            segment = self._tail.segment
-            if segment is not None and segment.size > offset:
+            if self._tail.unfinished:
                 with self._writing("stream"):
-                    self._flusher.flush()
-                    segment.truncate(offset)
+                    self._settle_tail()
+
+    def _settle_tail(self) -> None:
+        if self._tail.unfinished:
+            self._flusher.flush()
+            self._current.truncate(self._tail.written.end_offset)
 
     def set_statement_end(self, offset: int, length: int) -> int:
         """Mark a row event that was appended already as its statement's last; returns its new checksum."""
@@ -355,7 +363,7 @@ class RelayLog:
         segment = self._tail.segment
         try:
             # Where an unfinished transaction is left at the end, the next opening has to look.
-            if self._flusher.error is None and (segment is None or segment.size == self._tail.written.end_offset):
+            if self._flusher.error is None and not self._tail.unfinished:
                 self._checkpoints.closed(segment)
         finally:
             if segment is not None:

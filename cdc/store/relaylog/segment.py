@@ -15,6 +15,7 @@ from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.binlog.events import make_rotate, stored_format_description
 from cdc.errors import StorageError
 from cdc.store.layout import index_path
+from cdc.store.relaylog.index import head_size as segment_head_size
 from cdc.store.relaylog.index import make_header, seal
 
 
@@ -46,11 +47,18 @@ class SegmentWriter:
 
     @classmethod
     def create(cls, path: Path, data: bytes, file: str) -> Self:
-        """A new segment that begins with ``data``; one without transactions may have been there."""
+        """A new segment that begins with ``data``; one without transactions may have been there. Raises StorageError
+        where there is one with transactions."""
         fds: list[int] = []
         try:
-            fds.append(files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
-            fds.append(files.layer.open(index_path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644))
+            if _holds_something(path):
+                raise StorageError(
+                    "a new segment would have the name of one that holds transactions",
+                    place=str(path),
+                    remedy="Nothing was overwritten. Report this, with the names of the store's segments.",
+                )
+            fds.append(files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+            fds.append(files.layer.open(index_path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
             files.write_all(fds[0], data)
             files.write_all(fds[1], make_header())
         except OSError as error:
@@ -194,6 +202,15 @@ class SegmentWriter:
                 files.layer.seek(fd, size)
         except OSError as error:
             self._broken = _refused(path, error)
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether a segment is there that has entries, or bytes behind its head. Raises OSError."""
+    try:
+        size, entries = path.stat().st_size, index_path(path).stat().st_size
+    except FileNotFoundError:
+        return False  # a segment without an index never became visible, and recovery takes it away
+    return entries > HEADER_SIZE or (size > 0 and size > segment_head_size(path))
 
 
 def _without_rotate_pos(data: bytes) -> bytes:

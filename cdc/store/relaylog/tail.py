@@ -11,7 +11,8 @@ import numpy as np
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import Entries
 from cdc.binlog.events import parse_header, with_checksum
-from cdc.positions import MAX_OFFSET, OFFSET_BITS, split_file_name
+from cdc.errors import UsageError
+from cdc.positions import MAX_OFFSET, OFFSET_BITS, format_seq, split_file_name
 from cdc.store import layout
 from cdc.store.relaylog.flush import Flushed, Part, Work
 from cdc.store.relaylog.lot import Lot, as_lot, seal_lot
@@ -59,6 +60,11 @@ class LogTail:
             and segment.begins_with(data)
         )
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether bytes stand behind the newest whole transaction."""
+        return self.segment is not None and self.segment.size > self.written.end_offset
+
     def is_begun_at(self, epoch: int, file: str, pos: int) -> bool:
         """Does the current segment begin there already? It holds nothing then, and has to be forgotten first."""
         return self.segment is not None and self.segment.path.name == _name(epoch, file, pos)
@@ -70,7 +76,8 @@ class LogTail:
             self.segment = None
 
     def new_segment(self, epoch: int, file: str, pos: int, data: bytes) -> SegmentWriter:
-        """Begin a segment; the one before is finished with the next work. Raises StorageError."""
+        """Begin a segment; the one before is finished with the next work. Raises StorageError, also where one with
+        transactions has that name."""
         path = layout.segments_folder(self._store) / _name(epoch, file, pos)
         new = SegmentWriter.create(path, data, file)
         if self.segment is not None:
@@ -95,8 +102,16 @@ class LogTail:
     # --- capture's entries
 
     def record(self, entries: Entries) -> Work:
-        """Entries of bytes that were appended to the current segment, at least one."""
+        """Entries of bytes that were appended to the current segment, at least one. Raises UsageError where they do not
+        come behind the newest one."""
         assert self.segment is not None
+        if self.last_seq is not None and int(entries["seq"][0]) <= self.last_seq:
+            raise UsageError(
+                f"the transaction {format_seq(int(entries['seq'][0]))} does not come behind the newest one, "
+                f"{format_seq(self.last_seq)}",
+                place=str(self.segment.path),
+                remedy="It is there already; nothing of it was made visible. Report this.",
+            )
         there = np.flatnonzero(entries["length"])
         size = int(entries["offset"][there[-1]] + entries["length"][there[-1]]) if len(there) else 0
         before = self.written

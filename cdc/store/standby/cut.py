@@ -129,7 +129,8 @@ def _truncate(path: Path, size: int, head: bytes) -> None:
 
 
 def _copy_tail(path: Path, offset: int, target: Path) -> None:
-    with path.open("rb") as source, target.open("wb") as kept:
+    made = files.layer.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    with path.open("rb") as source, open(made, "wb") as kept:
         source.seek(offset)
         while piece := source.read(_PIECE):
             kept.write(piece)

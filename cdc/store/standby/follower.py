@@ -14,6 +14,7 @@ from cdc.binlog.entry import ENTRY_SIZE
 from cdc.durable import remove_file
 from cdc.errors import CdcError, CorruptStreamError, PeerUnavailableError
 from cdc.log import get_logger
+from cdc.permissions import Permissions
 from cdc.store import layout
 from cdc.store.reader import StoreReader
 from cdc.store.recovery.damaged import read_damaged
@@ -70,6 +71,7 @@ class Follower:
         secret: bytes | None = None,
         segment_bytes: int = 268435456,
         timing: Timing = DEFAULT_TIMING,
+        permissions: Permissions = "private",
     ) -> None:
         """Recover the store and lock it. Raises StorageError, DamagedError, LeaseHeldError."""
         self._store = store
@@ -78,7 +80,7 @@ class Follower:
         self._secret = secret
         self._timing = timing
         # What a crash left is mended as a writer would mend it: it may be all there is, should the master be gone.
-        RelayLog(store, destination=destination, segment_bytes=segment_bytes).close()
+        RelayLog(store, destination=destination, segment_bytes=segment_bytes, permissions=permissions).close()
         self._lock = StoreLock(store)
         self._checkpoints = Checkpoints(store, lambda: len(TableNumbers(store).names))
         names = kept_names(store)

@@ -17,9 +17,10 @@ from cdc.errors import UsageError
 from cdc.testing.binlog import packets_of
 from cdc.testing.source.faults import Fault, Hangup, Pause, error_packet
 from cdc.testing.source.history import UUID, History
-from cdc.testing.source.wire import OK, Wire
+from cdc.testing.source.wire import EOF, OK, Wire
 
 Rows: TypeAlias = Sequence[Mapping[str, object]]
+_NON_BLOCKING = 1
 _QUIT, _QUERY, _PING, _BINLOG_DUMP, _REGISTER = 0x01, 0x03, 0x0E, 0x12, 0x15
 _HEARTBEAT = re.compile(r"SET @master_heartbeat_period\s*=\s*(\d+)", re.IGNORECASE)
 _LOOK_EVERY_S = 0.05
@@ -139,6 +140,9 @@ class FakeSource:
                 command, body = packet[0], packet[1:]
                 if command == _QUIT:
                     return
+                if command == _BINLOG_DUMP and body[4] & _NON_BLOCKING:
+                    self._short_dump(conn, body[10:].decode(), int.from_bytes(body[:4], "little"))
+                    return
                 if command == _BINLOG_DUMP:
                     self._dump(conn, body[10:].decode(), int.from_bytes(body[:4], "little"), heartbeat_s)
                     return
@@ -156,24 +160,39 @@ class FakeSource:
                 self._open.discard(conn)
             conn.close()
 
-    def _answer(self, wire: Wire, text: str) -> None:
+    def ask(self, text: str) -> Rows | None:
+        """The answer to a statement; None stands for OK without rows. Raises UsageError where there is none."""
         self.statements.append(text)
         for answer in reversed(self.answers):
             match = re.search(answer.pattern, text, re.IGNORECASE | re.DOTALL)
             if match is not None:
-                try:
-                    rows = answer.rows(self, match)
-                except UsageError as error:
-                    wire.write(error_packet(1220, error.message, 1)[4:])
-                    return
-                if rows is None:
-                    wire.write(OK)
-                else:
-                    wire.write_rows(rows)
-                return
-        wire.write(error_packet(1064, f"the fake source has no answer to: {text[:200]}", 1)[4:])
+                return answer.rows(self, match)
+        raise UsageError(f"the fake source has no answer to: {text[:200]}")
+
+    def _answer(self, wire: Wire, text: str) -> None:
+        try:
+            rows = self.ask(text)
+        except UsageError as error:
+            wire.write(error_packet(1220, error.message, 1)[4:])
+            return
+        if rows is None:
+            wire.write(OK)
+        else:
+            wire.write_rows(rows)
 
     # --- dumps
+
+    def _short_dump(self, conn: socket.socket, file: str, pos: int) -> None:
+        """What is there from a position on, honestly, and then EOF. Such dumps are not in :attr:`dumps`."""
+        try:
+            if file in self.purged:
+                raise UsageError("Could not find first log file name in binary log index file")
+            events = self._history.dump(file, pos)
+        except UsageError as error:
+            conn.sendall(error_packet(1236, error.message, 1))
+            return
+        packets = [packets_of(event, number + 1) for number, event in enumerate(events)]
+        conn.sendall(b"".join([*packets, len(EOF).to_bytes(3, "little"), bytes([(len(packets) + 1) & 0xFF]), EOF]))
 
     def _dump(self, conn: socket.socket, file: str, pos: int, heartbeat_s: float) -> None:
         self.dumps.append((file, pos))
@@ -234,7 +253,7 @@ def _nothing(_: FakeSource, __: re.Match[str]) -> Rows:
 
 def _variables(source: FakeSource, match: re.Match[str]) -> Rows:
     names = re.findall(r"'([^']*)'", match[1])
-    known = {**source.variables, "server_uuid": source.server_uuid}
+    known = {**source.variables, "server_uuid": source.server_uuid, "gtid_executed": source.history.gtids}
     return [{"Variable_name": n.lower(), "Value": known[n.lower()]} for n in names if n.lower() in known]
 
 
@@ -246,6 +265,11 @@ def _files(source: FakeSource, _: re.Match[str]) -> Rows:
 def _status(source: FakeSource, _: re.Match[str]) -> Rows:
     end = source.history.end
     return [{"File": end.file, "Position": end.pos, "Executed_Gtid_Set": source.history.gtids}]
+
+
+def _subset(_: FakeSource, match: re.Match[str]) -> Rows:
+    (uuid, number), (there, last) = match[1].split(":"), (match[2] or ":1-0").split(":1-")
+    return [{"there": int(uuid == there and int(number) <= int(last))}]
 
 
 def _columns(source: FakeSource, _: re.Match[str]) -> Rows:
@@ -272,6 +296,7 @@ _ANSWERS = (
     Answer(r"SELECT VERSION\(\) AS version", _identity),
     Answer(r"SHOW GLOBAL VARIABLES (?:WHERE Variable_name IN|LIKE) (.*)", _variables),
     Answer(r"SHOW BINARY LOGS", _files),
+    Answer(r"SELECT GTID_SUBSET\('([^']*)', '([^']*)'\)", _subset),
     Answer(r"SHOW (BINARY LOG|MASTER) STATUS", _status),
     Answer(r"UNIX_TIMESTAMP\(SYSDATE\(6\)\)", lambda *_: [{"time_us": time.time_ns() // 1000}]),
     Answer(r"SHOW (REPLICAS|SLAVE HOSTS)", _nothing),

@@ -1,0 +1,150 @@
+"""Capture's session over a dump that misbehaves, in this process and without a socket: a case costs milliseconds.
+
+:class:`Bench` connects again and again to one store, as capture's loop does, and closes it or leaves it behind like a
+process that was killed. What the session asks a server (table definitions) is answered by a
+:class:`~cdc.testing.source.server.FakeSource`, which many benches can share.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Self
+
+from cdc.capture.session import Counters, Session
+from cdc.capture.start import Start
+from cdc.config import DestinationConfig
+from cdc.errors import CdcError, SourceUnavailableError
+from cdc.meta import SourceIdentity
+from cdc.positions import BinlogPosition, make_file_name, split_seq
+from cdc.source.dump import MAX_POSITION
+from cdc.store.relaylog.log import RelayLog
+from cdc.testing.binlog import packets_of
+from cdc.testing.source.faults import Action, Fault, Hangup
+from cdc.testing.source.history import UUID, History
+from cdc.testing.source.server import FakeSource, Rows
+
+
+class PacketStream:
+    """The bytes of a dump, ``piece`` of them at a time; it ends with SourceUnavailableError."""
+
+    def __init__(self, actions: Iterator[Action], piece: int, before_end: Callable[[], None] | None = None) -> None:
+        self._data = b"".join(action for action in actions if isinstance(action, bytes))
+        self._piece = piece
+        self._at = 0
+        self._before_end = before_end
+
+    def recv_into(self, buffer: memoryview) -> int:
+        assert len(buffer), "no room to read into"
+        n = min(self._piece, len(buffer), len(self._data) - self._at)
+        if n == 0:
+            if self._before_end is not None:
+                self._before_end()
+            raise SourceUnavailableError("the server closed the connection", place="source in this process")
+        buffer[:n] = self._data[self._at : self._at + n]
+        self._at += n
+        return n
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class _Cursor:
+    """What :func:`cdc.source.connection.query` needs of a cursor."""
+
+    def __init__(self, source: FakeSource) -> None:
+        self._source = source
+        self._rows: Rows = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing."""
+
+    def execute(self, sql: str, args: Sequence[object] | None = None) -> None:
+        text = sql if args is None else sql % tuple(f"'{arg}'" for arg in args)
+        self._rows = self._source.ask(text) or []
+
+    def fetchall(self) -> Rows:
+        return self._rows
+
+
+class LocalControl:
+    """A connection to a fake source without a socket, for statements alone."""
+
+    def __init__(self, source: FakeSource) -> None:
+        self._source = source
+        self.host, self.port, self.user = "127.0.0.1", source.port, "cdc"
+
+    def cursor(self, _: object = None) -> _Cursor:
+        return _Cursor(self._source)
+
+    def get_server_info(self) -> str:
+        return self._source.version
+
+
+class Bench:
+    """One store, and sessions that read a history into it."""
+
+    def __init__(self, config: DestinationConfig, source: FakeSource) -> None:
+        self._config = config
+        self._control: Any = LocalControl(source)
+        self.log = self._open()
+
+    def _open(self) -> RelayLog:
+        config = self._config
+        return RelayLog(config.store.path, destination=config.name, segment_bytes=config.store.segment_bytes)
+
+    def connect(
+        self,
+        history: History,
+        fault: Fault | None = None,
+        *,
+        piece: int = 1 << 20,
+        before_end: Callable[[], None] | None = None,
+    ) -> CdcError | None:
+        """Read a dump from where the store ends, with a fault, until it breaks off; returns what ended it: None where
+        everything was read. ``before_end`` is called when the stream has no more bytes."""
+        at = self.resume(history)
+        dump_pos = at.pos if at.pos <= MAX_POSITION else 4
+        packets = [packets_of(event, n + 1) for n, event in enumerate(history.dump(at.file, dump_pos))]
+        actions = iter((b"".join(packets), Hangup())) if fault is None else fault.play(packets)
+        identity = SourceIdentity(server_uuid=UUID, flavor="mysql", base_name=history.base, epoch=0)
+        start = Start(at, identity, self.log.last_seq is None)
+        session = Session(
+            self._config, self._control, self.log, start, Counters(), stream=PacketStream(actions, piece, before_end)
+        )
+        with closing(session):
+            try:
+                while not session.has_passed(history.end):
+                    session.step()
+            except CdcError as error:
+                ended: CdcError | None = error
+            else:
+                ended = None
+        self.log.flush()
+        return ended
+
+    def resume(self, history: History) -> BinlogPosition:
+        """Where the next dump begins."""
+        if self.log.last_seq is None:
+            return BinlogPosition(history.files[0].name, 4)
+        parts = split_seq(self.log.last_seq)
+        return BinlogPosition(make_file_name(history.base, parts.file_number), parts.offset)
+
+    def close(self) -> None:
+        """End in order."""
+        self.log.close()
+
+    def reopen(self) -> None:
+        """End in order, and open the store again."""
+        self.close()
+        self.log = self._open()
+
+    def copy_as_killed(self, folder: Path) -> None:
+        """Copy the store as it is now, which is what a process finds that starts after this one was killed."""
+        self.log.flush()  # nothing changes while it is copied
+        shutil.copytree(self._config.store.path, folder, dirs_exist_ok=True)

@@ -1,0 +1,141 @@
+"""The demo's one delicate act: it kills the Spark driver of one run, and of no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import psutil
+import pytest
+
+from examples.demo import site as site_module
+from examples.demo.play import APPLY, Play
+from examples.demo.screen import Screen
+from examples.demo.site import AirflowSite, SiteError
+from examples.demo.stage import Command
+
+
+class Driver:
+    """A driver that notes who is killed."""
+
+    def __init__(self, run_id: str, killed: list[str]) -> None:
+        self.pid, self.run_id, self.killed = 1, run_id, killed
+
+    def kill(self) -> None:
+        self.killed.append(self.run_id)
+
+
+class Airflow:
+    """Runs that go on by one state each time they are asked for, one run after the other."""
+
+    def __init__(self, runs: dict[str, list[str]]) -> None:
+        self.left = {run: list(states) for run, states in runs.items()}
+        self.seen: dict[str, str] = {}
+        self.killed: list[str] = []
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        for run, states in self.left.items():
+            if states:
+                self.seen[run] = states.pop(0)
+                break
+        return [
+            {"dag_run_id": run, "state": "running" if state == "reads" else state} for run, state in self.seen.items()
+        ]
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        return {"fetch": "success", "merge": self.seen[run_id], "finalize": None}
+
+    def reading_drivers(self, dag_id: str, run_id: str) -> list[Driver]:
+        return [Driver(run_id, self.killed)] if self.seen[run_id] == "reads" else []
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    made = Play(Screen())
+    monkeypatch.setattr(made, "_acked", lambda _: 7)
+    return made
+
+
+def test_one_run_is_killed_and_the_next_one_is_left_alone(play: Play) -> None:
+    """A first merge is quicker than its kill; the second fails; a third must not be touched, and is the one that counts."""
+    airflow = Airflow(
+        {
+            "earlier": ["running", "success"],
+            "quicker": ["running", "reads", "running", "success"],
+            "failing": ["running", "reads", "running", "failed"],
+            "after": ["reads", "reads", "reads", "success"],
+        }
+    )
+    site, step = cast(AirflowSite, airflow), cast(Any, SimpleNamespace(now=lambda _: None, title="a step"))
+    assert play._killed_run(site, cast(Command, None), step) == ("failing", 7)
+    assert airflow.killed == ["quicker", "failing"]
+    assert play._good_run(site, step, after="failing")["dag_run_id"] == "after"
+    assert airflow.killed == ["quicker", "failing"]
+    assert play._good_run(site, step, after=None)["dag_run_id"] == "earlier"
+
+
+@contextmanager
+def driver(folder: Path, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that looks like a driver with a worker that reads."""
+    program = folder / "java"
+    program.write_text("#!/bin/sh\nsh -c 'sleep 60; :' pyspark.worker &\necho ready\nwait\n")
+    program.chmod(0o700)
+    environment = os.environ | {"AIRFLOW_CTX_DAG_ID": APPLY, "AIRFLOW_CTX_DAG_RUN_ID": run_id}
+    with subprocess.Popen([program], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield process
+        finally:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> AirflowSite:
+    """Airflow whose tasks are the children of this process."""
+    made = AirflowSite(tmp_path / "airflow", tmp_path / "dags", tmp_path / "conf", {})
+    made._process = cast(Any, SimpleNamespace(pid=os.getpid()))
+    return made
+
+
+def test_a_driver_belongs_to_the_run_that_started_it(tmp_path: Path, site: AirflowSite) -> None:
+    with driver(tmp_path, "run 1") as first, driver(tmp_path, "run 2") as second:
+        deadline = time.monotonic() + 30
+        for process, run_id in ((first, "run 1"), (second, "run 2")):
+            while not (found := site.reading_drivers(APPLY, run_id)) and time.monotonic() < deadline:
+                time.sleep(0.05)  # the shell that is the worker has yet to begin
+            assert [p.pid for p in found] == [process.pid]
+        assert site.reading_drivers(APPLY, "run 3") == []
+        assert site.reading_drivers("capture_shop", "run 1") == []
+
+
+def test_a_slow_airflow_is_asked_again(site: AirflowSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer in time and a server's fault pass; what Airflow refuses does not."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    answers: list[int | Exception] = [httpx.ReadTimeout("slow"), 500, 503, 200, 404]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return httpx.Response(found, json={"dags": [{"dag_id": "a"}]})
+
+    site._client = httpx.Client(base_url=site.url, transport=httpx.MockTransport(answer))
+    site._login_s = time.monotonic()
+    assert site.dag_ids() == ["a"]
+    with pytest.raises(SiteError, match="answered 404"):
+        site.dag_ids()
+    answers += [500, 500]
+    monkeypatch.setattr(site_module, "ANSWER_LIMIT_S", -1.0)
+    with pytest.raises(SiteError, match=r"answered 500.*its log is"):
+        site.dag_ids()

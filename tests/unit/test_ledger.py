@@ -1,0 +1,151 @@
+"""The ledger can fail: gaps, doubles and foreign histories are reported, also where Delta has removed old commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from cdc.batches.manifest import Acked, Manifest, TableResult
+from cdc.ledger import Commit, Ledger, Report, Table, read_commits
+from cdc.meta import Gap, TableRecord
+from cdc.testing.compare import ledger_table
+from cdc.testing.pipeline import sample_manifest
+from spark_jobs.tables import target
+from tests.unit.batches_support import make_config
+from tests.unit.test_lake_proof import clean_the_log, commit, make
+
+NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
+A, B = "shop.a", "shop.b"
+
+
+def entry(
+    batch: int, after_seq: int, last_seq: int, first_seq: int, *, begins: int = 0, epoch: int = 0, server: str = "u"
+) -> Commit:
+    return Commit(batch, batch, epoch, server, first_seq, after_seq, last_seq, begins, 0)
+
+
+def table(*commits: Commit, whole: bool = True, record: int | None = None, applied: int | None = None) -> Table:
+    reached = max((c.last_seq for c in commits), default=0) if applied is None else applied
+    known = None if record is None else TableRecord(0, 1, record, "id")
+    return Table(commits, reached, 0, whole, known)
+
+
+def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: bool = False) -> Manifest:
+    results = [TableResult(table=name, delta_version=1, applied_seq=last_seq) for name in changed]
+    return sample_manifest(batch).model_copy(
+        update={
+            "after_seq": after_seq,
+            "last_seq": last_seq,
+            "tables": changed,
+            "acked": Acked(time=NOW, tables=() if by_hand else tuple(results)),
+        }
+    )
+
+
+def check(*commits: Commit, manifests: Sequence[Manifest] = (), gaps: Sequence[Gap] = ()) -> Report:
+    return Ledger({A: table(*commits)}, manifests, gaps).check()[A]
+
+
+def test_batches_follow_one_another() -> None:
+    assert check(entry(1, 0, 10, 0), entry(2, 10, 20, 10), entry(3, 20, 30, 20)).ok
+
+
+def test_a_batch_without_changes_of_the_table_is_joined_by_another_tables_commit_or_its_manifest() -> None:
+    mine = table(entry(1, 0, 10, 0), entry(3, 20, 30, 10))
+    other = table(entry(2, 10, 20, 0))
+    manifests = [acked(3, 20, 30, A)]
+    assert Ledger({A: mine, B: other}, manifests).check()[A].ok
+    assert Ledger({A: mine}, [acked(2, 10, 20, B), *manifests]).check()[A].ok
+
+
+def test_a_store_begun_anew_is_a_gap_though_each_commit_follows_the_tables_own_position() -> None:
+    """What the ledger could not see before: 20 is where the second store begins."""
+    report = check(entry(1, 0, 10, 0), entry(2, 20, 30, 10, begins=20))
+    assert report.gaps == [(10, 20)]
+    assert report.faults == ["shop.a: nothing proves what was applied between 10 and 20"]
+
+
+def test_a_hole_between_kept_manifests_is_a_gap() -> None:
+    report = check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=[acked(1, 0, 10, A), acked(3, 20, 30, A)])
+    assert report.gaps == [(10, 20)]
+
+
+def test_batches_whose_manifests_are_gone_leave_no_gap() -> None:
+    """The store that the later commit came from had what lies between, and the cursor passed it by acks."""
+    assert check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=[acked(3, 20, 30, A)]).ok
+
+
+def test_an_accepted_gap_is_reported_and_no_fault() -> None:
+    gap = Gap(after_seq=10, until_seq=20, reason="x", accepted=NOW)
+    report = check(entry(1, 0, 10, 0), entry(2, 20, 30, 10, begins=20), gaps=[gap])
+    assert report.ok and report.accepted == [(10, 20)]
+
+
+def test_a_position_that_was_not_reached_is_a_gap() -> None:
+    assert check(entry(1, 0, 10, 0), entry(3, 20, 30, 20)).gaps == [(10, 20)]
+    assert Ledger({A: table(entry(1, 0, 10, 0), applied=50)}).check()[A].gaps == [(10, 50)]
+
+
+def test_a_batch_that_ends_where_the_table_was_is_a_double() -> None:
+    assert "which was reached before" in check(entry(1, 0, 10, 0), entry(2, 0, 10, 0)).faults[0]
+
+
+def test_an_orphans_batch_with_other_borders_is_none() -> None:
+    manifests = [acked(2, 0, 8, A), acked(3, 8, 15, A)]
+    assert check(entry(1, 0, 10, 0), entry(3, 8, 15, 10), manifests=manifests).ok
+
+
+def test_foreign_epochs_and_servers() -> None:
+    assert "epoch 0, behind 1" in check(entry(1, 0, 10, 0, epoch=1), entry(2, 10, 20, 10)).faults[0]
+    assert "server v, behind u" in check(entry(1, 0, 10, 0), entry(2, 10, 20, 10, server="v")).faults[0]
+
+
+def test_a_batch_that_was_acked_and_left_no_commit() -> None:
+    """Its commit was taken back, or the batch was skipped by hand."""
+    manifests = [acked(1, 0, 10, A), acked(2, 10, 20, A), acked(3, 20, 30, A)]
+    report = check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=manifests)
+    assert report.gaps == [(10, 20)] and "batch 2 was acked with its changes" in report.faults[0]
+    manifests[1] = acked(2, 10, 20, A, by_hand=True)
+    report = check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=manifests)
+    assert report.gaps == [(10, 20)] and "batch 2 was acked by hand" in report.faults[0]
+
+
+def test_what_delta_removed_is_proved_by_the_metas_record() -> None:
+    left = (entry(8, 70, 80, 60), entry(9, 80, 90, 80))
+    assert Ledger({A: table(*left, whole=False, record=80)}).check()[A].ok
+    report = Ledger({A: table(*left, whole=False, record=40)}).check()[A]
+    assert report.gaps == [(40, 60)]
+    assert Ledger({A: table(whole=False, record=90, applied=90)}).check()[A].ok
+    assert not Ledger({A: table(whole=False, record=80, applied=90)}).check()[A].ok
+
+
+def test_entries_of_version_1_follow_the_tables_own_positions() -> None:
+    old = {"destination": "shop", "table": A, "batch": 1, "epoch": 0, "server_uuid": "u", "first_seq": 5, "last_seq": 9}
+    history: list[dict[str, Any]] = [
+        {"version": 3, "userMetadata": json.dumps(old)},
+        {"version": 2},
+        {"version": 1, "userMetadata": "x"},
+    ]
+    (found,) = read_commits(history, "shop", A, 0)
+    assert (found.version, found.after_seq, found.store_begins) == (3, 5, None)
+
+
+def test_a_real_log_that_was_pruned(tmp_path: Path) -> None:
+    """Checkpoint and cleanup as Delta's log retention does them: the transaction survives, the entries do not."""
+    place = target(make_config(tmp_path), A)
+    make(place)
+    for seq in (300, 500, 700):
+        commit(place, seq)
+    identity = str(DeltaTable(place.path).metadata().id)
+    clean_the_log(place)
+    found = ledger_table(DeltaTable(place.path), A, TableRecord(0, 2, 500, identity))
+    assert not found.whole and found.applied_seq == 700
+    assert [c.last_seq for c in found.commits] == [700]
+    assert Ledger({A: found}).check()[A].ok
+    lost = ledger_table(DeltaTable(place.path), A, TableRecord(0, 1, 300, identity))
+    assert Ledger({A: lost}).check()[A].gaps == [(300, 500)]
