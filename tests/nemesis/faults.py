@@ -108,17 +108,9 @@ def new_destination_or_accepted_loss(world: World) -> None:
 # ------------------------------------------------------------ the source
 
 
-def _settle(world: World) -> None:
-    """Let capture and apply reach the source, the last of it a change of every table."""
-    world.work()
-    world.source.workload.touch()
-    world.level()
-    world.remember()
-
-
 def reset_and_grown(world: World) -> None:
     """RESET, and the new history grows beyond where the old one ended."""
-    _settle(world)
+    world.settle()
     end = world.source.end()
     world.say(f"RESET at {end}, and growth beyond")
     world.source.whole = False
@@ -129,7 +121,7 @@ def reset_and_grown(world: World) -> None:
 
 def reset_and_repeated(world: World) -> None:
     """RESET, and the same statements with other values: the old end is the border of an event again."""
-    _settle(world)
+    world.settle()
     world.say("RESET, and the same statements again, with other values, and more")
     actions = list(world.source.workload.history.actions)
     world.source.start_over()
@@ -139,10 +131,10 @@ def reset_and_repeated(world: World) -> None:
 
 def restored(world: World) -> None:
     """The source goes back to a copy that lacks what was captured since, and goes on in another way."""
-    _settle(world)
+    world.settle()
     world.say("the source is copied")
     copy = world.source.copy()
-    _settle(world)
+    world.settle()
     end = world.source.end()
     world.say(f"the source is restored from the copy, and grows beyond {end}")
     world.source.restore(copy)
@@ -154,7 +146,7 @@ def restored(world: World) -> None:
 
 def rebuilt(world: World) -> None:
     """The source is set up anew at the same port, with fresh data."""
-    _settle(world)
+    world.settle()
     end = world.source.end()
     world.say("the source is rebuilt at its port, with the same tables, empty")
     world.source.rebuild()
@@ -166,7 +158,7 @@ def rebuilt(world: World) -> None:
 
 def switched(world: World) -> None:
     """Another server stands at the source's address: its history has the same shape, and other values."""
-    _settle(world)
+    world.settle()
     actions = list(world.source.workload.history.actions)
     same = world.dice.random() < 0.7
     world.say(f"another server at the same address, {'with the same' if same else 'with another'} UUID")
@@ -177,7 +169,7 @@ def switched(world: World) -> None:
 
 def purged(world: World) -> None:
     """The source deletes binlog files that were not captured yet."""
-    _settle(world)
+    world.settle()
     world.say("changes in two binlog files, of which the source purges the first before it was captured")
     world.source.workload.flush()
     world.source.workload.touch()
@@ -188,7 +180,7 @@ def purged(world: World) -> None:
 
 def flipped(world: World) -> None:
     """A bit of a large transaction is wrong in the source's file."""
-    _settle(world)
+    world.settle()
     rows = 40
     world.say(f"one transaction of {rows} large rows, with a wrong bit near its end in the source's file")
     world.source.workload.large(rows)
@@ -207,7 +199,7 @@ def mend_flipped(world: World) -> None:
 
 def unmounted_store(world: World) -> None:
     """The folder of the store is not there, as on another machine or with a disk that is not mounted."""
-    _settle(world)
+    world.settle()
     world.source.workload.touch()
     world.say("the store is moved away")
     world.store.rename(world.store.with_suffix(".away"))
@@ -224,7 +216,7 @@ def mount(world: World) -> None:
 
 def store_begun_anew(world: World) -> None:
     """The store is lost, and capture begins anew at the source's present, behind changes that nobody has read."""
-    _settle(world)
+    world.settle()
     world.source.workload.touch()
     world.say("the store is removed, and source.start says now")
     world.store.rename(world.store.with_suffix(".away"))
@@ -235,7 +227,7 @@ def store_begun_anew(world: World) -> None:
 
 def both_begun_anew(world: World) -> None:
     """Store and meta are lost, and capture begins anew behind changes that nobody has read."""
-    _settle(world)
+    world.settle()
     world.source.workload.touch()
     world.say("store and meta are removed, and source.start says now")
     world.store.rename(world.store.with_suffix(".away"))
@@ -251,6 +243,19 @@ def former_store(world: World) -> None:
     mount(world)
 
 
+def store_lost_and_reset(world: World) -> None:
+    """The store is lost, and the source's history is another one: what capture reads anew is not what was applied."""
+    world.settle()
+    end = world.source.end()
+    world.say(f"the store is removed; RESET at {end}, and growth beyond")
+    shutil.rmtree(world.store)
+    world.source.whole = False
+    world.source.reset()
+    if world.dice.random() < 0.7:
+        world.source.grow_past(end)
+    world.source.workload.touch()
+
+
 def store_lost_and_purged(world: World) -> None:
     """The store is lost, and the source has purged what was not captured: the earliest there is leaves a gap."""
     purged(world)
@@ -261,7 +266,7 @@ def store_lost_and_purged(world: World) -> None:
 
 def old_store_and_purged(world: World) -> None:
     """The store comes from an older copy, and the source has purged what came after it."""
-    _settle(world)
+    world.settle()
     copy = world.copy(world.store)
     world.say("changes in two binlog files, captured and applied; the source purges the first")
     world.source.workload.flush()
@@ -280,7 +285,7 @@ def old_store_and_purged(world: World) -> None:
 
 def dropped_table(world: World) -> None:
     """The folder of a Delta table is removed."""
-    _settle(world)
+    world.settle()
     table = world.dice.choice(_TABLES)
     world.struck = table
     world.say(f"the Delta table {table} is removed")
@@ -290,10 +295,10 @@ def dropped_table(world: World) -> None:
 
 def restored_table(world: World) -> None:
     """RESTORE of a Delta table to an older version."""
-    _settle(world)
+    world.settle()
     table = world.dice.choice(_TABLES)
     version = DeltaTable(world.table(table)).version()
-    _settle(world)
+    world.settle()
     if world.dice.random() < 0.5:
         world.say(f"RESTORE {table} to version {version} by Spark")
         world.sql(f"RESTORE TABLE delta.`{world.table(table)}` TO VERSION AS OF {version}")
@@ -305,10 +310,10 @@ def restored_table(world: World) -> None:
 
 def old_copy_of_table(world: World) -> None:
     """A Delta table comes from an older copy of its folder."""
-    _settle(world)
+    world.settle()
     table = world.dice.choice(_TABLES)
     copy = world.copy(world.table(table))
-    _settle(world)
+    world.settle()
     world.say(f"the Delta table {table} is restored from an older copy of its folder")
     world.put_back(copy, world.table(table))
     world.source.workload.touch()
@@ -316,7 +321,7 @@ def old_copy_of_table(world: World) -> None:
 
 def foreign_table(world: World) -> None:
     """Another Delta table lies in the place of ours, with the same rows."""
-    _settle(world)
+    world.settle()
     table = world.dice.choice(_TABLES)
     rows: pa.Table = DeltaTable(world.table(table)).to_pyarrow_table()
     world.say(f"the Delta table {table} is replaced by somebody's copy of its rows")
@@ -327,7 +332,7 @@ def foreign_table(world: World) -> None:
 
 def twin_table(world: World) -> None:
     """An empty Delta table with the schema and all properties of ours lies in its place."""
-    _settle(world)
+    world.settle()
     table = world.dice.choice(_TABLES)
     former = DeltaTable(world.table(table))
     schema, properties = former.schema(), dict(former.metadata().configuration)
@@ -341,7 +346,7 @@ def twin_table(world: World) -> None:
 
 def foreign_column(world: World) -> None:
     """Somebody adds a column to a Delta table."""
-    _settle(world)
+    world.settle()
     table = world.dice.choice(("items", "lines"))
     world.say(f"a column is added to the Delta table {table}")
     DeltaTable(world.table(table)).alter.add_columns(Field("alien", PrimitiveType("string")))
@@ -354,6 +359,10 @@ _NEW_HISTORY = (
 )
 _GAP = (Refusal(CutOffError, r"the store begins at .* behind the cursor .*: what was committed between the two"),)
 _UNPROVED = (Refusal(TargetError, r"nothing proves that there are none in between"),)
+_NOT_ACKED = (
+    Refusal(IdentityError, r"history is not the one whose changes were acked"),
+    Refusal(StorageError, r"the store is empty, but the cursor stands at"),
+)
 _NO_STORE = (Refusal(StorageError, r"there is no store in this folder, but the meta .* knows of one"),)
 _PURGED = (Refusal(SourceRefusedError, r"no longer has binlog\.\d+"),)
 _GONE = (Refusal(TargetError, r"the Delta table is gone; it had changes up to"),)
@@ -382,4 +391,5 @@ FAULTS: tuple[Fault, ...] = (
     Fault(store_lost_and_purged, _GAP, new_destination),
     Fault(foreign_table, _REPLACED, new_destination),
     Fault(old_store_and_purged, _PURGED, new_destination),
+    Fault(store_lost_and_reset, _NOT_ACKED, new_destination, of_source=True),
 )

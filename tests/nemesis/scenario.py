@@ -63,7 +63,6 @@ class Scenario:
             world.say(f"weather: {weather.__name__}")
             weather(world)
             self._pass_time()
-        self._require_level("before the fault")
         self._meet(fault)
 
     def _pass_time(self) -> None:
@@ -74,13 +73,7 @@ class Scenario:
     def _require_level(self, when: str) -> None:
         self._world.source.workload.touch()
         self._world.level()
-        self._require_equal(when)
-
-    def _require_equal(self, when: str) -> None:
-        differences = self._world.differences()
-        assert not differences, f"{when} nothing was refused, and the lake differs from the source:\n" + "\n".join(
-            differences[:12]
-        )
+        self._world.require_equal(when)
 
     def _meet(self, fault: Fault) -> None:
         world = self._world
@@ -90,9 +83,9 @@ class Scenario:
         error = world.outcome(lambda: fault.strike(world), *probe)
         if error is None:
             if fault.must_refuse:
-                self._require_equal(f"after {fault.name}")
+                world.require_equal(f"after {fault.name}")
                 raise AssertionError(f"{fault.name}: nothing was refused, although it cannot be made good")
-            self._require_equal(f"after {fault.name}")
+            world.require_equal(f"after {fault.name}")
             return
         self._require_reason(fault, error)
         if fault.of_source:
@@ -105,7 +98,7 @@ class Scenario:
             )
         again = world.outcome(*probe)
         if again is None:
-            self._require_equal(f"after {fault.name}, at the second try,")
+            world.require_equal(f"after {fault.name}, at the second try")
         else:
             self._require_reason(fault, again)
         world.say("the way out")

@@ -168,6 +168,27 @@ def lost_meta(world: World) -> None:
     world.capture()
 
 
+def lost_store(world: World) -> None:
+    """The store is deleted, and capture reads everything again from the source, which still has it."""
+    world.level()
+    if not world.source.files()[0][0].endswith(".000001"):
+        world.say("(the source has purged what a new store would need: the store stays)")
+        return
+    world.say("the store is removed")
+    shutil.rmtree(world.store)
+    world.capture()
+
+
+def lost_both(world: World) -> None:
+    """Store and meta are deleted, and everything begins again: the tables skip what they have."""
+    lost_store(world)
+    if not world.source.files()[0][0].endswith(".000001"):
+        return
+    world.say("the meta is removed")
+    shutil.rmtree(world.meta)
+    world.capture()
+
+
 def restored_store(world: World) -> None:
     """The store comes from an older copy; the source still has what came after it."""
     world.level()
@@ -324,6 +345,8 @@ WEATHER: tuple[Callable[[World], None], ...] = (
     new_table,
     unmounted_both,
     restored_both,
+    lost_store,
+    lost_both,
     lease_for_ever,
 )
 RARE: tuple[Callable[[World], None], ...] = (killed_driver,)

@@ -186,6 +186,17 @@ class World:
         self.capture()
         self.apply()
 
+    def settle(self) -> None:
+        """Let the application change every table, capture and apply that, and see that the lake equals the source."""
+        self.work()
+        self.source.workload.touch()
+        try:
+            self.level()
+        except CdcError as error:
+            raise AssertionError(f"refused where nothing was wrong: {type(error).__name__}: {error}") from error
+        self.require_equal("where nothing was wrong")
+        self._remembered = {table: self._rows(table) for table in self.source.workload.history.tables}
+
     def outcome(self, *actions: Callable[[], None]) -> CdcError | None:
         """Do these, up to the first that is refused; with which error."""
         for action in actions or (self.level,):
@@ -231,12 +242,15 @@ class World:
                 found.append(f"{table}: there is no Delta table")
         return found
 
-    def remember(self) -> None:
-        """Keep what the lake holds, for :meth:`changed_tables`."""
-        self._remembered = {table: self._rows(table) for table in self.source.workload.history.tables}
+    def require_equal(self, when: str) -> None:
+        """Raises AssertionError, with the first differences, where the lake is not what the source is."""
+        found = self.differences()
+        assert not found, f"{when}: nothing was refused, and the lake differs from the source:\n" + "\n".join(
+            found[:12]
+        )
 
     def changed_tables(self) -> list[str]:
-        """The tables whose rows in the lake are others than when :meth:`remember` was called."""
+        """The tables whose rows in the lake are others than after the last :meth:`settle`."""
         return [table for table, rows in self._remembered.items() if self._rows(table) != rows]
 
     def _rows(self, table: str) -> list[Row]:
