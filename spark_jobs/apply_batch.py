@@ -23,6 +23,7 @@ from cdc.batches.manifest import Manifest, TableResult
 from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlError
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
+from cdc.targets import split_table
 from spark_jobs import ddl
 from spark_jobs.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.large_values import LARGE_BYTES
@@ -114,12 +115,18 @@ def make_plan(
     check()
     schemas = _schemas(manifest)
     effects = ddl.effects(config, manifest) if manifest.ddl else []
-    seen = survey(manifest.ranges, manifest.tables, schemas, lambda table: value_policies(config.table_apply(table)))
+    # One that was excluded since the batch was made is left alone: the way out for a table that cannot be applied.
+    wanted = tuple(table for table in manifest.tables if _is_included(config, table))
+    seen = survey(manifest.ranges, wanted, schemas, lambda table: value_policies(config.table_apply(table)))
     found = seen.layouts
-    tables = [t for t in manifest.tables if t in found or manifest.ddl]
+    tables = [t for t in wanted if t in found or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # A table that is included exists in the lake, even when it is empty.
-        tables += [t for t in sorted(schemas.tables) if t not in tables and manifest.wants(t)]
+        tables += [
+            t
+            for t in sorted(schemas.tables)
+            if t not in tables and manifest.wants(t) and config.tables.includes(*split_table(t))
+        ]
     for table in tables:
         target(config, table)  # so that a key that is missing is told before Spark is started
     if schemas is not None:
@@ -127,6 +134,10 @@ def make_plan(
     large = frozenset(table for table, size in seen.largest_event_bytes.items() if size > LARGE_BYTES)
     prove_idle(config, manifest, subscription, tables)
     return Plan(config, manifest, check, found, schemas, effects, tuple(tables), large, subscription)
+
+
+def _is_included(config: DestinationConfig, table: str) -> bool:
+    return config.tables.includes(*split_table(table))
 
 
 def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:

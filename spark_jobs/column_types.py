@@ -47,6 +47,10 @@ _BINARIES = word_set(
     "binary varbinary tinyblob blob mediumblob longblob geometry point linestring polygon multipoint multilinestring "
     "multipolygon geometrycollection geomcollection"
 )
+DATES = word_set("date datetime timestamp")
+"""Types that the policy ``text`` is for."""
+TEXTS = word_set("char varchar tinytext text mediumtext longtext")
+"""Types that the policy ``bytes`` is for."""
 _DECIMAL = re.compile(r"\((\d+)(?:,(\d+))?\)")
 MAX_PRECISION = 38
 
@@ -54,6 +58,10 @@ MAX_PRECISION = 38
 def spark_type(column: ColumnSchema, table: str, policies: ValuePolicies = DEFAULT_POLICIES) -> t.DataType:
     """The type that a column is decoded to. Raises UnsupportedTypeError."""
     kind, full = column.data_type.lower(), column.column_type.lower()
+    if kind in DATES and column.name.lower() in policies.as_text:
+        return t.StringType()
+    if kind in TEXTS and column.name.lower() in policies.as_bytes:
+        return t.BinaryType()
     if full.startswith("tinyint(1)") and policies.tinyint1 == "boolean":
         return t.BooleanType()
     if kind == "time" and policies.time == "microseconds":
@@ -113,5 +121,14 @@ def quote(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string literal of Spark's SQL."""
+    """A string literal of Spark's SQL, for texts that a statement takes as literals only, such as table properties.
+
+    Needs a session in which :data:`spark_jobs.session.FIXED` holds. Values of a table are never written like this: see
+    :func:`text_literal`.
+    """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def text_literal(text: str) -> str:
+    """A string for Spark's SQL in hexadecimal digits: whatever the text holds, none of it is read as SQL."""
+    return f"CAST(X'{text.encode().hex()}' AS STRING)"

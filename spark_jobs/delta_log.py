@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
-import tempfile
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import RetryableError, TargetError
-from cdc.targets import GENERATION_PROPERTY, application_id
+from cdc.log import get_logger
+from cdc.targets import GENERATION_PROPERTY, LEDGER_DEPTH, application_id, local_path, reader_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
 
-LEDGER_DEPTH = 50
-"""Commits that are looked through for one of ours: maintenance by others may lie on top."""
+_LOG, _STAGED = "_delta_log", "_staged_commits"
+_TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
+"""Names of files that Spark writes beside a commit, never the commit itself."""
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 KEPT_TRANSACTIONS = "interval 36500 days"
 """For ever. Set on every table that is made: the default of a Spark session may be shorter."""
@@ -57,10 +59,13 @@ class DeltaState:
 
 
 def read_state(path: str, destination: str, table: str) -> DeltaState | None:
-    """The table's state; None where nothing is. Raises TargetError where something else lies there."""
-    delta = open_delta(path, table)
-    if delta is None:
-        return None
+    """The table's state; None where nothing is, or only what a kill has left of the table's making. Raises TargetError
+    where something else lies there, RetryableError where the log cannot be read."""
+    with open_delta(path, table) as delta:
+        return None if delta is None else _state(delta, path, destination, table)
+
+
+def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaState:
     metadata = delta.metadata()
     properties = {key: str(value) for key, value in metadata.configuration.items()}
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
@@ -82,41 +87,41 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
 def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:
     """The history behind a version, newest first, each with its ``version``; what the log's cleanup has removed is not
     in it."""
-    delta = open_delta(state.path, table)
-    if delta is None:
-        return []
-    found = delta.history(max(1, delta.version() - version))
-    return [commit for commit in found if int(commit.get("version", -1)) > version]
+    with open_delta(state.path, table) as delta:
+        if delta is None:
+            return []
+        found = delta.history(max(1, delta.version() - version))
+        return [commit for commit in found if int(commit.get("version", -1)) > version]
 
 
-def open_delta(path: str, table: str) -> DeltaTable | None:
-    """The table for the ``deltalake`` library; None where nothing is. Raises TargetError, RetryableError."""
+@contextmanager
+def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
+    """The table for the ``deltalake`` library, for the duration of the block; None where nothing is, or only what a
+    kill has left of the table's making. Raises TargetError where something else lies there, RetryableError where the
+    log cannot be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     local = local_path(path)
     if local is not None and not _looks_like_delta(local, table):
-        return None
-    try:
-        return DeltaTable(_reader_uri(path, local))
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as error:
-        raise RetryableError(
-            f"the Delta table cannot be read: {' '.join(str(error).split())[:300]}", place=f"table {table} at {path}"
-        ) from error
-
-
-def local_path(path: str) -> Path | None:
-    """The folder, where the path or URI names one on this machine."""
-    if path.startswith("file:"):
-        return Path("/" + path.removeprefix("file:").lstrip("/"))
-    return None if "://" in path else Path(path)
+        yield None
+        return
+    with reader_uri(path) as place:
+        try:
+            delta = DeltaTable(place)
+        except TableNotFoundError:
+            delta = None
+        except (DeltaError, OSError) as error:
+            raise RetryableError(
+                f"the Delta table cannot be read: {' '.join(str(error).split())[:300]}",
+                place=f"table {table} at {path}",
+            ) from error
+        yield delta
 
 
 def _looks_like_delta(folder: Path, table: str) -> bool:
     """Raises TargetError for a file, and for a folder that holds other things than a Delta table."""
-    if (folder / "_delta_log").is_dir():
+    if (folder / _LOG).is_dir() and not _is_unborn(folder):
         return True
     ancestor = folder
     while not ancestor.exists() and ancestor != ancestor.parent:
@@ -133,7 +138,7 @@ def _looks_like_delta(folder: Path, table: str) -> bool:
             place=f"table {table}",
             remedy="Give this user the right to write there, or change apply.target.",
         )
-    if ancestor == folder and any(folder.iterdir()):
+    if ancestor == folder and any(entry.name != _LOG for entry in folder.iterdir()):
         raise TargetError(
             f"{folder} holds files, but is not a Delta table",
             place=f"table {table}",
@@ -142,30 +147,29 @@ def _looks_like_delta(folder: Path, table: str) -> bool:
     return False
 
 
-_views: list[str] = []
+def _is_unborn(folder: Path) -> bool:
+    """Whether the log holds only what Spark writes before the first commit of a table."""
+    return all(
+        entry.name == _STAGED and not any(entry.iterdir()) if entry.is_dir() else _TEMPORARY.fullmatch(entry.name)
+        for entry in (folder / _LOG).iterdir()
+    )
 
 
-def _reader_uri(path: str, local: Path | None) -> str:
-    """Where the ``deltalake`` library finds the table. It decodes a percent sign in a local path once too often, so
-    for such a path it gets a folder of links to the log's files; those are all that is read here."""
-    if local is None:
-        return path.replace("%", "%25")
-    if "%" not in str(local):
-        return str(local)
-    view = Path(tempfile.mkdtemp(prefix="towpath-log-"))
-    if not _views:
-        atexit.register(_remove_views)
-    _views.append(str(view))
-    (view / "_delta_log").mkdir()
-    for file in (local / "_delta_log").iterdir():
-        if file.is_file():
-            (view / "_delta_log" / file.name).symlink_to(file.absolute())
-    return str(view)
-
-
-def _remove_views() -> None:
-    for view in _views:
-        shutil.rmtree(view, ignore_errors=True)
+def clear_unborn(path: str) -> None:
+    """Remove what a kill has left of the making of a table that has no commit: Spark would take it for a table, and
+    CREATE TABLE IF NOT EXISTS would do nothing. Only on this machine's disks; nothing else is removed, and nothing at
+    all once there is a commit."""
+    local = local_path(path)
+    if local is None or not (local / _LOG).is_dir() or not _is_unborn(local):
+        return
+    try:
+        # Files of this pattern are never part of a table. A folder that is not empty is not removed: should another
+        # driver commit meanwhile, its table stays.
+        for entry in (local / _LOG).iterdir():
+            entry.rmdir() if entry.is_dir() else entry.unlink(missing_ok=True)
+        (local / _LOG).rmdir()
+    except OSError as error:
+        get_logger(__name__).debug("the remains of a Delta table were not removed", path=path, reason=str(error))
 
 
 def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:

@@ -103,7 +103,7 @@ def merge_table(job: Job, state: DeltaState) -> TableResult:
         keys = job.own.keys(sources)
         is_primary = set(sources) == set(job.layout.primary_key)
         state = _marked(job, state, keys)
-        counts = _upsert(job, state, keys, job.own, is_primary=is_primary)
+        counts = _upsert(job, state, keys, job.own.exact(sources), is_primary=is_primary)
     return _result(job, job.place.state() or state, counts, began)
 
 

@@ -94,6 +94,8 @@ def value_policies(apply: ApplyConfig) -> ValuePolicies:
     """``zero_dates`` and ``types`` as the decoder takes them."""
     types = {kind.replace("(1)", "1"): to for kind, to in apply.types.items() if kind != "json"}
     found: dict[str, Any] = {"zero_dates": apply.zero_dates, **types}
+    for kind in ("text", "bytes"):
+        found[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
     return ValuePolicies(**found)
 
 
@@ -194,6 +196,11 @@ class OwnColumns:
             if pa.types.is_date(c.source.type) or pa.types.is_timestamp(c.source.type)
         ]
 
+    def exact(self, sources: Sequence[str]) -> OwnColumns:
+        """The same, read so that a value of these columns of the source, which are a key, is refused where it would
+        become null or lose bytes."""
+        return replace(self, values=replace(self.values, exact=tuple(name.lower() for name in sources)))
+
     def only(self, names: Sequence[str]) -> OwnColumns:
         """These alone, by their names in the lake."""
         columns = tuple(column for column in self.policies.columns if column.field.name in names)
@@ -240,6 +247,23 @@ def own_columns_of_schema(schema: TableSchema, policies: Policies) -> OwnColumns
     return _own_columns(policies, names, types, plain, digits, documents)
 
 
+def _require_fit(policies: Policies, name: str, policy: ColumnPolicy, plain: pa.DataType) -> None:
+    """Raises ConfigError for ``text`` and ``bytes`` on a column that is of another type. ``plain``: the type that it is
+    decoded to without a policy."""
+    import pyarrow as pa
+
+    fits = {
+        "text": (pa.types.is_date(plain) or pa.types.is_timestamp(plain), "DATE, DATETIME and TIMESTAMP"),
+        "bytes": (pa.types.is_string(plain), "CHAR, VARCHAR and TEXT"),
+    }.get(policy.kind)
+    if fits is not None and not fits[0]:
+        raise ConfigError(
+            f"columns.{name}: the policy {policy} is for {fits[1]}, and the column is decoded as {plain}",
+            place=f"table {policies.table}",
+            remedy="Remove the policy.",
+        )
+
+
 def _digits(column_type: str) -> int:
     found = _DIGITS.match(column_type)
     return int(found[1]) if found is not None else 0
@@ -264,6 +288,7 @@ def _own_columns(
         if policy.kind == "hash" and policies.key is not None:
             label = f"hash with key {hmac.digest(policies.key, b'towpath: which key', hashlib.sha256).hex()[:8]}"
         if name in types:
+            _require_fit(policies, name, policy, plain[name])
             column = police(policies.table, SourceColumn(name, types[name], digits[name]), policy)
             assert column is not None  # a dropped column has no type here
             policed.append(column)
@@ -271,7 +296,7 @@ def _own_columns(
             if name in documents and policies.json == "variant" and as_it_is:
                 variants.add(column.field.name)
                 label += " as variant"
-            elif types[name] != plain[name]:
+            elif types[name] != plain[name] and policy.kind not in ("text", "bytes"):
                 label += " as boolean" if pa.types.is_boolean(types[name]) else " as microseconds"
             if pa.types.is_boolean(types[name]) and plain[name] != pa.int64():  # a BIT(1) has no third value
                 lossy.add(name)

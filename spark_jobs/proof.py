@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from cdc.errors import TargetError
 from cdc.log import get_logger
 from cdc.positions import format_seq
-from cdc.targets import SINCE_PROPERTY
-from spark_jobs.delta_log import TRANSACTION_RETENTION, DeltaState, commits_since, local_path
+from cdc.targets import SINCE_PROPERTY, local_path
+from spark_jobs.delta_log import TRANSACTION_RETENTION, DeltaState, commits_since
 from spark_jobs.tables import Target, target
 
 if TYPE_CHECKING:

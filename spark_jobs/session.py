@@ -30,7 +30,13 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-_RUNTIME = {
+FIXED = {
+    # Statements hold names and texts of the source, in which ${env:HOME} is a text and not a question.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+}
+"""Settings that every session has, and that :class:`~cdc.config.SparkConfig` refuses otherwise."""
+_RUNTIME = FIXED | {
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "1",
     # Changed rows come from immutable segments and are reduced in a total order: reading them again gives the same

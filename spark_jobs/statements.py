@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from spark_jobs.column_types import literal, quote
+from spark_jobs.column_types import literal, quote, text_literal
 from spark_jobs.reduce import DELETE
 from spark_jobs.tables import BEFORE, OWN_NAMES, Target
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from cdc.batches.manifest import Manifest
     from spark_jobs.delta_log import DeltaState
@@ -49,7 +49,10 @@ def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
     for i, key in enumerate(keys):
         column = f.col(quote(key))
         columns.append(f.count(column).alias(f"n{i}"))
-        columns += [f.min(column).cast("string").alias(f"a{i}"), f.max(column).cast("string").alias(f"b{i}")]
+        columns += [
+            _as_text(f.min(column), kinds[key]).alias(f"a{i}"),
+            _as_text(f.max(column), kinds[key]).alias(f"b{i}"),
+        ]
     comparable = [k for k in keys if not isinstance(kinds[k], t.BinaryType | t.FloatType | t.DoubleType)]
     found = rows.agg(*columns).collect()[0]
     if not found["n"]:
@@ -64,19 +67,27 @@ def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
     return conditions
 
 
+def _as_text(value: Column, kind: t.DataType) -> Column:
+    """A bound of a key as :func:`key_literal` takes it."""
+    # As a text, a timestamp would depend on the session's time zone.
+    return f.unix_micros(value).cast("string") if isinstance(kind, t.TimestampType) else value.cast("string")
+
+
 def key_literal(text: str, kind: t.DataType) -> str | None:
-    """A literal of exactly the column's type, so that Delta can compare it with a file's statistics."""
+    """A literal of exactly the column's type, so that Delta can compare it with a file's statistics; None for a type
+    without one. Texts, which are the source's, stand in it in hexadecimal digits; a timestamp is given in microseconds.
+    """
     for number, suffix in _SUFFIX.items():
         if isinstance(kind, number):
             return f"{text}{suffix}"
     if isinstance(kind, t.StringType):
-        return literal(text) if len(text) <= _LONGEST_BOUND else None
+        return text_literal(text) if len(text) <= _LONGEST_BOUND else None
     if isinstance(kind, t.DateType):
         return f"DATE{literal(text)}"
     if isinstance(kind, t.TimestampNTZType):
         return f"TIMESTAMP_NTZ{literal(text)}"
     if isinstance(kind, t.TimestampType):
-        return f"TIMESTAMP{literal(text + 'Z')}"
+        return f"timestamp_micros({int(text)}L)"
     return f"CAST({literal(text)} AS {kind.simpleString()})" if isinstance(kind, t.DecimalType) else None
 
 
@@ -153,4 +164,10 @@ def user_metadata(manifest: Manifest, place: Target, previous_seq: int, generati
         "table": place.table,
         "mode": place.apply.mode,
     }
-    return json.dumps(entry, ensure_ascii=False)
+    return for_settings(json.dumps(entry, ensure_ascii=False))
+
+
+def for_settings(json_text: str) -> str:
+    """The same JSON document as the value of a setting: Spark replaces ``${name}`` in such values whenever it reads
+    them, whatever spark.sql.variable.substitute says."""
+    return json_text.replace("${", "\\u0024{")

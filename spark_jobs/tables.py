@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,13 +14,14 @@ from cdc.positions import split_seq
 from cdc.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
+    NEEDS_MAPPING,
     SINCE_PROPERTY,
     application_id,
     split_table,
     table_path,
 )
 from spark_jobs.column_types import literal, quote, shown
-from spark_jobs.delta_log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, read_state
+from spark_jobs.delta_log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.own_columns import OwnColumns, Policies
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ _APPEND = (
     t.StructField("_gtid", t.StringType()),
 )
 OWN_NAMES = frozenset({*(f.name for f in _APPEND), BEFORE})
-_NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _STATS_COLUMNS = 32
 """Columns for which Delta keeps statistics unless told otherwise; what prunes must be among them."""
 
@@ -124,13 +123,14 @@ def create(
     }
     if columns.labels:
         properties[COLUMNS_PROPERTY] = _json(columns.labels)
-    if any(_NEEDS_MAPPING.search(f.name) for f in own):
+    if any(NEEDS_MAPPING & set(f.name) for f in own):
         properties["delta.columnMapping.mode"] = "name"
     needed = len(own) + 2 if mode == "append" else max((_index(own, k) + 1 for k in keys), default=0)
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
     listed_columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    clear_unborn(place.path)
     try:
         spark.sql(f"CREATE TABLE IF NOT EXISTS {place.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")
     except Exception as error:
@@ -145,7 +145,8 @@ def create(
         raise TargetError(
             "the Delta table is not there after it was made",
             place=f"table {place.table} at {place.path}",
-            remedy="Check that this process and Spark see the same files under apply.target.",
+            remedy="Check that this process and Spark see the same files under apply.target, and that no empty folder "
+            "_delta_log lies there: after a kill in an object store it has to be removed by hand.",
         )
     return state
 
@@ -294,7 +295,7 @@ def add_columns(
 ) -> None:
     """ALTER TABLE ADD COLUMNS; each with its place (``FIRST``, ``AFTER x``, or empty)."""
     mapped = state.properties.get("delta.columnMapping.mode", "none") != "none"
-    if not mapped and any(_NEEDS_MAPPING.search(f.name) for f, _ in columns):
+    if not mapped and any(NEEDS_MAPPING & set(f.name) for f, _ in columns):
         spark.sql(
             f"ALTER TABLE {place.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
             "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"

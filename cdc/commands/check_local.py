@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
+from cdc.targets import local_path
 from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
@@ -88,7 +89,8 @@ def _target(config: DestinationConfig) -> list[Finding]:
                 "Make sure that Spark has the jars and the rights for it (spark.conf); the first batch will tell.",
             )
         ]
-    folder = Path(unquote(parts.path) if "://" in target else target)
+    folder = local_path(target)
+    assert folder is not None  # it is no URI, or one of a file
     if config.spark.remote is not None:
         return [
             warning(

@@ -168,6 +168,7 @@ def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None
             "delta_version": position.delta_version,
             "path": path,
             "note": position.note,
+            "reader": position.reader,
         }
         for name, (path, position) in zip(names, positions, strict=True)
     ]
@@ -253,7 +254,7 @@ def _show(name: str, document: dict[str, Any]) -> None:
         )
         for row in document["tables"]:
             table.add_row(
-                row["table"], row["mode"], _seq(row["applied_seq"]), _text(row["delta_version"]), row["note"] or ""
+                row["table"], row["mode"], _seq(row["applied_seq"]), _text(row["delta_version"]), _remark(row)
             )
         console.print()
         console.print(table, markup=False)
@@ -282,6 +283,13 @@ def _pair(standby: dict[str, Any]) -> str:
         return f"{text}: not running"
     there = [f"{p['address']}, {human_bytes(p['behind_bytes'])} behind" for p in standby["peers"] if p["connected"]]
     return f"{text}: {'; '.join(there) or 'not connected'}"
+
+
+def _remark(row: dict[str, Any]) -> str:
+    from cdc.targets import PLAIN_READER
+
+    reader = row["reader"]
+    return row["note"] or (f"read it with {reader}" if reader not in (None, PLAIN_READER) else "")
 
 
 def _text(value: Any) -> str:

@@ -57,6 +57,13 @@ class ApplyConfig(Section):
         return self
 
 
+_FIXED_CONF = {
+    "spark.sql.variable.substitute": "Spark would replace ${...} in statements that hold names and keys of the source",
+    "spark.sql.parser.escapedStringLiterals": "Spark would read the texts in Towpath's statements otherwise",
+}
+"""Settings that Towpath needs to be false, and why."""
+
+
 class SparkConfig(Section):
     """Where the merges run: in the task (``local[*]``), by spark-submit (any other master), or on a Connect server."""
 
@@ -87,6 +94,8 @@ class SparkConfig(Section):
         for key, value in conf.items():
             if not str(key).startswith("spark."):
                 raise ValueError(f"{key!r} is no setting of Spark; their names begin with spark.")
+            if key in _FIXED_CONF and str(value).strip().lower() != "false":
+                raise ValueError(f"{key!r} cannot be {str(value).lower()}: {_FIXED_CONF[key]}; remove it")
             if value is None or isinstance(value, dict | list):
                 raise ValueError(f"{key!r} needs one value: a text, a number, true or false")
         return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in conf.items()}

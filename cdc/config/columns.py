@@ -22,13 +22,14 @@ TYPES: dict[str, tuple[str, str]] = {
 }
 """The types that a policy may map: what they are without one, and with one."""
 
-_FORMS = "write drop, null, hash, keep, {mask: 4} or {rename: name}"
+_FORMS = "write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: name}"
+_WORDS = ("keep", "drop", "null", "hash", "text", "bytes")
 
 
 class ColumnPolicy(Section):
     """What becomes of one column."""
 
-    kind: Literal["keep", "drop", "null", "hash", "mask", "rename"]
+    kind: Literal["keep", "drop", "null", "hash", "text", "bytes", "mask", "rename"]
     last: Whole = Field(default=0, ge=0)
     """mask: how many characters at the end stay as they are."""
     name: str = ""
@@ -46,7 +47,7 @@ def _column_policy(value: Any) -> Any:
         return value
     if value is None:
         return ColumnPolicy(kind="null")
-    if isinstance(value, str) and value in ("keep", "drop", "null", "hash"):
+    if isinstance(value, str) and value in _WORDS:
         return ColumnPolicy.model_validate({"kind": value})
     if isinstance(value, dict) and len(value) == 1:
         ((word, argument),) = value.items()

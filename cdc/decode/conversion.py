@@ -14,13 +14,15 @@ the same length in the column's final type; raises :class:`BadValueError`."""
 
 class BadValueError(Exception):
     """A value whose bytes mean nothing that a server writes: its row in the array, and why. ``zero_date``: it is sound,
-    but a zero or impossible date, where these are not to become null."""
+    but a zero or impossible date, where these are not to become null. ``lost_bytes``: it is a key's text, and some of
+    its bytes mean nothing."""
 
-    def __init__(self, row: int, why: str, *, zero_date: bool = False) -> None:
+    def __init__(self, row: int, why: str, *, zero_date: bool = False, lost_bytes: bool = False) -> None:
         super().__init__(f"row {row}: {why}")
         self.row = row
         self.why = why
         self.zero_date = zero_date
+        self.lost_bytes = lost_bytes
 
 
 def by_distinct(raw: pa.Array, one: Callable[[bytes], object], kind: pa.DataType) -> pa.Array:

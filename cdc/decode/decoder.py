@@ -15,7 +15,7 @@ from cdc.decode.charsets.utf8 import sound_utf8
 from cdc.decode.conversion import BadValueError, Conversion
 from cdc.decode.cursor import Part
 from cdc.decode.events import Events, table_events
-from cdc.decode.faults import row_fault
+from cdc.decode.faults import LOST_BYTES, row_fault
 from cdc.decode.gtids import gtid_strings
 from cdc.decode.history import NO_HISTORY, TableHistory
 from cdc.decode.kernels import constants as k
@@ -210,7 +210,7 @@ class Decoder:
         try:
             array = conversion(raw)
         except BadValueError as found:
-            code = k.ZERO_DATE if found.zero_date else k.BAD_VALUE
+            code = k.ZERO_DATE if found.zero_date else LOST_BYTES if found.lost_bytes else k.BAD_VALUE
             raise self._row_fault(code, events, int(row_at[found.row]), ordinal, found.why) from None
         self.stats.add_dates(self.layout.columns[ordinal].name, array.null_count - raw.null_count)
         return array

@@ -13,6 +13,9 @@ from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedEr
 
 _SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
 
+LOST_BYTES = -1
+"""In the place of a kernel's code: a conversion has met a key's text with bytes that mean nothing."""
+
 _OLD_TIMES = (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.TIME)
 
 _WHAT = {
@@ -41,6 +44,13 @@ def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | No
     return DamagedError("the chain of events is broken", place=place, remedy=_SEGMENT_REMEDY)
 
 
+def _of_key(table: str, column: str, policy: str) -> str:
+    return (
+        f"Keep the column as {policy} (tables.overrides.{table}: {{columns: {{{column}: {policy}}}}}), with the Delta "
+        "table moved away to have it made anew; or write mode: append, or exclude the table."
+    )
+
+
 def row_fault(
     code: int,
     path: Path | str,
@@ -61,6 +71,20 @@ def row_fault(
     where += f", table {layout.table}" if pos is None else f", byte {pos}, table {layout.table}"
     if 0 <= column < len(layout.columns):
         where += f", column {layout.columns[column].name} ({describe(layout.columns[column])})"
+    name = layout.columns[column].name if 0 <= column < len(layout.columns) else ""
+    if code == LOST_BYTES:
+        return UnsupportedError(
+            "a text of the key with bytes that mean nothing in its character set: as ? in Delta, different keys would "
+            "be the same",
+            place=where,
+            remedy=_of_key(layout.table, name, "bytes"),
+        )
+    if code == k.ZERO_DATE and name.lower() in layout.policies.exact:
+        return UnsupportedError(
+            "a zero or impossible date in the key: as null in Delta, different keys would be the same",
+            place=where,
+            remedy=_of_key(layout.table, name, "text"),
+        )
     if code == k.ZERO_DATE:
         return UnsupportedError(
             "a zero or impossible date, which has no place in Delta",

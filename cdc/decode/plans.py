@@ -11,6 +11,7 @@ import pyarrow as pa
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.binary_json.convert import json_text
 from cdc.decode.charsets.convert import text_conversion
+from cdc.decode.charsets.exact import exact_text
 from cdc.decode.charsets.utf8 import utf8_text
 from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describe
 from cdc.decode.conversion import Conversion
@@ -19,6 +20,7 @@ from cdc.decode.kernels.single import decimal_size
 from cdc.decode.values.addresses import inet4_text, inet6_text, uuid_text
 from cdc.decode.values.booleans import boolean
 from cdc.decode.values.compressed import uncompressed
+from cdc.decode.values.date_texts import DATE_BYTES, date_text, old_date_text
 from cdc.decode.values.decimals import decimal_text
 from cdc.decode.values.old_times import (
     HIRES_BYTES,
@@ -45,6 +47,16 @@ class ValuePolicies:
     """TINYINT(1), where a schema is known: table maps do not tell its width."""
     bit1: Literal["number", "boolean"] = "number"
     time: Literal["text", "microseconds"] = "text"
+    as_text: tuple[str, ...] = ()
+    """Columns (in lower case) of DATE, DATETIME and TIMESTAMP decoded to what SELECT prints, zero dates too."""
+    as_bytes: tuple[str, ...] = ()
+    """Columns of text whose bytes are delivered as they are."""
+    exact: tuple[str, ...] = ()
+    """Columns of a key: a value that would become null, or lose bytes that mean nothing, is refused."""
+
+    def __post_init__(self) -> None:
+        for name in ("as_text", "as_bytes", "exact"):  # lists, where they come as JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 DEFAULT_POLICIES = ValuePolicies()
@@ -101,7 +113,7 @@ def plan_column(table: str, column: Column, policies: ValuePolicies) -> Plan:
     if kind == ColumnType.YEAR:
         return Plan(k.YEAR, pa.int16(), 1)
     if kind in TEXTS:
-        return _text(table, column)
+        return _text(table, column, policies)
     if kind == ColumnType.ENUM:
         return _enum(table, column)
     if kind == ColumnType.SET:
@@ -140,8 +152,11 @@ def _bit(table: str, column: Column, policies: ValuePolicies) -> Plan:
 
 def _time(table: str, column: Column, policies: ValuePolicies) -> Plan:
     kind, digits = column.type, column.scale
-    strict = int(policies.zero_dates == "fail")
+    strict = int(_is_strict(column, policies))
     fraction = (digits + 1) // 2
+    if column.name.lower() in policies.as_text and kind in DATE_BYTES:
+        width = DATE_BYTES[kind] + (fraction if kind in (ColumnType.DATETIME2, ColumnType.TIMESTAMP2) else 0)
+        return Plan(k.BYTES, pa.binary(), width, conversion=date_text(kind, digits), final=pa.string())
     if kind in (ColumnType.DATE, ColumnType.NEWDATE):
         return Plan(k.DATE, pa.date32(), 3, b=strict)
     if kind == ColumnType.DATETIME2:
@@ -158,10 +173,19 @@ def _time(table: str, column: Column, policies: ValuePolicies) -> Plan:
     return _old_time(column, policies)
 
 
+def _is_strict(column: Column, policies: ValuePolicies) -> bool:
+    """Whether a zero or impossible date is refused."""
+    return policies.zero_dates == "fail" or column.name.lower() in policies.exact
+
+
 def _old_time(column: Column, policies: ValuePolicies) -> Plan:
     """Storage before MySQL 5.6 and MariaDB 10.1; MariaDB's had fractions, of which only its schema tells."""
     digits = int(column.column_type[column.column_type.find("(") + 1]) if "(" in column.column_type else 0
-    strict = policies.zero_dates == "fail"
+    strict = _is_strict(column, policies)
+    if column.name.lower() in policies.as_text and column.type in (ColumnType.TIMESTAMP, ColumnType.DATETIME):
+        kind = "timestamp" if column.type == ColumnType.TIMESTAMP else "datetime"
+        width = 8 if kind == "datetime" and digits == 0 else HIRES_BYTES[kind][digits]
+        return Plan(k.BYTES, pa.binary(), width, conversion=old_date_text(kind, digits), final=pa.string())
     if column.type == ColumnType.TIMESTAMP:
         one = old_timestamp(strict) if digits == 0 else hires_timestamp(digits, strict)
         return Plan(k.BYTES, pa.binary(), HIRES_BYTES["timestamp"][digits], conversion=one, final=_INSTANT)
@@ -180,7 +204,7 @@ def _then(first: Conversion, second: Conversion) -> Conversion:
     return lambda raw: second(first(raw))
 
 
-def _text(table: str, column: Column) -> Plan:
+def _text(table: str, column: Column, policies: ValuePolicies) -> Plan:
     blob = column.type in BLOBS or column.type == ColumnType.BLOB_COMPRESSED
     prefix = column.length if blob else 1 if column.length <= 255 else 2
     if not 1 <= prefix <= 4:
@@ -189,9 +213,15 @@ def _text(table: str, column: Column) -> Plan:
         return _compressed(table, column, prefix)
     if column.charset == BINARY:
         return _bytes(column, prefix)
+    if column.name.lower() in policies.as_bytes:
+        return Plan(k.BYTES, pa.binary(), prefix=prefix)
     if column.charset == "latin1":
         return Plan(k.LATIN1, pa.string(), prefix=prefix)
-    return _in_charset(table, column, Plan(k.BYTES, pa.binary(), prefix=prefix))
+    plan = _in_charset(table, column, Plan(k.BYTES, pa.binary(), prefix=prefix))
+    if column.name.lower() in policies.exact and column.charset is not None and plan.arrow is not None:
+        exact = exact_text(column.charset, plan.conversion)
+        return Plan(k.BYTES, pa.binary(), prefix=prefix, conversion=exact, final=pa.string())
+    return plan
 
 
 def _in_charset(table: str, column: Column, plan: Plan) -> Plan:

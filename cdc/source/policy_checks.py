@@ -14,6 +14,31 @@ _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longte
 """Types that arrive as texts, as long as TIME is not mapped."""
 
 
+_CHARACTERS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
+
+
+def check_key_dates(config: DestinationConfig, schemas: Schemas, sql_mode: str) -> Iterator[Finding]:
+    """Dates in keys, where the server takes zero dates: the merge refuses the first such key that it meets."""
+    modes = frozenset(sql_mode.upper().split(","))
+    strict = modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "TRADITIONAL"}
+    if strict and modes >= {"NO_ZERO_DATE", "NO_ZERO_IN_DATE"} and "ALLOW_INVALID_DATES" not in modes:
+        return
+    for name, table in sorted(schemas.tables.items()):
+        apply = config.table_apply(name)
+        keys = {key.lower() for key in apply.keys or table.primary_key} if apply.mode != "append" else set()
+        for column in table.columns:
+            policy = apply.columns.get(column.name.lower())
+            is_text = policy is not None and policy.kind == "text"
+            if column.name.lower() in keys and column.data_type in ("date", "datetime", "timestamp") and not is_text:
+                yield warning(
+                    f"table {name}",
+                    f"key column {column.name!r} may hold zero dates (the server's sql_mode allows them), which have "
+                    "no place in Delta; a batch with such a key is refused",
+                    f"If there may be some, keep the column as text (tables.overrides.{name}: {{columns: "
+                    f"{{{column.name}: text}}}}) before the Delta table is made.",
+                )
+
+
 def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
     """What apply would refuse of the policies, and what does nothing."""
     for name, table in sorted(schemas.tables.items()):
@@ -63,6 +88,10 @@ def _misfit(
     texts = _TEXTS if times_are_texts else _TEXTS - {"time"}
     if policy.kind == "mask" and column.data_type not in texts:
         return f"only texts can be masked, not {column.column_type}", "Write hash, drop or null instead."
+    if policy.kind == "text" and column.data_type not in ("date", "datetime", "timestamp"):
+        return f"it is for DATE, DATETIME and TIMESTAMP, not for {column.column_type}", "Remove the policy."
+    if policy.kind == "bytes" and column.data_type not in _CHARACTERS:
+        return f"it is for CHAR, VARCHAR and TEXT, not for {column.column_type}", "Remove the policy."
     if policy.kind == "hash" and column.data_type == "vector":
         return "only single values can be hashed", "Write drop or null instead."
     if policy.kind == "rename" and policy.name.lower() != column.name.lower() and policy.name.lower() in columns:

@@ -10,7 +10,7 @@ from cdc.log import get_logger
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, ok, warning
 from cdc.source.members import check_members
-from cdc.source.policy_checks import check_policies
+from cdc.source.policy_checks import check_key_dates, check_policies
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
 from cdc.source.schemas import list_tables, read_schemas
 from cdc.source.server import (
@@ -40,6 +40,7 @@ _VARIABLES = (
     "expire_logs_days",
     "log_slave_updates",
     "log_replica_updates",
+    "sql_mode",
 )
 _COMPRESSION = ("binlog_transaction_compression", "log_bin_compress")
 _SHORT_RETENTION_S = 24 * 3600
@@ -120,6 +121,7 @@ def examine(
             )
     schemas = read_schemas(conn, config.tables)
     about = [*check_tables(config, schemas), *check_policies(config, schemas)]
+    about += check_key_dates(config, schemas, values.get("sql_mode", ""))
     if not info.has_row_metadata:
         about += check_members(config, schemas)
     found += [f for f in about if f.subject.removeprefix("table ") not in hidden]

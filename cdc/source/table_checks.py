@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from cdc.config import DestinationConfig
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
-from cdc.source.findings import Finding, error, warning
+from cdc.source.findings import Finding, error, ok, warning
+from cdc.targets import PLAIN_READER, expected_reader, split_table, table_path
 
 OUR_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
 """Names that a changelog adds, and that rows carry on their way to any table."""
@@ -46,6 +47,7 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     for name, table in sorted(schemas.tables.items()):
         found += _columns(name, table)
         found += _keys(config, name, table)
+        found += _reader(config, name, table)
     for name in sorted(config.tables.overrides):
         if name not in schemas.tables:
             found.append(
@@ -112,6 +114,19 @@ def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[
                 f"key column {key!r} may be NULL, and NULL identifies no row",
                 "Declare the column NOT NULL, or choose other keys.",
             )
+
+
+def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
+    """Which readers the Delta table will need, where a plain one does not do."""
+    apply = config.table_apply(name)
+    columns = []
+    for column in table.columns:
+        policy = apply.columns.get(column.name.lower())
+        if policy is None or policy.kind != "drop":
+            columns.append(policy.name if policy is not None and policy.kind == "rename" else column.name)
+    reader = expected_reader(table_path(apply.target, *split_table(name)), columns)
+    if reader != PLAIN_READER:
+        yield ok(f"table {name}", f"its Delta table is to be read with {reader}")
 
 
 def exact(name: str) -> str:

@@ -9,7 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from cdc.batches.manifests import Manifests, load_manifest
 from cdc.decode import read
@@ -21,6 +22,7 @@ from cdc.targets import (
     GENERATION_PROPERTY,
     SINCE_PROPERTY,
     application_id,
+    reader_uri,
     table_path,
 )
 from cdc.testing.servers import Server
@@ -31,17 +33,23 @@ _OPS = {0: "delete", 1: "insert", 2: "update"}
 _OWN = ("_op", "_seq", "_row", "_commit_time", "_gtid", "_before")
 
 
-def select_rows(server: Server, database: str, table: str) -> tuple[list[str], list[Row]]:
-    """What SELECT shows: the columns' names, and the rows in an order of their values."""
+def select_rows(
+    server: Server, database: str, table: str, asked: Mapping[str, str] | None = None
+) -> tuple[list[str], list[Row]]:
+    """What SELECT shows: the columns' names, and the rows in an order of their values. ``asked``: expressions in place
+    of columns that SELECT shows otherwise than they stand in Delta, such as BIT."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute(f"SELECT * FROM `{database}`.`{table}`")  # noqa: S608
-        return [column[0] for column in cursor.description], ordered(cursor.fetchall())
+        cursor.execute(f"SELECT * FROM `{database}`.`{table}` LIMIT 0")  # noqa: S608
+        names = [column[0] for column in cursor.description]
+        wanted = ", ".join((asked or {}).get(name, f"`{name.replace('`', '``')}`") for name in names)
+        cursor.execute(f"SELECT {wanted} FROM `{database}`.`{table}`")  # noqa: S608
+        return names, ordered(cursor.fetchall())
 
 
 def delta_rows(target: str | Path, database: str, table: str, columns: Sequence[str]) -> list[Row]:
     """What the Delta table holds, in the same order."""
-    found = _delta(target, database, table).to_pyarrow_table(columns=list(columns)).to_pylist()
+    found = _rows(target, database, table)
     return ordered([row[name] for name in columns] for row in found)
 
 
@@ -52,13 +60,15 @@ def ordered(rows: Iterable[Iterable[Any]]) -> list[Row]:
 
 def changelog(target: str | Path, database: str, table: str) -> list[dict[str, Any]]:
     """The rows of a table in mode ``append``, in the order of the changes."""
-    rows = _delta(target, database, table).to_pyarrow_table().to_pylist()
-    return sorted(rows, key=lambda row: (row["_seq"], row["_row"]))
+    return sorted(_rows(target, database, table), key=lambda row: (row["_seq"], row["_row"]))
 
 
-def mirror_faults(server: Server, target: str | Path, database: str, table: str) -> list[str]:
-    """How a table in mode ``upsert`` differs from SELECT; empty when it does not."""
-    columns, expected = select_rows(server, database, table)
+def mirror_faults(
+    server: Server, target: str | Path, database: str, table: str, asked: Mapping[str, str] | None = None
+) -> list[str]:
+    """How a table in mode ``upsert`` differs from SELECT; empty when it does not. For ``asked`` see
+    :func:`select_rows`."""
+    columns, expected = select_rows(server, database, table, asked)
     found = delta_rows(target, database, table, columns)
     if found == expected:
         return []
@@ -121,8 +131,10 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
     if meta is not None:
         manifests = Manifests(Path(meta))
         acked = [load_manifest(manifests.path("apply", batch)) for batch in manifests.ids("apply")]
+    with reader_uri(table_path(str(target), database, table)) as place:
+        found = ledger_table(DeltaTable(place), name, None if known is None else known.table(name))
     ledger = Ledger(
-        {name: ledger_table(_delta(target, database, table), name, None if known is None else known.table(name))},
+        {name: found},
         [manifest for manifest in acked if manifest.acked is not None],
         () if known is None else known.gaps,
     )
@@ -144,12 +156,18 @@ def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None
     )
 
 
-def _delta(target: str | Path, database: str, table: str) -> DeltaTable:
-    return DeltaTable(table_path(str(target), database, table))
+def _rows(target: str | Path, database: str, table: str) -> list[dict[str, Any]]:
+    """All rows, by the one way of ``deltalake`` that reads column mapping."""
+    with reader_uri(table_path(str(target), database, table), rows=True) as place:
+        reader = QueryBuilder().register("t", DeltaTable(place))
+        rows: list[dict[str, Any]] = pa.table(reader.execute("SELECT * FROM t")).to_pylist()
+        return rows
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.replace(tzinfo=None)
+    if isinstance(value, float):
+        return value + 0.0  # -0.0 and 0.0 are one key
     # An unsigned BIGINT is an int to MySQL's client and a decimal(20,0) in Delta.
     return int(value) if isinstance(value, Decimal) and value.as_tuple().exponent == 0 else value

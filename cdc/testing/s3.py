@@ -26,6 +26,7 @@ def s3_server(bucket: str) -> Iterator[str]:
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",  # for deltalake
     }
     server.start()
     try:

@@ -8,7 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from rich.table import Table
 
 from examples.demo.shop import TABLES, Shop
@@ -61,7 +62,8 @@ def compare(shop: Shop, lake: Path) -> list[Comparison]:
             at = [columns.index(k) for k in key]
             source = sorted((_plain_row(r) for r in cursor.fetchall()), key=lambda r: [r[i] for i in at])
             delta = DeltaTable(str(lake / shop.name / table))
-            rows = delta.to_pyarrow_table(columns=list(columns)).to_pylist()
+            reader = QueryBuilder().register("t", delta)  # reads column mapping, which to_pandas() does not
+            rows = pa.table(reader.execute("SELECT * FROM t")).to_pylist()
             read = sorted((_plain_row(tuple(r[c] for c in columns)) for r in rows), key=lambda r: [r[i] for i in at])
             found.append(Comparison(table, columns, source, read, delta.version()))
     return found

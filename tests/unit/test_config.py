@@ -244,7 +244,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         (
             {"tables__overrides": {"shop.a": {"columns": {"x": "hsh"}}}},
-            "tables.overrides.shop.a.columns.x: 'hsh' is no policy; write drop, null, hash, keep, {mask: 4} or {rename: ",
+            "tables.overrides.shop.a.columns.x: 'hsh' is no policy; write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: ",
         ),
         ({"apply__columns": {"x": "mask"}}, "apply.columns.x: 'mask' needs more than the word; write drop, null, hash"),
         ({"apply__columns": {"x": {"mask": -1}}}, "apply.columns.x: mask: -1 must be the number of characters to keep"),

@@ -13,7 +13,7 @@ from cdc.config import DestinationConfig, load
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding
 from cdc.source.members import check_members, with_members
-from cdc.source.policy_checks import check_policies
+from cdc.source.policy_checks import check_key_dates, check_policies
 
 
 def column(name: str, data_type: str, column_type: str = "", charset: str | None = None) -> ColumnSchema:
@@ -130,3 +130,14 @@ def configure(folder: Path, override: str) -> DestinationConfig:
         encoding="utf-8",
     )
     return load(file)
+
+
+def test_dates_in_keys_are_warned_of_where_the_server_takes_zero_dates(tmp_path: Path) -> None:
+    schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("day", "date"),), primary_key=("day",))})
+    plain = config(tmp_path, {})
+    (found,) = check_key_dates(plain, schemas, "STRICT_TRANS_TABLES")
+    assert (found.level, found.subject) == ("warning", "table shop.t")
+    assert found.remedy is not None
+    assert "{columns: {day: text}}" in found.remedy
+    assert not list(check_key_dates(plain, schemas, "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE"))
+    assert not list(check_key_dates(config(tmp_path, {"columns": {"day": "text"}}), schemas, ""))

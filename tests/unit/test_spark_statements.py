@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 from pyspark.sql import types as t
 
 import cdc.errors
@@ -14,15 +15,23 @@ from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import ApplyConfig, SparkConfig
 from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, TableSchema
+from cdc.targets import application_id
 from cdc.testing.pause import pause
 from spark_jobs.column_types import from_arrow_schema, literal, quote, spark_type
-from spark_jobs.delta_log import DeltaState, local_path, read_state
+from spark_jobs.delta_log import DeltaState, clear_unborn, read_state
 from spark_jobs.failures import explain, is_concurrent
 from spark_jobs.own_columns import Policies, own_columns_of_schema
 from spark_jobs.reduce import require_keys
 from spark_jobs.session import in_process, settings
 from spark_jobs.source import _marked_errors, conform, find_error
-from spark_jobs.statements import append_statement, empty_statement, key_literal, upsert_statement, user_metadata
+from spark_jobs.statements import (
+    append_statement,
+    empty_statement,
+    for_settings,
+    key_literal,
+    upsert_statement,
+    user_metadata,
+)
 from spark_jobs.tables import Target, _holds
 
 
@@ -135,10 +144,10 @@ def test_append_statement_only_inserts_beyond_the_cut() -> None:
     [
         ("-5", t.ByteType(), "-5Y"),
         ("7", t.LongType(), "7L"),
-        ("it's \\", t.StringType(), "'it\\'s \\\\'"),
+        ("it's \\${a}", t.StringType(), "CAST(X'69742773205c247b617d' AS STRING)"),
         ("x" * 300, t.StringType(), None),
         ("2026-01-02", t.DateType(), "DATE'2026-01-02'"),
-        ("2026-01-02 03:04:05.6", t.TimestampType(), "TIMESTAMP'2026-01-02 03:04:05.6Z'"),
+        ("-1600000", t.TimestampType(), "timestamp_micros(-1600000L)"),
         ("2026-01-02 03:04:05", t.TimestampNTZType(), "TIMESTAMP_NTZ'2026-01-02 03:04:05'"),
         ("1.50", t.DecimalType(5, 2), "CAST('1.50' AS decimal(5,2))"),
         ("true", t.BooleanType(), None),
@@ -218,8 +227,37 @@ def test_what_lies_at_a_tables_place(tmp_path: Path) -> None:
         read_state(str(tmp_path / "file" / "shop" / "t"), "shop", "shop.t")
     with pytest.raises(TargetError, match="holds files, but is not a Delta table"):
         read_state(str(tmp_path), "shop", "shop.t")
-    assert local_path("file:///a/b") == Path("/a/b")
-    assert local_path("s3://a/b") is None
+
+
+def test_what_a_kill_leaves_of_a_tables_making(tmp_path: Path) -> None:
+    """Folders as they were found while Spark made a table; only what Spark wrote before the first commit is removed."""
+    log = tmp_path / "t" / "_delta_log"
+    (log / "_staged_commits").mkdir(parents=True)
+    for name in (".00000000000000000000.json.4fc4.tmp", "..00000000000000000000.json.4fc4.tmp.crc"):
+        (log / name).write_text("{")
+    assert read_state(str(tmp_path / "t"), "shop", "shop.t") is None
+    clear_unborn(str(tmp_path / "t"))
+    assert not log.exists()
+    clear_unborn(str(tmp_path / "t"))
+
+    (tmp_path / "t" / "rows.csv").write_text("1")
+    log.mkdir()
+    with pytest.raises(TargetError, match="holds files, but is not a Delta table"):
+        read_state(str(tmp_path / "t"), "shop", "shop.t")
+
+    (log / "00000000000000000000.json").write_text("{")
+    clear_unborn(str(tmp_path / "t"))
+    assert (log / "00000000000000000000.json").exists()
+
+
+def test_no_setting_holds_a_reference_that_spark_would_replace() -> None:
+    manifest_of = {"destination": "${a}", "table": "shop.${env:HOME}"}
+    assert "${" not in for_settings(json.dumps(manifest_of))
+    assert json.loads(for_settings(json.dumps(manifest_of))) == manifest_of
+    assert application_id("shop", "db.${env:HOME}") == "towpath:shop:db.$%7Benv:HOME}:0"
+    with pytest.raises(ValidationError, match=r"would replace \$\{...\}.*remove it"):
+        SparkConfig.model_validate({"conf": {"spark.sql.variable.substitute": True}})
+    SparkConfig.model_validate({"conf": {"spark.sql.variable.substitute": False}})
 
 
 def test_errors_cross_from_workers_to_the_driver() -> None:

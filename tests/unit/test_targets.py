@@ -10,7 +10,19 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc.errors import UsageError
-from cdc.targets import application_id, encode_name, read_position, split_table, table_path
+from cdc.targets import (
+    PLAIN_READER,
+    application_id,
+    encode_name,
+    expected_reader,
+    local_path,
+    read_position,
+    reader_of,
+    split_table,
+    table_path,
+)
+from cdc.testing.s3 import s3_server
+from spark_jobs.delta_log import read_state
 
 
 @pytest.mark.parametrize(
@@ -21,6 +33,8 @@ from cdc.targets import application_id, encode_name, read_position, split_table,
         ("a/b", "a%2Fb"),
         ("a b~%", "a%20b%7E%25"),
         ("käse", "k%C3%A4se"),
+        ("_delta_log", "%5Fdelta_log"),
+        ("_delta_logs", "_delta_logs"),
     ],
 )
 def test_names_are_percent_encoded(name: str, folder: str) -> None:
@@ -71,7 +85,7 @@ def test_position_behind_a_percent_sign(tmp_path: Path) -> None:
     write(tmp_path / "made", None, "towpath:shop:shop.a.b:0", 79)
     (tmp_path / "made").rename(tmp_path / "a%2Eb")
     assert read_position(str(tmp_path / "a%2Eb"), "shop", "shop.a.b").applied_seq == 79
-    assert read_position(f"file://{tmp_path}/a%252Eb", "shop", "shop.a.b").applied_seq == 79
+    assert read_position(f"file://{tmp_path}/a%2Eb", "shop", "shop.a.b").applied_seq == 79
 
 
 def test_what_is_no_table_is_noted(tmp_path: Path) -> None:
@@ -83,3 +97,38 @@ def test_what_is_no_table_is_noted(tmp_path: Path) -> None:
     assert found.applied_seq is None
     assert found.note is not None
     assert found.note.startswith("cannot be read: ")
+
+
+def test_a_percent_sign_is_no_escape_in_paths() -> None:
+    assert local_path("file:///a/b%20c") == Path("/a/b%20c")
+    assert local_path("file:/a/b%20c") == Path("/a/b%20c")
+    assert local_path("s3://a/b") is None
+
+
+def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -> None:
+    """Spark's S3A makes the object's key of the path as it is written: ``order%20items``."""
+    import s3fs
+
+    write(tmp_path / "made", "0", "towpath:shop:shop.order items:0", 80)
+    with s3_server("lake") as uri:
+        target = table_path(f"{uri}/tables", "shop", "order items")
+        files = s3fs.S3FileSystem()
+        for file in sorted((tmp_path / "made").rglob("*")):
+            if file.is_file():
+                key = f"lake/tables/shop/order%20items/{file.relative_to(tmp_path / 'made')}"
+                files.pipe_file(key, file.read_bytes())
+        assert files.exists("lake/tables/shop/order%20items/_delta_log/00000000000000000000.json")
+        found = read_position(target, "shop", "shop.order items")
+        assert (found.applied_seq, found.note) == (80, None)
+        state = read_state(target, "shop", "shop.order items")
+        assert state is not None
+        assert state.applied_seq == 80
+        assert read_position(f"{target}%20", "shop", "shop.order items ").note == "not there yet"
+
+
+def test_which_reader_a_table_needs() -> None:
+    assert expected_reader("/lake/shop/orders", ["id", "name"]) == PLAIN_READER
+    assert "QueryBuilder" in expected_reader("/lake/shop/orders", ["id", "a b"])
+    assert expected_reader("/lake/shop/order%20items", ["id"]).startswith("Spark (deltalake")
+    assert expected_reader("s3://lake/shop/order%20items", ["id"]).startswith("Spark (deltalake")
+    assert reader_of("/lake/x", {}, ["variantType"]) == "Spark, or another reader with variants"

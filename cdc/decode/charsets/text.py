@@ -35,13 +35,15 @@ def decode_text(raw: bytes, charset: str | None) -> str:
         table = characters(charset)
         return "".join(table[byte] for byte in raw)
     if charset in MULTI_BYTE:
-        return "".join(_multi(raw, tables(charset)))
+        return "".join(character for character, _ in multi_units(raw, charset))
     if charset in WIDE:
-        return "".join(_wide(raw, charset))
+        return "".join(character for character, _ in wide_units(raw, charset))
     raise LookupError(charset)
 
 
-def _multi(raw: bytes, made: MultiByteTables) -> Iterator[str]:
+def multi_units(raw: bytes, charset: str) -> Iterator[tuple[str, bytes]]:
+    """Each character of a text in an East Asian character set, and its bytes."""
+    made = tables(charset)
     p = 0
     while p < len(raw):
         entry = int(made.pairs[int.from_bytes(raw[p : p + 2].ljust(2, b"\0"), "big")])
@@ -53,7 +55,7 @@ def _multi(raw: bytes, made: MultiByteTables) -> Iterator[str]:
         if entry != DEEPER:
             size, taken = entry >> 24 & 15, entry >> 28
             character = (entry & 0xFFFFFF).to_bytes(3, "little")[:size].decode()
-        yield character
+        yield character, raw[p : p + taken]
         p += taken
 
 
@@ -64,7 +66,8 @@ def _quad(number: int, made: MultiByteTables) -> str:
     return chr(0x10000 + above) if 0 <= above < 0x100000 else MEANINGLESS
 
 
-def _wide(raw: bytes, charset: str) -> Iterator[str]:
+def wide_units(raw: bytes, charset: str) -> Iterator[tuple[str, bytes]]:
+    """Each character of a text in ucs2, utf16, utf16le or utf32, and its bytes."""
     codec = {"utf16le": "utf-16-le", "utf32": "utf-32-be"}.get(charset, "utf-16-be")
     width = 4 if charset == "utf32" else 2
     p = 0
@@ -74,13 +77,14 @@ def _wide(raw: bytes, charset: str) -> Iterator[str]:
                 character = raw[p : p + size].decode(codec)
             except UnicodeDecodeError:
                 continue
-            yield character
+            yield character, raw[p : p + size]
             p += size
             break
         else:
             lone = len(raw) >= p + width and charset in ("ucs2", "utf32") and _surrogate(raw[p : p + width])
-            yield MEANINGLESS
-            p += width if lone else 1
+            taken = width if lone else 1
+            yield MEANINGLESS, raw[p : p + taken]
+            p += taken
 
 
 def _surrogate(unit: bytes) -> bool:
