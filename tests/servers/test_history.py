@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.batches.service import BatchService
 from cdc.capture import Capture, proof
 from cdc.capture.start import prove_start
 from cdc.commands.check import examine
@@ -137,7 +138,7 @@ def test_reset_and_the_same_statements_again(server: Server, configure: Configur
 
     statements()
     assert capture(config) == 3
-    server.execute("DROP DATABASE shop", *reset(server))
+    server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
     statements()
     insert(server, 3, 4)
     refused(config, "history is not the one")
@@ -218,6 +219,34 @@ def test_the_file_needed_next_was_purged(server: Server, configure: Configure) -
     findings, code = examine(config)
     [history] = [f for f in findings if f.subject == "source: history"]
     assert code == 2 and history.level == "error" and "purged" in history.message
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_lost_store(server: Server, configure: Configure, changed: bool) -> None:
+    """A new store would take whatever lies below the cursor for applied: what was acked is proved first."""
+    config = configure(server)
+    make_tables(server)
+    assert capture(config) == 0
+    insert(server, 1, 2, 3)
+    assert capture(config) == 3
+    service = BatchService(config)
+    lease = service.get("test", wait_s=0)
+    assert lease is not None
+    service.ack(lease.batch, lease.token)
+    shutil.rmtree(config.store.path)
+    if changed:
+        time.sleep(1.1)  # a file's creation is known by the second
+        server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
+        make_tables(server)
+        insert(server, 1, 2, 3, 4, 5)
+        with pytest.raises(IdentityError, match=r"the store is lost, and the server's history is not the one"):
+            capture(config)
+        assert StoreReader(config.store.path).last_seq() is None
+    else:
+        insert(server, 4)
+        assert capture(config) == 0
+        insert(server, 5)
+        assert capture(config) == 1
 
 
 def test_rebuilt_on_the_same_port(configure: Configure) -> None:
