@@ -293,3 +293,18 @@ def test_a_large_transaction(
         file.write(b"y")
     with connect(config.source) as conn, pytest.raises(IdentityError, match=r"contents|begins otherwise"):
         prove_start(config, conn, open_meta(config), int(entry["seq"]))
+
+
+def test_purged_behind_a_rotation_without_traffic(server: Server, configure: Configure) -> None:
+    """Nothing was committed since the rotation, and the file before it is gone: nothing is missing."""
+    config = configure(server)
+    make_tables(server)
+    assert capture(config) == 0
+    insert(server, 1)
+    assert capture(config) == 1
+    server.execute("FLUSH LOGS" if server.kind.name == "mysql56" else "FLUSH BINARY LOGS")
+    assert capture(config) == 0
+    purge(server)
+    assert capture(config) == 0
+    insert(server, 2)
+    assert capture(config) == 1
