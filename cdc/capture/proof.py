@@ -52,6 +52,8 @@ _COMPARED_BYTES = 16 << 20
 """So much of a transaction is compared."""
 _RECEIVED_BYTES = 64 << 20
 """So much of the source's stream is read for it: a transaction may hold more of other tables than of ours."""
+_SEGMENTS_SEARCHED = 16
+"""So many segments are searched for a GTID: a source without GTIDs has none in any of them."""
 _SRC_BYTES = 1 << 20
 WAY_OUT = (
     "The likely reasons: RESET MASTER or RESET BINARY LOGS was run, the server was restored from a backup, or another "
@@ -108,6 +110,7 @@ def read_stored(store: Path) -> Stored | None:
     last: np.void | None = None
     gtid_entry: np.void | None = None
     transaction: StoredTransaction | None = None
+    searched = 0
     for segment in reversed(layout.list_segments(store)):
         index = IndexFile(segment)
         if not len(index.entries):
@@ -120,7 +123,8 @@ def read_stored(store: Path) -> Stored | None:
             gtid_entry = _copy(index.verified(int(found[-1]), int(found[-1]) + 1), 0)
         if transaction is None:
             transaction = _newest(segment, index)
-        if gtid_entry is not None and transaction is not None:
+        searched += 1
+        if transaction is not None and (gtid_entry is not None or searched >= _SEGMENTS_SEARCHED):
             break
     return None if last is None else Stored(last, gtid_entry, transaction)
 
