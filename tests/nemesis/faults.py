@@ -30,7 +30,6 @@ from cdc.errors import (
 from tests.nemesis.workload import APPEND
 from tests.nemesis.world import World
 
-_TABLES = ("items", "lines", APPEND)
 Probe = Literal["level", "apply"]
 
 
@@ -286,7 +285,7 @@ def old_store_and_purged(world: World) -> None:
 def dropped_table(world: World) -> None:
     """The folder of a Delta table is removed."""
     world.settle()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     world.struck = table
     world.say(f"the Delta table {table} is removed")
     shutil.rmtree(world.table(table))
@@ -296,7 +295,7 @@ def dropped_table(world: World) -> None:
 def restored_table(world: World) -> None:
     """RESTORE of a Delta table to an older version."""
     world.settle()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     version = DeltaTable(world.table(table)).version()
     world.settle()
     if world.dice.random() < 0.5:
@@ -311,7 +310,7 @@ def restored_table(world: World) -> None:
 def old_copy_of_table(world: World) -> None:
     """A Delta table comes from an older copy of its folder."""
     world.settle()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     copy = world.copy(world.table(table))
     world.settle()
     world.say(f"the Delta table {table} is restored from an older copy of its folder")
@@ -322,7 +321,7 @@ def old_copy_of_table(world: World) -> None:
 def foreign_table(world: World) -> None:
     """Another Delta table lies in the place of ours, with the same rows."""
     world.settle()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     rows: pa.Table = DeltaTable(world.table(table)).to_pyarrow_table()
     world.say(f"the Delta table {table} is replaced by somebody's copy of its rows")
     shutil.rmtree(world.table(table))
@@ -333,7 +332,7 @@ def foreign_table(world: World) -> None:
 def twin_table(world: World) -> None:
     """An empty Delta table with the schema and all properties of ours lies in its place."""
     world.settle()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     former = DeltaTable(world.table(table))
     schema, properties = former.schema(), dict(former.metadata().configuration)
     world.say(f"the Delta table {table} is replaced by an empty one with the same properties")
@@ -347,7 +346,7 @@ def twin_table(world: World) -> None:
 def foreign_column(world: World) -> None:
     """Somebody adds a column to a Delta table."""
     world.settle()
-    table = world.dice.choice(("items", "lines"))
+    table = world.source.workload.mirror
     world.say(f"a column is added to the Delta table {table}")
     DeltaTable(world.table(table)).alter.add_columns(Field("alien", PrimitiveType("string")))
     world.source.workload.touch()

@@ -14,11 +14,9 @@ from deltalake import DeltaTable
 from cdc import pipeline
 from cdc.batches.lease import Lease
 from cdc.errors import CdcError, IdentityError, LeaseHeldError, MergeFailedError, TokenError
-from tests.nemesis.workload import APPEND
 from tests.nemesis.world import World
 
 OTHER = "another owner"
-_TABLES = ("items", "lines", APPEND)
 
 
 class Interrupted(Exception):
@@ -81,7 +79,7 @@ def half_a_batch(world: World) -> None:
     world.capture()
     lease = world.fetch()
     assert lease is not None
-    failing = world.dice.choice(_TABLES)
+    failing = world.any_table()
     world.say(f"merge batch {lease.batch}, interrupted before {failing}")
 
     def interrupt(table: str) -> None:
@@ -241,7 +239,7 @@ def unmounted_both(world: World) -> None:
 def optimised(world: World) -> None:
     """Somebody compacts a table."""
     world.level()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     if world.dice.random() < 0.5:
         world.say(f"OPTIMIZE {table} by Spark")
         world.sql(f"OPTIMIZE delta.`{world.table(table)}`")
@@ -253,7 +251,7 @@ def optimised(world: World) -> None:
 def vacuumed(world: World) -> None:
     """Somebody deletes the files of former versions."""
     world.level()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     world.say(f"vacuum {table} without retention")
     DeltaTable(world.table(table)).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
@@ -261,7 +259,7 @@ def vacuumed(world: World) -> None:
 def foreign_property(world: World) -> None:
     """Somebody sets a property of a table."""
     world.level()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     world.say(f"a property of {table} is set")
     world.sql(f"ALTER TABLE delta.`{world.table(table)}` SET TBLPROPERTIES ('owner.team' = 'billing')")
 
@@ -269,7 +267,7 @@ def foreign_property(world: World) -> None:
 def pruned_log(world: World) -> None:
     """A table's log loses its first entries, which Delta deletes with time."""
     world.level()
-    table = world.dice.choice(_TABLES)
+    table = world.any_table()
     world.say(f"the log of {table} is pruned to a checkpoint")
     delta = DeltaTable(world.table(table))
     delta.create_checkpoint()

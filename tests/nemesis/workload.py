@@ -10,22 +10,24 @@ from __future__ import annotations
 import random
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pymysql
 
 from cdc.testing.servers import Server
 
-_ITEMS = "id INT PRIMARY KEY, word VARCHAR(20) NOT NULL, n BIGINT UNSIGNED, at DATETIME(3) NULL"
+_ITEMS = "id INT PRIMARY KEY, note TEXT CHARACTER SET utf8mb4, n BIGINT UNSIGNED, at DATETIME(3) NULL"
 _LINES = (
     "account INT, line VARCHAR(12) CHARACTER SET latin1 COLLATE latin1_bin, note TEXT CHARACTER SET utf8mb4,"
     " PRIMARY KEY (account, line)"
 )
-_JOURNAL = "id INT PRIMARY KEY, word VARCHAR(20)"
+_JOURNAL = "id INT PRIMARY KEY, note VARCHAR(20)"
 
 APPEND = "journal"
 """The table in mode ``append``; all others are in mode ``upsert``."""
+MIRRORS = {"items": _ITEMS, "lines": _LINES}
+"""A workload has one of these, by its seed: each table costs a statement of Spark in each batch."""
 _KEYS = 60
 _FAR = 1_000_000
 """A key beyond all others, where a swap puts a row for a moment."""
@@ -41,16 +43,14 @@ class History:
     """State of the random numbers."""
     values: int = 0
     fresh_key: int = 1000
-    tables: list[str] = field(default_factory=lambda: ["items", "lines", APPEND])
+    tables: list[str] = field(default_factory=list)
     changes: Counter[str] = field(default_factory=Counter)
     """Committed changes of the table :data:`APPEND` by kind."""
     actions: list[tuple[str, int]] = field(default_factory=list)
     """Everything that went into the binlog, so that it can be done again."""
 
     def copy(self) -> History:
-        return History(
-            self.shape, self.values, self.fresh_key, list(self.tables), Counter(self.changes), list(self.actions)
-        )
+        return replace(self, tables=list(self.tables), changes=Counter(self.changes), actions=list(self.actions))
 
 
 class Workload:
@@ -60,7 +60,8 @@ class Workload:
         self.server, self.database, self.seed, self.salt = server, database, seed, salt
         self._dice = random.Random(seed)
         self._values = 0
-        self.history = History(self._dice.getstate())
+        self.mirror = self._dice.choice(tuple(MIRRORS))
+        self.history = History(self._dice.getstate(), tables=[self.mirror, APPEND])
 
     @property
     def upsert_tables(self) -> list[str]:
@@ -70,8 +71,7 @@ class Workload:
         """Make the database and its tables."""
         self.server.execute(
             f"CREATE DATABASE `{self.database}`",
-            f"CREATE TABLE `{self.database}`.`items` ({_ITEMS})",
-            f"CREATE TABLE `{self.database}`.`lines` ({_LINES})",
+            f"CREATE TABLE `{self.database}`.`{self.mirror}` ({MIRRORS[self.mirror]})",
             f"CREATE TABLE `{self.database}`.`{APPEND}` ({_JOURNAL})",
         )
 
@@ -117,8 +117,7 @@ class Workload:
                 history.changes["insert"] += 1
             for table in self.upsert_tables:
                 key = "account" if table == "lines" else "id"
-                column = "note" if table == "lines" else "word"
-                cursor.execute(f"UPDATE `{table}` SET {column} = '{self._value()}' WHERE {key} <> {history.fresh_key}")
+                cursor.execute(f"UPDATE `{table}` SET note = '{self._value()}' WHERE {key} <> {history.fresh_key}")
             connection.commit()
         self._end()
 
@@ -130,8 +129,9 @@ class Workload:
             connection.autocommit(False)
             for _ in range(rows):
                 self.history.fresh_key += 1
-                note = self._value() * (_LARGE_NOTE // 10)
-                cursor.execute(f"INSERT INTO `lines` VALUES ({self.history.fresh_key}, 'large', '{note}')")
+                cursor.execute(f"INSERT INTO `{self.mirror}` VALUES ({self._row(self.mirror, self.history.fresh_key)})")
+                key, note = "account" if self.mirror == "lines" else "id", self._value() * (_LARGE_NOTE // 10)
+                cursor.execute(f"UPDATE `{self.mirror}` SET note = '{note}' WHERE {key} = {self.history.fresh_key}")
             connection.commit()
         self._end()
 
@@ -166,7 +166,7 @@ class Workload:
 
     def _change(self, cursor: pymysql.cursors.Cursor, changes: Counter[str]) -> None:
         dice = self._dice
-        table = dice.choice(("items", "lines", APPEND))
+        table = dice.choice((self.mirror, APPEND))
         kind = dice.choice(("insert", "insert", "insert", "update", "range", "move", "swap", "delete"))
         key, row, other = "account" if table == "lines" else "id", dice.randrange(_KEYS), dice.randrange(_KEYS)
         if kind == "insert":
@@ -181,8 +181,7 @@ class Workload:
                 rows += cursor.execute(f"UPDATE IGNORE `{table}` SET {key} = {new} WHERE {key} = {old}")
         else:
             where = f"{key} = {row}" if kind == "update" else f"{key} BETWEEN {row} AND {row + 10}"
-            column = "note" if table == "lines" else "word"
-            rows = cursor.execute(f"UPDATE `{table}` SET {column} = '{self._value()}' WHERE {where}")
+            rows = cursor.execute(f"UPDATE `{table}` SET note = '{self._value()}' WHERE {where}")
         if table == APPEND:
             changes[kind if kind in ("insert", "delete") else "update"] += int(rows)
 

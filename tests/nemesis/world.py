@@ -111,6 +111,10 @@ class World:
         """The folder of a Delta table."""
         return Path(table_path(self.config.apply.target, self.source.workload.database, name))
 
+    def any_table(self) -> str:
+        """One of the tables that every scenario has."""
+        return self.dice.choice((self.source.workload.mirror, APPEND))
+
     def say(self, step: str) -> None:
         """Add a step to the report, with the seconds since the scenario began."""
         self.steps.append(f"{time.monotonic() - self._began:6.1f} s  {step}")
