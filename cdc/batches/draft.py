@@ -49,7 +49,7 @@ class Draft:
             table_filter=self.table_filter,
             schema_path=schema_path,
             ranges=ranges,
-            positions=Positions(first=_position(chosen.first), last=_position(chosen.last)),
+            positions=Positions(first=_position(chosen.first), last=_position(chosen.last, chosen.file_created_s)),
             store_begins=None if self.beginning is None else _beginning(self.beginning),
             gaps=tuple(AcceptedGap.model_validate(gap.model_dump()) for gap in self.gaps),
         )
@@ -62,6 +62,6 @@ def _beginning(found: Beginning) -> StoreBeginning:
     )
 
 
-def _position(place: Place) -> Position:
+def _position(place: Place, file_created_s: int | None = None) -> Position:
     time = iso_time_us(place.commit_time_us) if place.commit_time_us > 0 else None
-    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time)
+    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time, file_created_s=file_created_s)

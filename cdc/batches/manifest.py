@@ -44,6 +44,9 @@ class Position(_Part):
     pos: int
     gtid: str | None = None
     time: str | None = Field(default=None, description="Commit time, ISO 8601, UTC.")
+    file_created_s: int | None = Field(
+        default=None, description="When the source created the file, seconds since 1970; null: not recorded."
+    )
 
 
 class Positions(_Part):

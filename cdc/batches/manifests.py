@@ -50,12 +50,13 @@ class Manifests:
             names = (p.stem for p in (self.folder / subscriber).glob("*.json"))
             return sorted(int(name) for name in names if name.isdecimal())
 
-    def mark_acked(self, path: Path, time: datetime, results: tuple[TableResult, ...]) -> None:
+    def mark_acked(self, path: Path, time: datetime, results: tuple[TableResult, ...]) -> Manifest:
         """Add what became of the batch. Raises DamagedError where there is no sound manifest to add it to."""
         manifest = load_manifest(path)
         versions = dict(self._versions_before(manifest.subscriber, manifest.batch))
         versions.update({r.table: r.delta_version for r in results if r.delta_version is not None})
         self.save(manifest.model_copy(update={"acked": Acked(time=time, tables=results, versions=versions)}))
+        return manifest
 
     def remove(self, subscriber: str, batches: Iterable[int]) -> None:
         """Remove manifests; those that are gone already are passed over."""

@@ -25,7 +25,7 @@ from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, record
 from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
 from cdc.meta import Meta, open_meta
-from cdc.meta.state import Outstanding, Subscription, check_name
+from cdc.meta.state import HistoryMark, Outstanding, Subscription, check_name
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
@@ -211,7 +211,8 @@ class BatchService:
             entry = known.require_first(batch, "acked")
             require_token(entry, token, self._clock())
             try:
-                self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
+                manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
+                known.mark = _mark(manifest) or known.mark
             except DamagedError as error:  # the merge is done: its batch is acked with or without a record of it
                 _log.warning("results not recorded", batch=batch, subscriber=subscriber, reason=str(error))
             known.remove(batch)
@@ -471,6 +472,14 @@ class BatchService:
 
     def _expiry(self, lease_s: float) -> datetime:
         return self._clock() + timedelta(seconds=lease_s)
+
+
+def _mark(manifest: Manifest) -> HistoryMark | None:
+    """What tells later that the source still has the history up to the batch's end; None where nothing does."""
+    last = manifest.positions.last
+    if last.gtid is None and last.file_created_s is None:
+        return None
+    return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
 
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:

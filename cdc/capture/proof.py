@@ -25,7 +25,7 @@ import numpy as np
 
 from cdc.binlog import events
 from cdc.binlog import kernels as k
-from cdc.binlog.constants import HEADER_SIZE, MAGIC, ROW_EVENTS, ROWS_STMT_END, EventType
+from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
 from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
 from cdc.config import DestinationConfig, SourceConfig
@@ -52,6 +52,8 @@ _COMPARED_BYTES = 16 << 20
 """So much of a transaction is compared."""
 _RECEIVED_BYTES = 64 << 20
 """So much of the source's stream is read for it: a transaction may hold more of other tables than of ours."""
+_SEGMENTS_SEARCHED = 16
+"""So many segments are searched for a GTID: a source without GTIDs has none in any of them."""
 _SRC_BYTES = 1 << 20
 WAY_OUT = (
     "The likely reasons: RESET MASTER or RESET BINARY LOGS was run, the server was restored from a backup, or another "
@@ -108,6 +110,7 @@ def read_stored(store: Path) -> Stored | None:
     last: np.void | None = None
     gtid_entry: np.void | None = None
     transaction: StoredTransaction | None = None
+    searched = 0
     for segment in reversed(layout.list_segments(store)):
         index = IndexFile(segment)
         if not len(index.entries):
@@ -120,7 +123,8 @@ def read_stored(store: Path) -> Stored | None:
             gtid_entry = _copy(index.verified(int(found[-1]), int(found[-1]) + 1), 0)
         if transaction is None:
             transaction = _newest(segment, index)
-        if gtid_entry is not None and transaction is not None:
+        searched += 1
+        if transaction is not None and (gtid_entry is not None or searched >= _SEGMENTS_SEARCHED):
             break
     return None if last is None else Stored(last, gtid_entry, transaction)
 
@@ -179,7 +183,7 @@ class _Prover:
         if self._executed is None:
             return None
         if not has_executed(self._conn, self._flavor, gtid, self._executed):
-            self._refuse(entry, f"the server has executed {_short(self._executed)}")
+            self._refuse(entry, f"the server has executed {shown_gtids(self._executed)}")
         return f"GTID {gtid} is in its executed set"
 
     def _transaction(self) -> str | None:
@@ -197,7 +201,7 @@ class _Prover:
                     continue
                 difference = f"what the server has there makes no sense as events: {error.message}"
             if difference is None:
-                difference = _other_file(file, reading.created, created)
+                difference = other_file(file, reading.created, created)
             if difference is not None:
                 self._refuse(found.entry, difference)
             return f"the transaction that ends at {file}:{end} is the same {reading.compared} bytes"
@@ -215,7 +219,7 @@ class _Prover:
             found = file_created(self._source, BinlogPosition(file, max(4, pos)))
         except NoBorderError as error:
             self._refuse(stored.last, error.message)
-        difference = _other_file(file, found, created)
+        difference = other_file(file, found, created)
         if difference is not None:
             self._refuse(stored.last, difference)
         same = "" if created is None else f"{file} was created in the same second, and "
@@ -227,7 +231,7 @@ class _Prover:
         for segment in reversed(self._segments):
             start = layout.segment_start(segment)
             if start is not None and start >> FILE_SHIFT == int(entry["seq"]) >> FILE_SHIFT:
-                return _created(segment)
+                return layout.source_file_created_s(segment)
         return None
 
     # --- words
@@ -250,7 +254,7 @@ class _Prover:
         executed = (
             ""
             if self._executed is None or self._executed in server_has
-            else (f"; the server has executed {_short(self._executed)}")
+            else (f"; the server has executed {shown_gtids(self._executed)}")
         )
         raise IdentityError(
             f"the server's history is not the one that the store was captured from. The store holds {what} that "
@@ -447,29 +451,20 @@ def _unmarked(data: bytes) -> bytes:
     return bytes(found)
 
 
-def _created(segment: Path) -> int:
-    """When the source's file was created, by the format description at the head of a segment. Raises StorageError."""
-    try:
-        with open(segment, "rb") as file:
-            head = file.read(len(MAGIC) + HEADER_SIZE)
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
-    return events.parse_header(head[len(MAGIC) :]).timestamp
-
-
-def _other_file(file: str, server_s: int, store_s: int | None) -> str | None:
-    """The difference, in words, between two files of one name, by the seconds in which they were created."""
-    if store_s is None or server_s == store_s:
+def other_file(
+    file: str, server_s: int, known_s: int | None, which: str = "that the store was captured from"
+) -> str | None:
+    """The difference, in words, between two files of one name, by the seconds in which they were created. ``which``
+    says where the second one is known from."""
+    if known_s is None or server_s == known_s:
         return None
-    return (
-        f"the server's {file} was created at {_time(server_s * 10**6)}, and the one that the store was captured from "
-        f"at {_time(store_s * 10**6)}"
-    )
+    server, known = _time(server_s * 10**6), _time(known_s * 10**6)
+    return f"the server's {file} was created at {server}, and the one {which} at {known}"
 
 
 def _time(time_us: int) -> str:
     return datetime.fromtimestamp(time_us // 10**6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _short(gtids: str) -> str:
+def shown_gtids(gtids: str) -> str:
     return "no GTID at all" if not gtids else gtids if len(gtids) <= 300 else f"{gtids[:300]}…"

@@ -200,15 +200,14 @@ class Session:
         pos = max(stored, self._framer.source_pos)
         offset = self._log.begin(self.epoch, self._file, pos, event, events.parse_header(event).server_id)
         self._framer.start_output(offset, self._config.store.segment_bytes)
-        if self._log.last_seq is None:
-            # From here on the place is known, so that `start: now` means the moment of the first start only.
+        seq = int(self._framer.st[k.SEQ_BASE]) | pos
+        if self._log.last_seq is None or seq > self._log.last_seq:
+            # From here on the place is known: `start: now` means the moment of the first start only, and behind a
+            # rotation the source may purge the file before, though no transaction follows for days.
             row = np.zeros((1, k.ROW_WIDTH), dtype=np.int64)
-            row[0, k.R_SEQ], row[0, k.R_FLAGS] = (
-                int(self._framer.st[k.SEQ_BASE]) | self._framer.source_pos,
-                k.FLAG_POSITION,
-            )
+            row[0, k.R_SEQ], row[0, k.R_FLAGS] = seq, k.FLAG_POSITION
             # Published with what comes next, or when nothing does: a place that the server refuses must not stay.
-            self._held.insert(0, row)
+            self._held.append(row)
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
         if not artificial:
@@ -224,6 +223,7 @@ class Session:
                 remedy="The connection is made anew.",
             )
         self._settle()
+        self._publish_held()
         self._start_file(BinlogPosition(rotate.file, rotate.pos))
 
     def _start_file(self, position: BinlogPosition) -> None:

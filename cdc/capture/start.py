@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pymysql
 
+from cdc.capture.cursor_proof import prove_cursor
 from cdc.capture.proof import WAY_OUT, Proof, prove_source
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
@@ -65,6 +66,9 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
     start_gtid = clock_and_position(conn).gtid if config.source.start == "now" else None
     identity = meta.bind_source(_identity(found, start_gtid))
     position, proof = _proved(config, conn, found, last_seq)
+    if last_seq is None:
+        sizes, flavor = found.sizes, found.info.flavor
+        proof = prove_cursor(config.source, conn, meta.read(), flavor=flavor, base_name=found.base, sizes=sizes)
     if proof.doubt is not None:
         log.warning(proof.doubt, source=f"{conn.host}:{conn.port}")
     elif proof.proved:

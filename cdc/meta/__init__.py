@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cdc.meta.base import Meta
 from cdc.meta.records import Gap, TableRecord
-from cdc.meta.state import Finished, Outstanding, SourceIdentity, State, Subscription
+from cdc.meta.state import Finished, HistoryMark, Outstanding, SourceIdentity, State, Subscription
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Finished",
     "Gap",
+    "HistoryMark",
     "Meta",
     "Outstanding",
     "SourceIdentity",

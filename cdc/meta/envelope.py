@@ -15,7 +15,8 @@ from cdc.errors import DamagedError, VersionError
 
 FORMAT = "towpath-meta"
 VERSION = 2
-"""2: a subscription has ``since_seq``, ``gaps`` and ``tables``. Version 1 is read; what it lacks is not known."""
+"""2: a subscription has ``since_seq``, ``gaps``, ``tables`` and ``mark``. Version 1 is read; what it lacks is not
+known."""
 
 
 def wrap(body: Any, **further: Any) -> dict[str, Any]:

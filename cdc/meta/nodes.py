@@ -85,8 +85,8 @@ def _subscription(known: Subscription, state: State, address: Address | None) ->
         yield f"{MARK}/{_mark_name(entry.batch)}", _json({**document, OURS: entry.model_dump(mode="json")})
 
 
-_IN_OURS = ("next_batch", "finished", "since_seq", "gaps")
-_SINCE_V2 = ("since_seq", "gaps", "tables")
+_IN_OURS = ("next_batch", "finished", "since_seq", "gaps", "mark")
+_SINCE_V2 = ("since_seq", "gaps", "tables", "mark")
 
 
 def _body(known: Subscription) -> dict[str, Any]:
@@ -161,6 +161,7 @@ def _read_subscription(nodes: Mapping[str, bytes], state: State, place: Place) -
         "finished": ours.get("finished"),
         "since_seq": ours.get("since_seq"),
         "gaps": ours.get("gaps", []),
+        "mark": ours.get("mark"),
         "tables": {},
     }
     for node in TABLES:

@@ -39,6 +39,18 @@ class SourceIdentity(_Part):
     """The GTID set from which reading began; None where the source could not tell."""
 
 
+class HistoryMark(_Part):
+    """What tells that a source still has the history up to a transaction when the store is lost: its GTID, and when the
+    binlog file that it lies in was created."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seq: int = Field(ge=1)
+    gtid: str | None = None
+    file_created_s: int | None = Field(default=None, ge=0)
+    """Seconds since 1970, by the file's format description; None where the batch had no bytes of that file."""
+
+
 class Outstanding(_Part):
     """A batch that was handed out and is neither acked nor rolled back."""
 
@@ -79,6 +91,8 @@ class Subscription(_Part):
     """Gaps that were accepted, in the order in which that was said."""
     tables: dict[str, RecordText] = {}
     """The lake's tables as of the last ack, by ``db.table``; see :meth:`table`."""
+    mark: HistoryMark | None = None
+    """Of the last transaction that was acked; a filter may have moved the cursor on since."""
 
     def position(self) -> int:
         """Everything up to here was acked, or came before the subscriber began."""

@@ -55,6 +55,9 @@ class Selection:
     last: Place
     table_bits: Mapping[str, int] = field(default_factory=dict)
     """The bit of each of ``tables`` in the table masks of the index."""
+    file_created_s: int | None = None
+    """When the source created the file that ``last_seq`` lies in, seconds since 1970; None where no bytes of the
+    selection come from it."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from cdc import files
+from cdc.binlog.constants import HEADER_SIZE, MAGIC
+from cdc.binlog.events import parse_header
 from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
 from cdc.permissions import READ, Permissions, secure_folder
@@ -65,6 +67,17 @@ def segment_start(path: Path) -> int | None:
 def segment_epoch(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else 0
+
+
+def source_file_created_s(segment: Path) -> int:
+    """When the source created the binlog file that a segment's events come from, by the format description at the
+    segment's head; seconds since 1970. Raises StorageError."""
+    try:
+        with open(segment, "rb") as file:
+            head = file.read(len(MAGIC) + HEADER_SIZE)
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
+    return parse_header(head[len(MAGIC) :]).timestamp
 
 
 def index_path(segment: Path) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from cdc.binlog.entry import Entries, format_gtid
 from cdc.errors import DamagedError, StorageError
 from cdc.log import get_logger
-from cdc.positions import make_file_name, split_seq
+from cdc.positions import FILE_SHIFT, make_file_name, split_seq
 from cdc.store import layout
 from cdc.store.base import Behind, Limits, Place, Selection, Totals
 from cdc.store.beginning import Beginning, read_beginning
@@ -124,6 +124,7 @@ class StoreReader:
             first=self.place(picked.first),
             last=self.place(picked.last),
             table_bits={table: numbers.bit(table) for table in tables},
+            file_created_s=_file_created_s(picked.ranges[-1].path, int(picked.last["seq"])),
         )
 
     def require_kept(self, after_seq: int) -> None:
@@ -301,6 +302,14 @@ class StoreReader:
             yield segment, index
             if gap is None and not index.is_whole():
                 gap = index
+
+
+def _file_created_s(segment: Path, seq: int) -> int | None:
+    """When the source created the file of ``seq``, if ``segment`` comes from that file."""
+    start = layout.segment_start(segment)
+    if start is None or start >> FILE_SHIFT != seq >> FILE_SHIFT:
+        return None
+    return layout.source_file_created_s(segment)
 
 
 def first_transaction(entries: Entries, start: int) -> int | None:

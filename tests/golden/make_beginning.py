@@ -7,7 +7,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cdc.meta import Gap
+from cdc.meta import Gap, HistoryMark
 from cdc.meta.file import parse, render
 from cdc.meta.nodes import Address
 from cdc.meta.nodes import render as render_nodes
@@ -48,6 +48,9 @@ def main() -> None:
         "shop.orders": "0 17 206158431791 4ebdf555-4bdd-4ff7-b4aa-f7d0204d24b3",
         "shop.customers": "1 3 206158431024 ee4dd11e-8353-45a3-bf88-237629c29f86",
     }
+    known.mark = HistoryMark(
+        seq=206158431791, gtid="6f5c1f0e-c5f4-11f0-9d0a-0242ac110002:7", file_created_s=1_795_327_100
+    )
     (HERE / "meta-v2.json").write_bytes(render(state))
     nodes = render_nodes(state, Address("db.example", 3306), "5f0c3a9be1d27460")
     text = {path: content.decode() for path, content in sorted(nodes.items())}

@@ -6,10 +6,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import pymysql
 import pytest
 
+from cdc.batches.service import BatchService
 from cdc.capture import Capture, proof
 from cdc.capture.start import prove_start
 from cdc.commands.check import examine
@@ -57,7 +60,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         flavor = "mysql" if server.kind.name.startswith("mysql") else "mariadb"
         file.write_text(
             f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
-            f" server_id: {abs(hash(str(file))) % 4_000_000_000 + 1}, start: now}}\n"
+            f" server_id: {abs(hash(str(file))) % 4_000_000_000 + 1}, start: now, heartbeat_s: 1}}\n"
             f"tables: {{include: ['{tables}']}}\n"
             f"store: {{path: data/store}}\nmeta: {{path: data/meta}}\napply: {{target: ./lake}}\n"
         )
@@ -100,9 +103,14 @@ def make_tables(server: Server) -> None:
 
 
 def purge(server: Server) -> None:
-    """Purge all binlog files but the newest; the server spares those that a dump is still reading."""
+    """Purge all binlog files but the newest. The server spares those that a dump is still reading, and notices late that
+    a client has gone, so the dumps are ended first."""
     with server.connect() as connection, connection.cursor() as cursor:
         while True:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+            for (thread,) in cursor.fetchall():
+                with suppress(pymysql.err.OperationalError):  # it has just ended
+                    cursor.execute(f"KILL {thread}")
             cursor.execute("SHOW BINARY LOGS")
             names = [row[0] for row in cursor.fetchall()]
             if len(names) == 1:
@@ -137,7 +145,7 @@ def test_reset_and_the_same_statements_again(server: Server, configure: Configur
 
     statements()
     assert capture(config) == 3
-    server.execute("DROP DATABASE shop", *reset(server))
+    server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
     statements()
     insert(server, 3, 4)
     refused(config, "history is not the one")
@@ -220,6 +228,34 @@ def test_the_file_needed_next_was_purged(server: Server, configure: Configure) -
     assert code == 2 and history.level == "error" and "purged" in history.message
 
 
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_lost_store(server: Server, configure: Configure, changed: bool) -> None:
+    """A new store would take whatever lies below the cursor for applied: what was acked is proved first."""
+    config = configure(server)
+    make_tables(server)
+    assert capture(config) == 0
+    insert(server, 1, 2, 3)
+    assert capture(config) == 3
+    service = BatchService(config)
+    lease = service.get("test", wait_s=0)
+    assert lease is not None
+    service.ack(lease.batch, lease.token)
+    shutil.rmtree(config.store.path)
+    if changed:
+        time.sleep(1.1)  # a file's creation is known by the second
+        server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
+        make_tables(server)
+        insert(server, 1, 2, 3, 4, 5)
+        with pytest.raises(IdentityError, match=r"the store is lost, and the server's history is not the one"):
+            capture(config)
+        assert StoreReader(config.store.path).last_seq() is None
+    else:
+        insert(server, 4)
+        assert capture(config) == 0
+        insert(server, 5)
+        assert capture(config) == 1
+
+
 def test_rebuilt_on_the_same_port(configure: Configure) -> None:
     """MariaDB's server_uid is made of the machine's address and the port: it does not tell the two apart."""
     with Server("mariadb11") as first:
@@ -264,3 +300,18 @@ def test_a_large_transaction(
         file.write(b"y")
     with connect(config.source) as conn, pytest.raises(IdentityError, match=r"contents|begins otherwise"):
         prove_start(config, conn, open_meta(config), int(entry["seq"]))
+
+
+def test_purged_behind_a_rotation_without_traffic(server: Server, configure: Configure) -> None:
+    """Nothing was committed since the rotation, and the file before it is gone: nothing is missing."""
+    config = configure(server)
+    make_tables(server)
+    assert capture(config) == 0
+    insert(server, 1)
+    assert capture(config) == 1
+    server.execute("FLUSH LOGS" if server.kind.name == "mysql56" else "FLUSH BINARY LOGS")
+    assert capture(config) == 0
+    purge(server)
+    assert capture(config) == 0
+    insert(server, 2)
+    assert capture(config) == 1
