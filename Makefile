@@ -19,11 +19,11 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz types bench demo lock clean
+.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz test-nemesis types bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@printf '\nThe first one takes a few minutes: it fetches about 150 packages into .venv.\n'
 
 install: ## .venv with everything, `cdc` in it
@@ -59,6 +59,9 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/test_decode_fuzz.py -v -s --timeout 14400 $(ARGS)
+
+test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of all that may befall source, store, meta and lake (an hour)
+	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m cdc.testing.type_matrix --write docs/types.md $(ARGS)

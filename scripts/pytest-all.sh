@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 log=$(mktemp)
-shared=(tests/integration tests/fault/test_kills.py)
+shared=(tests/integration tests/nemesis tests/fault/test_kills.py)
 "$python" -m pytest tests "${shared[@]/#/--ignore=}" --ignore=tests/fault/test_orphans.py --ignore=tests/soak -p no:cacheprovider --durations=10 "$@" >"$log" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT

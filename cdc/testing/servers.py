@@ -120,8 +120,7 @@ class Server:
 
         A new ``Server`` may do so too, with the ``folder`` (and, if wished, the port) of an earlier one.
         """
-        if self._process is not None:
-            raise UsageError(f"{self.kind.name} at port {self.port} is running; stop or kill it first")
+        self._require_stopped()
         if self._folder is None and self._given_folder is not None:
             self._folder = self._given_folder.absolute()
         if not self.data.is_dir():
@@ -129,6 +128,21 @@ class Server:
         self.port = self.port or free_port()
         self._launch((*self.options, *options))
         return self
+
+    def copy_data(self, to: Path) -> None:
+        """Copy the data of a stopped server to the folder ``to``, which must not be there: a backup of the machine."""
+        self._require_stopped()
+        _copy_folder(self.data, to)
+
+    def replace_data(self, copy: Path | None) -> None:
+        """Give a stopped server other data: those that :meth:`copy_data` put into ``copy``, or (None) fresh ones with
+        an identity of their own. :meth:`again` then starts it on them, at the same port."""
+        self._require_stopped()
+        shutil.rmtree(self.data)
+        if copy is None:
+            self.kind.create(self.folder)
+        else:
+            _copy_folder(copy, self.data)
 
     def halt(self) -> None:
         """Stop cleanly and keep the data, for :meth:`again`."""
@@ -199,6 +213,10 @@ class Server:
                 cursor.execute(statement)
 
     # ------------------------------------------------------------ inside
+
+    def _require_stopped(self) -> None:
+        if self._process is not None:
+            raise UsageError(f"{self.kind.name} at port {self.port} is running; stop or kill it first")
 
     def _new_folder(self) -> None:
         if self._given_folder is not None:
@@ -294,6 +312,12 @@ def stop_detached(folder: Path, timeout_s: float = 60.0) -> None:
             raise SourceUnavailableError(f"the server of {folder} (process {pid}) does not stop")
         time.sleep(_POLL_S)
     note.unlink(missing_ok=True)
+
+
+def _copy_folder(source: Path, to: Path) -> None:
+    done = subprocess.run(["cp", "-a", "--reflink=auto", str(source), str(to)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SourceUnavailableError(f"the data of a server cannot be copied: {done.stderr.strip()}")
 
 
 def _runs(pid: int) -> bool:

@@ -1,0 +1,170 @@
+"""The source of a scenario: a server of the harness's own, and what can be done to its history."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc.testing.servers import Server
+from tests.nemesis.workload import History, Workload
+
+_OPTIONS = {"mysql9": ("--performance-schema=OFF",)}
+_SMALL = ("--innodb-buffer-pool-size=64M",)
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """The end of the server's binlog: number of the file, and offset."""
+
+    file: int
+    pos: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the server's data, and what the workload had done by then."""
+
+    folder: Path
+    history: History
+
+
+class Source:
+    """A server and the workload on it. The server may be stopped, and come back with other data, at the same port."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.server = Server(kind, options=(*_SMALL, *_OPTIONS.get(kind, ()))).start()
+        self.workload = Workload(self.server, "none", "none")
+        self.whole = True
+        """The binlog holds all changes of the tables, from the first one on, unless files were purged."""
+        self._copies = 0
+        self._flipped: tuple[Path, int] | None = None
+
+    @property
+    def flavor(self) -> str:
+        return "mysql" if self.kind.startswith("mysql") else "mariadb"
+
+    def close(self) -> None:
+        self.server.stop()
+
+    def begin(self, database: str, seed: str) -> None:
+        """Tables and a workload of their own for a scenario, in a binlog that begins with the first transaction."""
+        if not self.server.alive:  # the scenario before failed while it was stopped
+            self.server.again()
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW DATABASES LIKE 'nemesis\\_%'")
+            for (name,) in cursor.fetchall():
+                cursor.execute(f"DROP DATABASE `{name}`")
+        for old in self.server.folder.glob("copy-*"):
+            shutil.rmtree(old)
+        self.workload = Workload(self.server, database, seed)
+        self.workload.create()
+        self.reset()
+        self.whole, self._flipped = True, None
+
+    # ------------------------------------------------------------ its binlog
+
+    def end(self) -> Place:
+        """Where the binlog ends now."""
+        name, size = self.files()[-1]
+        return Place(int(name.rpartition(".")[2]), size)
+
+    def files(self) -> list[tuple[str, int]]:
+        """The binlog files, oldest first, with their sizes."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            return [(row[0], int(row[1])) for row in cursor.fetchall()]
+
+    def reset(self) -> None:
+        """Delete the binlog and the history of GTIDs; the data stay."""
+        self.server.execute("RESET BINARY LOGS AND GTIDS" if self.flavor == "mysql" else "RESET MASTER")
+
+    def purge(self) -> None:
+        """Delete all binlog files but the newest."""
+        self.server.execute(f"PURGE BINARY LOGS TO '{self.files()[-1][0]}'")
+
+    def grow_past(self, place: Place) -> None:
+        """Commit transactions until the binlog ends behind a place that an earlier history has reached."""
+        while self.end().file < place.file:
+            self.workload.flush()
+        while self.end() <= place:
+            self.workload.run(1)
+
+    def flip(self) -> None:
+        """Invert a bit near the end of the newest binlog file, as a failing disk does; again: invert it back."""
+        if self._flipped is None:
+            name, size = self.files()[-1]
+            self._flipped = (self.server.data / name, size - 1000)
+            self._invert(*self._flipped)
+        else:
+            self._invert(*self._flipped)
+            self._flipped = None
+
+    @staticmethod
+    def _invert(path: Path, offset: int) -> None:
+        file = os.open(path, os.O_RDWR)
+        try:
+            (byte,) = os.pread(file, 1, offset)
+            os.pwrite(file, bytes([byte ^ 1]), offset)
+        finally:
+            os.close(file)
+
+    # ------------------------------------------------------------ its machine
+
+    def restart(self) -> None:
+        self.server.halt()
+        self.server.again()
+        self.workload.history.actions.append(("flush", 1))  # it begins a new file
+
+    def kill(self) -> None:
+        """SIGKILL, and a start on the same data."""
+        self.server.kill()
+        self.server.again()
+        self.workload.history.actions.append(("flush", 1))
+
+    def copy(self) -> Copy:
+        """Stop the server, copy its data, start it again."""
+        self._copies += 1
+        folder = self.server.folder / f"copy-{self._copies}"
+        self.server.halt()
+        self.server.copy_data(folder)
+        self.server.again()
+        history = self.workload.history.copy()
+        self.workload.history.actions.append(("flush", 1))
+        return Copy(folder, history)
+
+    def restore(self, copy: Copy) -> None:
+        """Go back to a copy: whatever came after it has never been."""
+        self.server.halt()
+        self.server.replace_data(copy.folder)
+        self.server.again()
+        self.workload.history = copy.history.copy()
+        self.workload.history.actions.append(("flush", 1))
+
+    def rebuild(self, *, same_identity: bool = False) -> None:
+        """Fresh data at the same port, with empty tables and a binlog that begins with the first transaction.
+
+        ``same_identity``: MySQL's UUID stays, as in the clone of a machine. MariaDB's never depends on the data.
+        """
+        identity = self.server.data / "auto.cnf"
+        kept = identity.read_bytes() if same_identity and identity.exists() else None
+        self.server.halt()
+        self.server.replace_data(None)
+        if kept is not None:
+            identity.write_bytes(kept)
+        self.server.again()
+        former = self.workload
+        self.workload = former.told_again(former.salt + 1)
+        self.workload.create()
+        self.reset()
+
+    def start_over(self) -> None:
+        """Empty tables, without a trace in the binlog, and RESET: from here everything can be done again."""
+        former = self.workload
+        silent = "SET SESSION sql_log_bin = 0"
+        self.server.execute(silent, f"DROP DATABASE `{former.database}`")
+        self.workload = former.told_again(former.salt + 1)
+        self.workload.create()
+        self.reset()

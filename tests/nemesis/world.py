@@ -1,0 +1,274 @@
+"""A destination in the hands of the nemesis: source, store, meta, lake and clock, and the steps that work on them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Self
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from cdc import pipeline
+from cdc.batches.lease import Lease
+from cdc.batches.service import BatchService
+from cdc.capture import Capture
+from cdc.config import DestinationConfig, load
+from cdc.errors import CdcError
+from cdc.store.layout import segments_folder
+from cdc.targets import table_path
+from cdc.testing.compare import Row, changelog_faults, mirror_faults, ordered
+from cdc.testing.servers import HOST, USER
+from spark_jobs import merge, session
+from tests.integration.apply_support import LOCAL
+from tests.nemesis.source import Source
+from tests.nemesis.workload import APPEND
+
+OWNER = "nemesis"
+KEYS = ("id",)
+_COMMAND_S = 120.0
+
+
+class Clock:
+    """The clock of leases. It runs like the machine's, and can be put forward and back."""
+
+    def __init__(self) -> None:
+        self.offset = timedelta()
+
+    @property
+    def datetime(self) -> type[datetime]:
+        """What to put in the place of ``datetime`` in a module that asks for the time."""
+        clock = self
+
+        class Shifted(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Self:
+                moment = datetime.now(tz or UTC) + clock.offset
+                return cls.fromisoformat(moment.isoformat())
+
+        return Shifted
+
+
+@dataclass
+class World:
+    """One scenario's destination. ``steps`` is what was done so far, for the report of a failure."""
+
+    source: Source
+    folder: Path
+    dice: random.Random
+    clock: Clock
+    steps: list[str] = field(default_factory=list)
+    config: DestinationConfig = field(init=False)
+    struck: str = ""
+    """The table that the fault has struck."""
+    accepted: set[str] = field(default_factory=set)
+    """Tables whose loss the operator has accepted; they are not compared any more."""
+    _began: float = field(default_factory=time.monotonic)
+    _generation: int = 0
+    _remembered: dict[str, list[Row]] = field(default_factory=dict)
+
+    # ------------------------------------------------------------ the destination
+
+    def begin(self, start: str = "{file: binlog.000001, pos: 4}") -> None:
+        """A destination that has read nothing: new store, new meta, new target."""
+        self._generation += 1
+        self.accepted.clear()
+        self.folder.joinpath("conf").mkdir(exist_ok=True)
+        self.configure(start)
+
+    def configure(self, start: str) -> None:
+        """Write the configuration, with another ``source.start``."""
+        name, database = f"run{self._generation}", self.source.workload.database
+        file = self.folder / "conf" / "shop.yaml"
+        file.write_text(
+            f"source: {{url: '{self.source.flavor}://{USER}@{HOST}:{self.source.server.port}',"
+            f" password_env: TOWPATH_TEST_PASSWORD, server_id: {self.dice.randrange(1000, 2**31)}, start: {start}}}\n"
+            f"tables: {{include: ['{database}\\..*'], overrides: {{{database}.{APPEND}: {{mode: append}}}}}}\n"
+            f"store: {{path: {name}/store, segment_bytes: 65536}}\nmeta: {{path: {name}/meta}}\n"
+            f"apply: {{target: {name}/lake}}\nbatch: {{max_wait_s: 0}}\nspark: {LOCAL}\n",
+            encoding="utf-8",
+        )
+        self.config = load(file)
+
+    @property
+    def store(self) -> Path:
+        return Path(self.config.store.path)
+
+    @property
+    def meta(self) -> Path:
+        return Path(self.config.meta.path)
+
+    def table(self, name: str) -> Path:
+        """The folder of a Delta table."""
+        return Path(table_path(self.config.apply.target, self.source.workload.database, name))
+
+    def say(self, step: str) -> None:
+        """Add a step to the report, with the seconds since the scenario began."""
+        self.steps.append(f"{time.monotonic() - self._began:6.1f} s  {step}")
+
+    # ------------------------------------------------------------ steps
+
+    def work(self, transactions: int | None = None) -> None:
+        """Let the application commit something."""
+        count = self.dice.randrange(3, 12) if transactions is None else transactions
+        self.say(f"the application runs {count} transactions")
+        self.source.workload.run(count)
+
+    def capture(self) -> None:
+        """``cdc capture --until-current``."""
+        self.say("capture --until-current")
+        Capture(self.config).run(until_current=True)
+
+    def killed_capture(self) -> None:
+        """A process of ``cdc capture`` that is killed while it stores what the application commits."""
+        transactions = self.dice.randrange(1, 10)
+        self.say(f"capture in a process of its own, killed while the application runs {transactions} transactions")
+        before = self._stored()
+        self.source.workload.touch()
+        command = [sys.executable, "-m", "cdc", "--conf-dir", str(self.config.file.parent), "capture", self.config.name]
+        with (self.folder / "capture.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            deadline = time.monotonic() + _COMMAND_S
+            while self._stored() <= before and process.poll() is None:
+                if time.monotonic() > deadline:
+                    process.kill()
+                    raise AssertionError(f"capture stored nothing within {_COMMAND_S} s")
+                time.sleep(0.02)
+            self.source.workload.run(transactions)
+            process.kill()
+        code = process.wait()
+        said = (self.folder / "capture.log").read_text(encoding="utf-8")[-2000:]
+        assert code == -signal.SIGKILL, f"capture ended by itself with exit code {code}: {said}"
+
+    def _stored(self) -> int:
+        """Bytes of the store's segments."""
+        folder = segments_folder(self.store)
+        return sum(file.stat().st_size for file in folder.glob("*.binlog")) if folder.is_dir() else 0
+
+    def fetch(self, transactions: int | None = None, owner: str = OWNER) -> Lease | None:
+        """Take a batch, of so many transactions at most."""
+        batch = self.config.batch.model_copy(update={"max_transactions": transactions})
+        return pipeline.fetch(self.config.model_copy(update={"batch": batch}), owner, wait_s=0)
+
+    def merge_and_ack(self, lease: Lease) -> None:
+        """As ``cdc apply`` does it: what fails is rolled back."""
+        try:
+            results = pipeline.merge(self.config, lease)
+        except CdcError:
+            pipeline.finalize(self.config, lease, False)
+            raise
+        pipeline.finalize(self.config, lease, True, results)
+
+    def apply_one(self, transactions: int | None = None) -> None:
+        """One batch, if there is one."""
+        self.say("apply one batch" + ("" if transactions is None else f" of {transactions} transactions"))
+        lease = self.fetch(transactions)
+        if lease is not None:
+            self.merge_and_ack(lease)
+
+    def apply(self) -> None:
+        """``cdc apply --until-empty``."""
+        self.say("apply --until-empty")
+        while (lease := self.fetch()) is not None:
+            self.merge_and_ack(lease)
+
+    def level(self) -> None:
+        """Capture and apply all there is."""
+        self.capture()
+        self.apply()
+
+    def settle(self) -> None:
+        """Let the application change every table, capture and apply that, and see that the lake equals the source."""
+        self.work()
+        self.source.workload.touch()
+        try:
+            self.level()
+        except CdcError as error:
+            raise AssertionError(f"refused where nothing was wrong: {type(error).__name__}: {error}") from error
+        self.require_equal("where nothing was wrong")
+        self._remembered = {table: self._rows(table) for table in self.source.workload.history.tables}
+
+    def outcome(self, *actions: Callable[[], None]) -> CdcError | None:
+        """Do these, up to the first that is refused; with which error."""
+        for action in actions or (self.level,):
+            try:
+                action()
+            except CdcError as error:
+                self.say(f"… refused: {type(error).__name__}: {error}")
+                return error
+        return None
+
+    # ------------------------------------------------------------ the driver
+
+    @contextmanager
+    def before_statement(self, action: Callable[[str], None]) -> Iterator[None]:
+        """Have ``action`` called, with the table's name, before each statement of a merge."""
+        former, merge.before_statement = merge.before_statement, action
+        try:
+            yield
+        finally:
+            merge.before_statement = former
+
+    def sql(self, statement: str) -> None:
+        """A statement of somebody else, in Spark."""
+        session.acquire(self.config.spark).spark.sql(statement).collect()
+
+    # ------------------------------------------------------------ what must hold
+
+    def differences(self) -> list[str]:
+        """How the lake differs from the source; empty when it does not."""
+        workload, target = self.source.workload, self.config.apply.target
+        found: list[str] = []
+        for table in workload.history.tables:
+            if table in self.accepted:
+                continue
+            try:
+                if table == APPEND:
+                    found += changelog_faults(
+                        workload.server, target, workload.database, table, KEYS, workload.history.changes
+                    )
+                else:
+                    found += mirror_faults(workload.server, target, workload.database, table)
+            except TableNotFoundError:
+                found.append(f"{table}: there is no Delta table")
+        return found
+
+    def require_equal(self, when: str) -> None:
+        """Raises AssertionError, with the first differences, where the lake is not what the source is."""
+        found = self.differences()
+        assert not found, f"{when}: nothing was refused, and the lake differs from the source:\n" + "\n".join(
+            found[:12]
+        )
+
+    def changed_tables(self) -> list[str]:
+        """The tables whose rows in the lake are others than after the last :meth:`settle`."""
+        return [table for table, rows in self._remembered.items() if self._rows(table) != rows]
+
+    def _rows(self, table: str) -> list[Row]:
+        found = DeltaTable(self.table(table)).to_pyarrow_table()
+        return ordered(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+    # ------------------------------------------------------------ files
+
+    def copy(self, path: Path) -> Path:
+        """A backup of a folder."""
+        to = self.folder / f"copy-{path.name}-{self.dice.getrandbits(32):08x}"
+        shutil.copytree(path, to)
+        return to
+
+    def put_back(self, copy: Path, path: Path) -> None:
+        """A backup in the place of what is there, if anything is."""
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(copy, path)
+
+    def service(self) -> BatchService:
+        return BatchService(self.config)
