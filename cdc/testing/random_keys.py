@@ -23,6 +23,8 @@ _PIECES = (
 def text(rng: random.Random, longest: int) -> str:
     """A text of such pieces, of so many characters at most."""
     found = "".join(rng.choice(_PIECES) for _ in range(rng.randrange(6)))
+    if rng.random() < 0.3:  # often what Spark would replace
+        found = "${env:HOME}" + found
     return found[:longest]
 
 

@@ -66,6 +66,14 @@ def test_json_and_exit_codes(loop: Loop) -> None:
     assert BatchService(loop.config).outstanding() == []
 
 
+def _words(process: psutil.Process) -> list[str]:
+    """Its command line; none for one that has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # a zombie is one of these
+        return []
+
+
 def test_sigterm_leaves_no_driver_and_no_batch_behind(loop: Loop, tmp_path: Path) -> None:
     environment = os.environ | {VARIABLE: str(tmp_path / "pause")}
     process = subprocess.Popen(
@@ -79,7 +87,7 @@ def test_sigterm_leaves_no_driver_and_no_batch_behind(loop: Loop, tmp_path: Path
     children = psutil.Process(process.pid).children(recursive=True)
     (driver,) = [child for child in children if child.name() == "java"]
     # Every user of the machine may read the command lines; spark-defaults.conf is read as ever.
-    lines = [" ".join(each.cmdline()) for each in (psutil.Process(process.pid), *children)]
+    lines = [" ".join(_words(each)) for each in (psutil.Process(process.pid), *children)]
     assert not [line for line in lines if SECRET in line]
     assert "--properties-file" in " ".join(driver.cmdline())
     assert not [line for line in lines if any(Path(word).exists() for word in line.split() if "towpath-conf-" in word)]

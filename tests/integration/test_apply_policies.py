@@ -13,8 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
+from cdc.batches.gaps import accept_tables
 from cdc.config import load
 from cdc.errors import ConfigError, TargetError, UnsupportedError
+from cdc.meta import open_meta
 from cdc.testing.servers import Server
 from spark_jobs import merge, session
 from tests.integration.apply_support import Loop
@@ -167,6 +169,8 @@ def test_changed_policies_and_impossible_ones_are_refused(tmp_path: Path, mysql9
     def refused(columns: str, kind: type[Exception], words: str, apply: str = "", target: str = "lake") -> None:
         changed = text.replace("{columns: {a: hash}}", f"{{columns: {{{columns}}}{apply}}}")
         loop.config.file.write_text(changed.replace("target: lake", f"target: {target}"))
+        if target != "lake":  # where the table is not there, which somebody has to accept
+            accept_tables(open_meta(loop.config), "apply", {f"{loop.db}.t": None})
         with pytest.raises(kind, match=words):
             pipeline.merge(load(loop.config.file), lease)
 

@@ -82,9 +82,9 @@ def test_key_ranges_are_literals_of_the_keys_types(spark: SparkSession) -> None:
     ranges = key_ranges(rows, ["i", "s", "d", "t", "n", "raw", "gap"])
     assert ranges == [
         "t.`i` >= -7L AND t.`i` <= 5L",
-        "t.`s` >= 'a' AND t.`s` <= 'b\\''",
+        "t.`s` >= CAST(X'61' AS STRING) AND t.`s` <= CAST(X'6227' AS STRING)",
         "t.`d` >= DATE'1999-01-01' AND t.`d` <= DATE'2026-01-02'",
-        "t.`t` >= TIMESTAMP'2026-01-02 03:04:05.6Z' AND t.`t` <= TIMESTAMP'2026-01-02 03:04:05.6Z'",
+        "t.`t` >= timestamp_micros(1767323045600000L) AND t.`t` <= timestamp_micros(1767323045600000L)",
         "t.`n` >= CAST('-2.25' AS decimal(5,2)) AND t.`n` <= CAST('1.50' AS decimal(5,2))",
     ]
     rows.createOrReplaceTempView("t_rows")

@@ -28,11 +28,12 @@ def test_keys_by_the_hundred(
     server: Server = request.getfixturevalue(kind)
     rng = random.Random(f"{seed} {kind}")
     loop = Loop(tmp_path, server, database(server))
-    tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 1 if MANY else 4)
+    tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 1 if MANY else 6)
     loop.sql(*(table.create() for table in tables))
     player = Player(server, loop.db, rng)
-    for _ in range(2 + MANY):
-        player.play(tables, 40 + 100 * MANY)
+    # A large batch, and then small ones, in which most keys are the least or the greatest of their batch.
+    for changes in (40 + 100 * MANY, *[3] * (2 + MANY)):
+        player.play(tables, changes)
         loop.capture()
         loop.apply_all()
         faults = [
