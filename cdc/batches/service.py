@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from cdc.meta.state import HistoryMark, Outstanding, Subscription, check_name
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.store.base import Limits, Selection
+    from cdc.store.base import Limits, Range, Selection
     from cdc.store.beginning import Beginning
     from cdc.store.filters import TableFilter
     from cdc.store.state import CaptureState
@@ -432,8 +432,7 @@ class BatchService:
                 return  # rolled back, with a word, when it is handed out
             same = Limits(max_bytes=1 << 62, max_row_events=None, max_transactions=manifest.transactions)
             found = self._select(known, manifest.after_seq, same)
-            there = [] if found is None else [(str(p), offset, n) for p, offset, n in found.ranges]
-            if there == [(r.path, r.offset, r.length) for r in manifest.ranges]:
+            if found is not None and _are_same(manifest.ranges, found.ranges):
                 continue
             _log.warning("batch rolled back: the store has changed under it", batch=entry.batch, subscriber=subscriber)
             with self.meta.change() as state:
@@ -472,6 +471,21 @@ class BatchService:
 
     def _expiry(self, lease_s: float) -> datetime:
         return self._clock() + timedelta(seconds=lease_s)
+
+
+def _are_same(ranges: Sequence[ByteRange], there: Sequence[Range]) -> bool:
+    """Whether these are the same bytes of the same files, which another path may lead to."""
+    return len(ranges) == len(there) and all(
+        (old.offset, old.length) == (new.offset, new.length) and _is_same_file(Path(old.path), new.path)
+        for old, new in zip(ranges, there, strict=True)
+    )
+
+
+def _is_same_file(old: Path, new: Path) -> bool:
+    try:
+        return old == new or old.samefile(new)
+    except OSError:  # it is not there any more
+        return False
 
 
 def _mark(manifest: Manifest) -> HistoryMark | None:

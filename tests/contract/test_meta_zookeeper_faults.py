@@ -331,7 +331,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], type[Exception], str]] = [
     ("towpath", lambda data: data[:-3], DamagedError, "is not whole"),
     ("towpath", lambda data: b"[]", DamagedError, "is not a meta node"),
     ("towpath", lambda data: data.replace(b"mysql", b"mariadb"), DamagedError, "checksum is wrong"),
-    ("towpath", lambda data: data.replace(b'"version":1', b'"version":2'), VersionError, "format version 2; this"),
+    ("towpath", lambda data: data.replace(b'"version":2', b'"version":3'), VersionError, "format version 3; this"),
     ("apply/towpath", lambda data: b"", DamagedError, "is not whole"),
     ("apply/towpath", lambda data: data.replace(b'"next_batch":13', b'"next_batch":1'), DamagedError, "does not fit"),
     ("apply/filter", lambda data: b"\xff", DamagedError, "is not UTF-8"),

@@ -145,7 +145,7 @@ def test_reset_and_the_same_statements_again(server: Server, configure: Configur
 
     statements()
     assert capture(config) == 3
-    server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
+    server.execute("DROP DATABASE shop", *reset(server))
     statements()
     insert(server, 3, 4)
     refused(config, "history is not the one")
