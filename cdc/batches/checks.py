@@ -24,6 +24,8 @@ class StoreState(Protocol):
 
     def beginning(self) -> Beginning | None: ...
 
+    def require_kept(self, after_seq: int) -> None: ...
+
 
 def require_token(entry: Outstanding, token: str, now: datetime) -> None:
     """Raises TokenError, telling a wrong, a replaced and an expired one apart."""
@@ -105,6 +107,7 @@ def require_store(
             )
         return True
     if position and beginning.seq > position and not (staged and known is not None and known.outstanding):
+        reader.require_kept(position)  # if retention removed it, its error says more
         raise cut_off(path, name, beginning, position)
     return True
 

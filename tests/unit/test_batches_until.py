@@ -533,7 +533,6 @@ def test_apply_up_to_a_time_that_is_not_complete_ends_with_1(
     said = capsys.readouterr().err
     assert "committed before 2023-11-14T22:13:20Z may not all be here" in said
     assert said.count("\n") == 1
-    config.store.path.mkdir(parents=True)
     say_complete(config.store.path, 1)
     assert main([*arguments, "--wait", "0"]) == 0
 

@@ -39,6 +39,7 @@ def test_version_1_is_read_for_ever() -> None:
         "since_seq": None,
         "gaps": [],
         "tables": {},
+        "mark": None,
     }
     known = state.subscriptions["apply"]
     assert (known.filter, known.acked_seq, known.next_batch, known.finished[0].outcome) == (

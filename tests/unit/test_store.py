@@ -264,8 +264,8 @@ def test_index_is_made_anew_from_the_log(tmp_path: Path) -> None:
 def test_newer_versions_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     document = (tmp_path / "store.json").read_text()
-    (tmp_path / "store.json").write_text(document.replace('"version": 1', '"version": 2'))
-    with pytest.raises(VersionError, match="version 2"):
+    (tmp_path / "store.json").write_text(document.replace('"version": 2', '"version": 3'))
+    with pytest.raises(VersionError, match="version 3"):
         StoreReader(tmp_path)
 
 
