@@ -180,7 +180,7 @@ def _connect(config: SparkConfig) -> SparkSession:
         discard()
         raise RetryableError(
             f"the Spark Connect server does not answer: {first_line(error)}",
-            place=f"spark.remote {config.remote}",
+            place=f"spark.remote {config.remote_address}",
             remedy="Start it with Delta's jars, extension and catalog, or correct spark.remote.",
         ) from error
 

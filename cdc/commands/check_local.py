@@ -153,7 +153,8 @@ def _spark(config: DestinationConfig) -> list[Finding]:
     if config.spark.remote is not None:
         if importlib.util.find_spec("grpc") is None:
             found.append(error("spark", "Spark Connect needs the package grpcio", "pip install 'pyspark[connect]'"))
-        found.append(ok("spark", f"merges run on {config.spark.remote}; Java and Delta are the server's business"))
+        where = config.spark.remote_address
+        found.append(ok("spark", f"merges run on {where}; Java and Delta are the server's business"))
         return found
     found.append(_package("delta-spark"))
     found.append(_java())

@@ -86,6 +86,11 @@ class SparkConfig(Section):
             raise ValueError("is no Spark Connect server; write sc://host:15002")
         return remote
 
+    @property
+    def remote_address(self) -> str:
+        """The Connect server for messages: without the parameters, which may hold a token."""
+        return (self.remote or "").split(";", 1)[0]
+
     @field_validator("conf", mode="before")
     @classmethod
     def _texts(cls, conf: Any) -> Any:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from cdc.config import ApplyOverrides, DestinationConfig, StartPosition, conf_dir, find, load, load_destination, parse
+from cdc.config.apply import SparkConfig
 from cdc.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -472,3 +473,7 @@ def test_the_example_has_every_key() -> None:
     names = [*fields(DestinationConfig), *fields(ApplyOverrides)]
     missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
     assert not missing
+
+
+def test_a_connect_servers_token_is_not_in_its_address() -> None:
+    assert SparkConfig(remote="sc://spark:15002/;token=secret;user_id=shop").remote_address == "sc://spark:15002/"
