@@ -19,7 +19,20 @@ from typing import Annotated
 import typer
 
 from cdc import __version__
-from cdc.commands import apply, batch, capture, check, decode, init, inspect, later, maintain, standby, status
+from cdc.commands import (
+    accept_gap,
+    apply,
+    batch,
+    capture,
+    check,
+    decode,
+    init,
+    inspect,
+    later,
+    maintain,
+    standby,
+    status,
+)
 from cdc.commands.common import Globals
 from cdc.errors import CdcError
 
@@ -78,7 +91,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
+for _module in (init, check, capture, standby, apply, status, batch, accept_gap, inspect, decode, maintain, later):
     _module.register(app)
 
 

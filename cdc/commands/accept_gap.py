@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.batch import Subscriber
+from cdc.commands.batch import Subscriber, batch
 from cdc.commands.common import Destination, Json, load, out, print_json
+from cdc.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc.meta import Gap
+    from cdc.config import DestinationConfig
+    from cdc.meta import Gap, TableRecord
 
 
-def register(batch: typer.Typer) -> None:
+def register(app: typer.Typer) -> None:
+    """Adds it to the group ``cdc batch``, which is there already."""
     batch.command("accept-gap")(accept_gap)
 
 
@@ -36,12 +39,13 @@ def accept_gap(
     has lost. The gap is recorded, shown by `cdc status` and carried by every later batch."""
     from cdc.batches.gaps import accept_beginning, accept_tables
     from cdc.batches.service import BatchService
-    from cdc.commands.gap_tables import look
 
     config = load(ctx, dest)
     service = BatchService(config)
     if table:
-        gaps = accept_tables(service.meta, subscriber, {name: look(config, name) for name in dict.fromkeys(table)})
+        gaps = accept_tables(
+            service.meta, subscriber, {name: table_record(config, name) for name in dict.fromkeys(table)}
+        )
     else:
         gaps = accept_beginning(service, subscriber)
     if as_json:
@@ -59,3 +63,18 @@ def accept_gap(
 def plain_gap(gap: Gap) -> dict[str, Any]:
     """An accepted gap as scripts find it."""
     return gap.model_dump(mode="json")
+
+
+def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
+    """The table's record, made anew; None where there is no Delta table. Raises UsageError for a table that is not the
+    destination's, TargetError and RetryableError for one that cannot be read."""
+    from cdc.meta import TableRecord
+    from cdc.targets import split_table, table_path
+    from spark_jobs.delta_log import read_state
+
+    if not config.tables.includes(*split_table(table)):
+        raise UsageError(
+            f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
+        )
+    state = read_state(table_path(config.apply.target, *split_table(table)), config.name, table)
+    return None if state is None else TableRecord(state.generation, state.version, state.applied_seq, state.id)

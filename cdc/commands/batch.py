@@ -24,9 +24,6 @@ batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list bat
 
 
 def register(app: typer.Typer) -> None:
-    from cdc.commands import accept_gap
-
-    accept_gap.register(batch)
     app.add_typer(batch, name="batch")
 
 

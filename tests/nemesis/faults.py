@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from cdc.batches.gaps import accept_beginning, accept_tables
-from cdc.commands.gap_tables import look
+from cdc.commands.accept_gap import table_record
 from cdc.errors import (
     CdcError,
     CutOffError,
@@ -101,7 +101,7 @@ def new_destination_or_accepted_loss(world: World) -> None:
         return
     name = f"{world.source.workload.database}.{world.struck}"
     world.say(f"the loss of {name} is accepted")
-    accept_tables(world.service().meta, "apply", {name: look(world.config, name)})
+    accept_tables(world.service().meta, "apply", {name: table_record(world.config, name)})
 
 
 # ------------------------------------------------------------ the source

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from cdc.batches.gaps import accept_tables
 from cdc.batches.manifest import Manifest, StoreBeginning, TableResult
 from cdc.batches.subscribers import record_tables
-from cdc.commands.gap_tables import look
+from cdc.commands.accept_gap import table_record
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, TargetError, UsageError
 from cdc.meta import Gap, Subscription, TableRecord
@@ -337,13 +337,13 @@ def test_a_restored_table_is_taken_as_it_is_once_that_was_accepted(
     meta = MemoryMeta("shop")
     with meta.change() as state:
         state.subscriptions["apply"] = known
-    accept_tables(meta, "apply", {TABLE: look(config, TABLE)})
+    accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
     known = meta.read().subscription("apply")
     assert [(gap.table, gap.until_seq) for gap in known.gaps] == [(TABLE, 500)]
     proved(place, known)
     prove_idle(config, batch(), known, ())
     with pytest.raises(UsageError, match="is as it was at the last ack"):
-        accept_tables(meta, "apply", {TABLE: look(config, TABLE)})
+        accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
     restore(place)
     with pytest.raises(TargetError):
         proved(place, known)
@@ -356,13 +356,13 @@ def test_a_removed_table_is_made_anew_once_that_was_accepted(
     meta = MemoryMeta("shop")
     with meta.change() as state:
         state.subscriptions["apply"] = known
-    accept_tables(meta, "apply", {TABLE: look(config, TABLE)})
+    accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
     proved(place, meta.read().subscription("apply"))
 
 
 def test_a_table_of_nobody_cannot_be_accepted(config: DestinationConfig) -> None:
     with pytest.raises(UsageError, match="is not a table of shop"):
-        look(config, "crm.t")
+        table_record(config, "crm.t")
 
 
 def test_read_state_knows_the_tables_id(place: Target) -> None:
