@@ -65,15 +65,16 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
     # Of an earlier place than now the server does not tell the GTID set.
     start_gtid = clock_and_position(conn).gtid if config.source.start == "now" else None
     identity = meta.bind_source(_identity(found, start_gtid))
-    position, proof = _proved(config, conn, found, last_seq)
     if last_seq is None:
         sizes, flavor = found.sizes, found.info.flavor
         proof = prove_cursor(config.source, conn, meta.read(), flavor=flavor, base_name=found.base, sizes=sizes)
+    else:
+        proof = _prove_store(config, conn, found)
     if proof.doubt is not None:
         log.warning(proof.doubt, source=f"{conn.host}:{conn.port}")
     elif proof.proved:
         log.debug("the source has the history of the store", proved=proof.proved)
-    return Start(position, identity, last_seq is None, found.info.has_row_metadata, start_gtid)
+    return Start(found.position, identity, last_seq is None, found.info.has_row_metadata, start_gtid)
 
 
 def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> Proof:
@@ -83,7 +84,7 @@ def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_se
     found = _find(config, conn, known, last_seq)
     if known is not None:
         require_same_source(known, _identity(found, None), meta.place)
-    return _proved(config, conn, found, last_seq)[1]
+    return _prove_store(config, conn, found)
 
 
 def _find(config: DestinationConfig, conn: Connection, known: SourceIdentity | None, last_seq: int | None) -> _Found:
@@ -113,17 +114,10 @@ def _identity(found: _Found, start_gtid: str | None) -> SourceIdentity:
     )
 
 
-def _proved(
-    config: DestinationConfig, conn: Connection, found: _Found, last_seq: int | None
-) -> tuple[BinlogPosition, Proof]:
-    """The position to read from, which the server still has, and what was proved of the history before it."""
-    position, sizes = found.position, found.sizes
-    place = f"{conn.host}:{conn.port}"
-    _still_there(position, sizes, place, first=last_seq is None)
-    if last_seq is None:
-        return position, Proof()
-    proof = prove_source(config, conn, flavor=found.info.flavor, base_name=found.base, files=set(sizes))
-    return position, proof
+def _prove_store(config: DestinationConfig, conn: Connection, found: _Found) -> Proof:
+    """Prove that the server still has the position behind the store's end, and the history before it."""
+    _still_there(found.position, found.sizes, f"{conn.host}:{conn.port}", first=False)
+    return prove_source(config, conn, flavor=found.info.flavor, base_name=found.base, files=set(found.sizes))
 
 
 def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -> BinlogPosition:

@@ -6,7 +6,6 @@ what came before is not in it, and is refused instead of passing over the gap.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -75,8 +74,3 @@ def _parse(found: Any, path: Path) -> Beginning:
         raise DamagedError(f"begins: is not a store's beginning: {found!r}", place=str(path), remedy=remedy)
     reason: Reason = known["reason"]
     return Beginning(known["seq"], known["file"], known["pos"], known.get("gtid"), known["time_us"], reason)
-
-
-def document_of(beginning: Beginning | None) -> dict[str, Any] | None:
-    """For ``--json``."""
-    return None if beginning is None else json.loads(json.dumps(asdict(beginning)))
