@@ -54,17 +54,17 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 TOWPATH_SOURCE_SEEDS=300 \
 		TOWPATH_LARGE_MB=1000 \
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
-		tests/unit/test_crash_bytes.py tests/unit/test_recovery.py tests/source tests/soak \
-		tests/servers/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
+		tests/unit/store/test_crash_bytes.py tests/unit/store/test_recovery.py tests/source tests/soak \
+		tests/servers/capture/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
-	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/test_decode_fuzz.py -v -s --timeout 14400 $(ARGS)
+	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)
 
 test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of all that may befall source, store, meta and lake (an hour)
 	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
-	@$(WITH_JAVA) $(PY) -m cdc.testing.type_matrix --write docs/types.md $(ARGS)
+	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)

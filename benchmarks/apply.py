@@ -51,11 +51,11 @@ def timed(config: DestinationConfig, lease: Lease) -> dict[str, float]:
     """Seconds for reading, reading and reducing, and everything; the batch is acked."""
     from cdc import pipeline
     from cdc.decode import layouts
-    from spark_jobs import session
-    from spark_jobs.merge import Job, _read
-    from spark_jobs.own_columns import own_columns_of_layout
-    from spark_jobs.reduce import latest
-    from spark_jobs.tables import target
+    from spark_jobs.apply.merge import Job, _read
+    from spark_jobs.apply.reduce import latest
+    from spark_jobs.apply.source_columns import own_columns_of_layout
+    from spark_jobs.delta.tables import target
+    from spark_jobs.runtime import session
 
     layout = layouts(lease.manifest.ranges, lease.manifest.tables)["bench.orders"]
     warm = session.acquire(config.spark)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from cdc.store.ring.memory import BatchMode, MemoryStore
+from cdc.event_store.memory_store import BatchMode, MemoryStore
 from cdc.store.transaction import Transaction
 from cdc.testing.transactions import make_transactions
 

@@ -34,19 +34,19 @@ from rich.table import Table
 from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.durable import replace_file
+from cdc.event_store.memory_store import MemoryStore
 from cdc.log import configure
 from cdc.positions import make_file_name, make_seq, split_seq
-from cdc.store import layout
-from cdc.store.base import Limits
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.checkpoint import FILE_NAME, Checkpoint, was_aborted
-from cdc.store.relaylog.index import make_header, seal
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.relaylog.policy import FlushPolicy
-from cdc.store.relaylog.segment import head
-from cdc.store.ring.memory import MemoryStore
-from cdc.store.state import TableNumbers
+from cdc.store.formats import layout
+from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, was_aborted
+from cdc.store.formats.index import make_header, seal
+from cdc.store.formats.state import TableNumbers
+from cdc.store.reader.reader import StoreReader
+from cdc.store.reader.selection import Limits
 from cdc.store.transaction import PutStatus, SourceFile, Transaction
+from cdc.store.writer.log import RelayLog
+from cdc.store.writer.policy import FlushPolicy
+from cdc.store.writer.segment import head
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.transactions import make_transactions, transactions_of
 

@@ -63,7 +63,7 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """
     from cdc.batches.renewal import renewed
     from cdc.batches.service import BatchService
-    from spark_jobs.session import in_process
+    from spark_jobs.runtime.session import in_process
 
     # On a Connect server nothing can be killed from here: there the check before each statement stops the merge.
     with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
@@ -95,8 +95,8 @@ def stop() -> None:
     """Kill the driver that this process has started, at once; a merge under way fails. Safe in signal handlers."""
     process = _submitted
     pids = [process.pid] if process is not None and process.poll() is None else []
-    if "spark_jobs.session" in sys.modules:
-        from spark_jobs import driver
+    if "spark_jobs.runtime.session" in sys.modules:
+        from spark_jobs.runtime import driver
 
         pid = driver.pid()
         pids += [pid] if pid is not None else []
@@ -106,9 +106,9 @@ def stop() -> None:
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     from cdc.batches.service import BatchService
-    from spark_jobs import session
     from spark_jobs.apply_batch import make_plan, run_plan
-    from spark_jobs.failures import explain
+    from spark_jobs.runtime import session
+    from spark_jobs.runtime.failures import explain
 
     service, manifest = BatchService(config), lease.manifest
     plan = make_plan(manifest, config, lambda: _check(service, lease), service.subscription(manifest.subscriber))
@@ -139,9 +139,9 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """Run the merge under spark-submit and wait for it."""
     global _submitted
     from spark_jobs import apply_batch
-    from spark_jobs.conf_file import submit_options
-    from spark_jobs.jars import spark_home
-    from spark_jobs.session import settings, worker_path
+    from spark_jobs.runtime.conf_file import submit_options
+    from spark_jobs.runtime.jars import spark_home
+    from spark_jobs.runtime.session import settings, worker_path
 
     with (
         tempfile.TemporaryDirectory(prefix="towpath-") as folder,

@@ -24,19 +24,17 @@ from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlErr
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
-from spark_jobs import ddl
-from spark_jobs.failures import explain, is_concurrent, is_driver_gone
-from spark_jobs.large_values import LARGE_BYTES
-from spark_jobs.merge import Job, merge_table
-from spark_jobs.own_columns import (
+from spark_jobs.apply import ddl
+from spark_jobs.apply.large_values import LARGE_BYTES
+from spark_jobs.apply.merge import Job, merge_table
+from spark_jobs.apply.source_columns import (
     OwnColumns,
     own_columns_of_layout,
     own_columns_of_schema,
     value_policies,
 )
-from spark_jobs.proof import prove, prove_idle
-from spark_jobs.session import TableSessions
-from spark_jobs.tables import (
+from spark_jobs.delta.proof import prove, prove_idle
+from spark_jobs.delta.tables import (
     Target,
     create,
     evolve,
@@ -46,15 +44,17 @@ from spark_jobs.tables import (
     require_same_policies,
     target,
 )
+from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
+from spark_jobs.runtime.session import TableSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdc.binlog.statements import Effect
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
     from cdc.schemas import Schemas, TableSchema
-    from spark_jobs.delta_log import DeltaState
+    from cdc.sql.statements import Effect
+    from spark_jobs.delta.log import DeltaState
 
 MAX_PARALLEL = 8
 _ATTEMPTS = 4
@@ -150,7 +150,7 @@ def _tell_of_idle_policies(config: DestinationConfig, schemas: Schemas) -> None:
 
 def _schemas(manifest: Manifest) -> Schemas | None:
     from cdc.schemas import Schemas
-    from cdc.store.staged import local_copy
+    from cdc.store.reader.staged import local_copy
 
     if manifest.schema_path is None:
         return None
@@ -321,7 +321,7 @@ def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
     from cdc.batches.manifests import load_manifest
     from cdc.batches.service import BatchService
     from cdc.config import load
-    from spark_jobs.session import from_submit
+    from spark_jobs.runtime.session import from_submit
 
     config = load(conf_file)
     manifest = load_manifest(manifest_path)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import handoff
+from cdc.airflow import xcom as handoff
 from cdc.errors import StoreIncompleteError
 
 if TYPE_CHECKING:

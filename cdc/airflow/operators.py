@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 
-from cdc.airflow import handoff, interval
+from cdc.airflow import interval
+from cdc.airflow import xcom as handoff
 from cdc.airflow.connections import with_connection
 from cdc.config import DestinationConfig, load
 from cdc.errors import PermanentError

@@ -13,8 +13,8 @@ from cdc.meta.state import Outstanding, State, Subscription
 from cdc.positions import format_seq
 
 if TYPE_CHECKING:
-    from cdc.store.beginning import Beginning
-    from cdc.store.state import CaptureState
+    from cdc.store.formats.beginning import Beginning
+    from cdc.store.formats.state import CaptureState
 
 
 class StoreState(Protocol):

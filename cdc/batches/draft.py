@@ -11,8 +11,8 @@ from cdc.positions import split_seq
 
 if TYPE_CHECKING:
     from cdc.meta import Gap
-    from cdc.store.base import Place, Selection
-    from cdc.store.beginning import Beginning
+    from cdc.store.formats.beginning import Beginning
+    from cdc.store.reader.selection import Place, Selection
 
 
 @dataclass(frozen=True)

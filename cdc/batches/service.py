@@ -30,17 +30,17 @@ from cdc.meta.state import HistoryMark, Outstanding, Subscription, check_name
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.store.base import Limits, Range, Selection
-    from cdc.store.beginning import Beginning
-    from cdc.store.filters import TableFilter
-    from cdc.store.state import CaptureState
+    from cdc.store.formats.beginning import Beginning
+    from cdc.store.formats.state import CaptureState
+    from cdc.store.reader.filters import TableFilter
+    from cdc.store.reader.selection import Limits, Range, Selection
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _log = get_logger(__name__)
 
 
 class Reader(Protocol):
-    """What the service needs of a store; :class:`cdc.store.reader.StoreReader` has it."""
+    """What the service needs of a store; :class:`cdc.store.reader.reader.StoreReader` has it."""
 
     def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None: ...
 
@@ -316,7 +316,7 @@ class BatchService:
     @property
     def _reader(self) -> Reader:
         if self._known_reader is None:
-            from cdc.store.reader import StoreReader
+            from cdc.store.reader.reader import StoreReader
 
             source = self.meta.source()
             if source is None:  # no batch will come of it; later there may be one
@@ -423,7 +423,7 @@ class BatchService:
     def _roll_back_moved(self, known: Subscription, subscriber: str) -> None:
         """Roll back the outstanding batches from the first one on whose bytes do not lie where its manifest says: the
         store is another one, or was restored from an older copy. They come again in new batches."""
-        from cdc.store.base import Limits
+        from cdc.store.reader.selection import Limits
 
         for entry in known.outstanding:
             try:
@@ -498,6 +498,6 @@ def _mark(manifest: Manifest) -> HistoryMark | None:
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
     """The configuration's limits; ``until_us``: only what was committed before (microseconds since 1970)."""
-    from cdc.store.base import Limits
+    from cdc.store.reader.selection import Limits
 
     return Limits(batch.max_bytes, batch.max_transactions, batch.max_row_events, until_us)

@@ -9,7 +9,7 @@
 
 They are copied before the manifest is written, without the meta's lock: a copy may take minutes. Whoever then finds
 that another was faster removes its own folder; what a killed process left is removed by the next get. See
-:mod:`cdc.store.staged` for the readers' side.
+:mod:`cdc.store.reader.staged` for the readers' side.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from cdc.durable import make_folder
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.permissions import READ, Permissions, secure_folder
-from cdc.store.base import Range
-from cdc.store.layout import INDEX_SUFFIX
-from cdc.store.relaylog.index import head_size, make_header, read_entries, seal
-from cdc.store.staged import filesystem, refused
+from cdc.store.formats.index import head_size, make_header, read_entries, seal
+from cdc.store.formats.layout import INDEX_SUFFIX
+from cdc.store.reader.selection import Range
+from cdc.store.reader.staged import filesystem, refused
 
 PIECE_BYTES = 24 * 1024 * 1024
 """A staged file's size, about: one Spark task fetches one file, so larger files would be fetched several times."""

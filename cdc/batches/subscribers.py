@@ -15,13 +15,13 @@ from cdc.meta import Meta, TableRecord
 from cdc.meta.state import Subscription
 
 if TYPE_CHECKING:
-    from cdc.store.filters import TableFilter
+    from cdc.store.reader.filters import TableFilter
 
 _log = get_logger(__name__)
 
 
 class Passing(Protocol):
-    """What is needed of a store; :class:`cdc.store.reader.StoreReader` has it."""
+    """What is needed of a store; :class:`cdc.store.reader.reader.StoreReader` has it."""
 
     def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
@@ -30,7 +30,7 @@ def as_filter(pattern: str | None) -> TableFilter | None:
     """The filter of a subscription; None: all tables. Raises UsageError."""
     if pattern is None:
         return None
-    from cdc.store.filters import TableFilter  # most have none, and need no NumPy for it
+    from cdc.store.reader.filters import TableFilter  # most have none, and need no NumPy for it
 
     return TableFilter(pattern)
 

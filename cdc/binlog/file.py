@@ -15,9 +15,9 @@ from cdc.binlog import kernels as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.binlog.framer import Framer, Judgement, Numbers
-from cdc.binlog.statements import classify
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
+from cdc.sql.statements import classify
 
 TableNumber = Callable[[str, str], int | None]
 

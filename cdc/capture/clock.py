@@ -20,8 +20,8 @@ from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import make_seq
 from cdc.source.server import ClockProbe, clock_and_position
-from cdc.store.clock import MARGIN_US, ClockLog, clock_path
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.formats.time_index import MARGIN_US, ClockLog, clock_path
+from cdc.store.writer.log import RelayLog
 
 log = get_logger(__name__)
 

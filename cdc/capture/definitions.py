@@ -30,9 +30,9 @@ from cdc.schemas import Schemas, TableSchema
 from cdc.source.members import check_members, with_members
 from cdc.source.schemas import read_schemas
 from cdc.source.server import current_position
-from cdc.store.layout import list_segments, schemas_folder
-from cdc.store.relaylog.index import read_entries
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.formats.index import read_entries
+from cdc.store.formats.layout import list_segments, schemas_folder
+from cdc.store.writer.log import RelayLog
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 

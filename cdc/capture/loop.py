@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from cdc.batches.keeper import Keeper
 from cdc.capture import replication
 from cdc.capture.clock import SourceClock
 from cdc.capture.failures import Failures
@@ -25,12 +24,13 @@ from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, place_of
 from cdc.source.preflight import require_source
 from cdc.source.server import ClockProbe, clock_and_position, current_position
-from cdc.store.beginning import Beginning, record_beginning
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.state import CaptureState, write_capture_state
+from cdc.store.formats.beginning import Beginning, record_beginning
+from cdc.store.formats.state import CaptureState, write_capture_state
+from cdc.store.retention.cleaner import Keeper
+from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
-    from cdc.store.standby.master import Master
+    from cdc.replication.master import Master
 
 log = get_logger(__name__)
 

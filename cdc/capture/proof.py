@@ -43,8 +43,8 @@ from cdc.source.history import (
     meaning,
 )
 from cdc.source.server import Connection, Flavor
-from cdc.store import layout
-from cdc.store.relaylog.index import IndexFile
+from cdc.store.formats import layout
+from cdc.store.formats.index import IndexFile
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Capture as the master of a standby: the hook between the configuration, the relay log and ``cdc.store.standby``."""
+"""Capture as the master of a standby: the hook between the configuration, the relay log and ``cdc.replication``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from cdc.config import DestinationConfig
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.standby.term import become_master
+from cdc.replication.epoch import become_master
+from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
-    from cdc.store.standby.master import Master
+    from cdc.replication.master import Master
 
 log = get_logger(__name__)
 
@@ -35,8 +35,8 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
         become_master(store.path, store.last_seq, always=False)
         return None
     # Its protocol takes a while to import, and most captures have no standby.
-    from cdc.store.standby.master import Master
-    from cdc.store.standby.settings import parse_address, read_secret
+    from cdc.replication.master import Master
+    from cdc.replication.settings import parse_address, read_secret
 
     assert standby.listen is not None
     secret = read_secret(standby.secret_env, standby.secret_file)

@@ -15,8 +15,8 @@ from cdc.binlog.file import rows_to_entries
 from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
 from cdc.binlog.rare_events import parse_xa
 from cdc.capture.definitions import Definitions
-from cdc.capture.judge import Judge
 from cdc.capture.start import Start, no_event_there
+from cdc.capture.statement_filter import Judge
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
@@ -24,7 +24,7 @@ from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, 
 from cdc.source.dump import MAX_POSITION
 from cdc.source.server import replica_label
 from cdc.source.stream import DumpStream, explain_dump_error
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.writer.log import RelayLog
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 

@@ -70,7 +70,7 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
     destination's, TargetError and RetryableError for one that cannot be read."""
     from cdc.meta import TableRecord
     from cdc.targets import split_table, table_path
-    from spark_jobs.delta_log import read_state
+    from spark_jobs.delta.log import read_state
 
     if not config.tables.includes(*split_table(table)):
         raise UsageError(

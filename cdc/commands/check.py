@@ -44,8 +44,8 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     from cdc.commands import check_local
     from cdc.source.findings import error, from_error
     from cdc.source.preflight import check_source
-    from cdc.store.reader import StoreReader
-    from cdc.store.state import is_locked
+    from cdc.store.formats.state import is_locked
+    from cdc.store.reader.reader import StoreReader
 
     findings: list[Finding] = []
     unreachable: list[Finding] = []

@@ -28,7 +28,7 @@ def examine(config: DestinationConfig) -> list[Finding]:
 
 
 def _store(config: DestinationConfig) -> list[Finding]:
-    from cdc.store import layout
+    from cdc.store.formats import layout
 
     path = config.store.path
     found = _folder("store", path, "store.path")

@@ -67,7 +67,7 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
     """Fill the report. Damage after which something could still be read is returned, other damage raised."""
     from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
     from cdc.binlog.entry import MAGIC as INDEX_MAGIC
-    from cdc.store.relaylog.checkpoint import MAGIC as CHECKPOINT_MAGIC
+    from cdc.store.formats.checkpoint import MAGIC as CHECKPOINT_MAGIC
 
     try:
         with path.open("rb") as file:
@@ -98,7 +98,7 @@ def _read(path: Path) -> bytes:
 
 def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.binlog.file import BinlogFile
-    from cdc.store.layout import index_path, segment_epoch
+    from cdc.store.formats.layout import index_path, segment_epoch
 
     report["kind"] = "segment"
     file = BinlogFile.open(path, epoch=segment_epoch(path))
@@ -122,8 +122,8 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
     """The index beside a segment may lag behind it, never contradict it."""
     import numpy as np
 
-    from cdc.store.layout import index_path
-    from cdc.store.relaylog.index import read_entries
+    from cdc.store.formats.index import read_entries
+    from cdc.store.formats.layout import index_path
 
     known = read_entries(path)
     report["indexed"] = len(known)
@@ -143,8 +143,8 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
 
 def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.binlog.entry import HEADER_SIZE
-    from cdc.store.layout import INDEX_SUFFIX
-    from cdc.store.relaylog.index import IndexFile
+    from cdc.store.formats.index import IndexFile
+    from cdc.store.formats.layout import INDEX_SUFFIX
 
     report["kind"] = "index"
     if path.suffix != INDEX_SUFFIX:
@@ -228,7 +228,7 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
 def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
     """An unacked manifest's ranges must be there; an acked one's may have been removed by retention."""
     from cdc.batches.manifests import parse_manifest
-    from cdc.store.staged import is_uri, local_copy, staged_entries
+    from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 
     report["kind"] = "manifest"
     manifest = parse_manifest(data, str(path))

@@ -12,7 +12,7 @@ from cdc.errors import DamagedError
 def checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
     """What a checkpoint file says. Raises DamagedError, VersionError."""
     from cdc.batches.lease import iso_time_us
-    from cdc.store.relaylog.checkpoint import parse
+    from cdc.store.formats.checkpoint import parse
 
     note = parse(data, str(path))
     return {**asdict(note), "segment": note.segment or None, "time": iso_time_us(note.time_us)}
@@ -21,11 +21,11 @@ def checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
 def look_at_store(store: Path, report: dict[str, Any]) -> DamagedError | None:
     """Verify every segment of a store, transaction by transaction. The first damage is returned; a writer may be at
     work meanwhile."""
-    from cdc.store import layout
-    from cdc.store.recovery.accept import examine
-    from cdc.store.recovery.damaged import read_damaged
-    from cdc.store.relaylog.checkpoint import FILE_NAME, read_checkpoint, was_aborted
-    from cdc.store.state import is_locked
+    from cdc.store.formats import layout
+    from cdc.store.formats.checkpoint import FILE_NAME, read_checkpoint, was_aborted
+    from cdc.store.formats.damaged import read_damaged
+    from cdc.store.formats.state import is_locked
+    from cdc.store.recovery.salvage import examine
 
     layout.check(store)
     damage: DamagedError | None = None
@@ -69,7 +69,7 @@ def look_at_store(store: Path, report: dict[str, Any]) -> DamagedError | None:
 
 def accept(store: Path, name: str, report: dict[str, Any]) -> None:
     """Give up what is damaged in a segment. Raises UsageError, LeaseHeldError, StorageError."""
-    from cdc.store.recovery.accept import accept_loss
+    from cdc.store.recovery.salvage import accept_loss
 
     report["kind"] = "store"
     report["accepted"] = [asdict(one) for one in accept_loss(store, name)]

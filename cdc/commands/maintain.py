@@ -10,8 +10,8 @@ from cdc.commands.common import Destination, Json, load, out, print_json, tables
 from cdc.units import human_bytes
 
 if TYPE_CHECKING:
-    from cdc.batches.keeper import Keeper, Kept
     from cdc.config import DestinationConfig
+    from cdc.store.retention.cleaner import Keeper, Kept
     from cdc.store.retention.disk import DiskWatch
     from cdc.store.retention.retain import HeldBack
 
@@ -31,10 +31,10 @@ def maintain(
     Capture does it by itself, too. The Delta tables are not touched: use OPTIMIZE and VACUUM for them; Towpath's own
     compaction is not there yet.
     """
-    from cdc.batches.keeper import Keeper
     from cdc.capture.replication import require_no_standby
     from cdc.errors import ConfigError
     from cdc.meta import open_meta
+    from cdc.store.retention.cleaner import Keeper
 
     config = load(ctx, dest)
     require_no_standby(config)  # there the master's retention rules
@@ -54,7 +54,7 @@ def maintain(
 
 def held_document(held: HeldBack) -> dict[str, Any]:
     """What a subscriber holds back, as scripts find it."""
-    from cdc.batches.keeper import iso_us
+    from cdc.store.retention.cleaner import iso_us
 
     return {"bytes": held.bytes, "transactions": held.transactions, "since": iso_us(held.since_us), "lost": held.lost}
 
@@ -71,7 +71,7 @@ def disk_document(watch: DiskWatch) -> dict[str, Any]:
 
 
 def _document(config: DestinationConfig, kept: Kept, keeper: Keeper, dry_run: bool) -> dict[str, Any]:
-    from cdc.store.reader import StoreReader
+    from cdc.store.reader.reader import StoreReader
 
     outcome = kept.outcome
     reader = StoreReader(config.store.path)

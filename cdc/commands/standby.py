@@ -27,8 +27,8 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
     import threading
     from types import FrameType
 
-    from cdc.store.standby.follower import Follower
-    from cdc.store.standby.settings import parse_address, read_secret
+    from cdc.replication.follower import Follower
+    from cdc.replication.settings import parse_address, read_secret
 
     stop = threading.Event()
 

@@ -15,7 +15,7 @@ from cdc.units import human_bytes, human_seconds
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.meta import State
-    from cdc.store.reader import StoreReader
+    from cdc.store.reader.reader import StoreReader
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 def collect(config: DestinationConfig) -> dict[str, Any]:
     """The document of ``--json``. Raises DamagedError, VersionError and StorageError of store and meta."""
     from cdc.meta import open_meta
-    from cdc.store.reader import StoreReader
+    from cdc.store.reader.reader import StoreReader
 
     state = open_meta(config).read()
     reader = StoreReader(config.store.path, state.source.base_name) if state.source else StoreReader(config.store.path)
@@ -79,8 +79,8 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
     """The store's part in a pair of master and standby; ``peers`` is empty where nobody is there."""
-    from cdc.store.standby.report import read_report
-    from cdc.store.standby.term import read_term
+    from cdc.replication.epoch import read_term
+    from cdc.replication.report import read_report
 
     report, term = read_report(config.store.path), read_term(config.store.path)
     fresh = report is not None and report.is_fresh
@@ -97,9 +97,9 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 
 
 def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
-    from cdc.batches.keeper import iso_us
     from cdc.commands.accept_gap import plain_gap
     from cdc.commands.batch import plain
+    from cdc.store.retention.cleaner import iso_us
 
     found = []
     removed_seq = reader.removed_seq()
@@ -144,8 +144,8 @@ def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
 
 def _disk(config: DestinationConfig) -> dict[str, Any] | None:
     """Of the store; None where there is no store yet."""
-    from cdc.batches.keeper import make_watch
     from cdc.commands.maintain import disk_document
+    from cdc.store.retention.cleaner import make_watch
 
     return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
 
@@ -177,7 +177,7 @@ def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None
 def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[str]:
     """The tables that capture knows: those of the newest schemas, and those that it met."""
     from cdc.schemas import Schemas
-    from cdc.store.state import TableNumbers
+    from cdc.store.formats.state import TableNumbers
     from cdc.targets import split_table
 
     names = set(TableNumbers(config.store.path).names)

@@ -11,7 +11,7 @@ from cdc.config.retain import DiskConfig, RetainConfig
 from cdc.config.standby import StandbyConfig
 from cdc.config.values import DurationS, FilledPath, Section, Whole
 from cdc.permissions import Permissions
-from cdc.store.relaylog.policy import FlushPolicy
+from cdc.store.writer.policy import FlushPolicy
 
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
 
@@ -47,7 +47,7 @@ class StoreConfig(Section):
         if kind == "memory":
             raise ValueError(
                 "a memory store lives inside one process, and capture and apply are two; use file "
-                "(a program of your own may use cdc.store.ring.memory.MemoryStore)"
+                "(a program of your own may use cdc.event_store.memory_store.MemoryStore)"
             )
         return kind
 

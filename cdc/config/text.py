@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = {
     "store.buffer_unit_bytes": _MEMORY_STORE,
     "store.batch_mode": _MEMORY_STORE,
     "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
-    "out (cdc.store.standby.master.Master has it for programs of your own)",
+    "out (cdc.replication.master.Master has it for programs of your own)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
     "apply.schema_changes": "there is no choice yet; leave it out: new tables and new nullable columns without a "

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cdc.binlog.sql_tokens import word_set
 from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
 from cdc.decode.charsets.collations import BINARY_COLLATION, charset_by_name, charset_of, decode_text
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, TableSchema, quoted_members
+from cdc.sql.tokens import word_set
 
 BINARY = "binary"
 OWN_NAMES = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})

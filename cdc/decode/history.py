@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.schemas import Schemas, TableSchema
-from cdc.store.layout import schemas_folder, segments_folder
+from cdc.store.formats.layout import schemas_folder, segments_folder
 
 Longs = npt.NDArray[np.int64]
 

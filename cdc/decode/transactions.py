@@ -15,8 +15,8 @@ from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
 from cdc.errors import DamagedError, UsageError
-from cdc.store.layout import index_path, list_segments
-from cdc.store.staged import is_uri, local_transactions
+from cdc.store.formats.layout import index_path, list_segments
+from cdc.store.reader.staged import is_uri, local_transactions
 
 Longs = npt.NDArray[np.int64]
 ALL_TABLES = (1 << 64) - 1

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cdc.meta.base import Meta
+from cdc.meta.named_locks import Turns
 from cdc.meta.state import State
-from cdc.meta.turns import Turns
 
 
 class MemoryMeta(Meta):

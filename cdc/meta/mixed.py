@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from cdc.errors import CdcError, LeaseHeldError, UsageError
 from cdc.log import get_logger
 from cdc.meta.base import DurableMeta, Meta
+from cdc.meta.named_locks import Turns
 from cdc.meta.state import State
-from cdc.meta.turns import Turns
 
 RESERVED_IDS = 1000
 """So many batch ids are stored ahead as used, that none comes twice after a crash."""

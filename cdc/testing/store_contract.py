@@ -1,4 +1,5 @@
-"""The contract of :class:`cdc.store.contract.EventStore` as tests: subclass it for a store, and run it with pytest.
+"""The contract of :class:`cdc.event_store.contract.EventStore` as tests: subclass it for a store,
+and run it with pytest.
 
 ::
 
@@ -29,7 +30,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import pytest
 
 from cdc.errors import BatchError, StoreClosedError, StoreLimitError
-from cdc.store.contract import EventStore
+from cdc.event_store.contract import EventStore
 from cdc.store.transaction import Events, Position, PutStatus, Transaction
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions

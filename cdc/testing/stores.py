@@ -11,7 +11,7 @@ from cdc.binlog import events
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.framer import Framer, Judgement
 from cdc.positions import make_seq, split_seq
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 
 

@@ -45,7 +45,7 @@ def fetch_all(now: Callable[[str], None]) -> None:
     if shutil.which("java") is None and not (java and (Path(java) / "bin" / "java").exists()):
         raise StageError("Spark needs Java 17 or 21. Install it, on Debian: apt-get install openjdk-17-jre-headless")
     from cdc.testing.kinds import kind
-    from spark_jobs.jars import delta_jars
+    from spark_jobs.runtime.jars import delta_jars
 
     now("Delta's jars for Spark, 87 MB")
     delta_jars()

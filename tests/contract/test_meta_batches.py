@@ -17,7 +17,7 @@ from cdc.meta.mixed import MixedMeta
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.servers import Server
 from tests.contract.meta_support import maker
-from tests.unit.batches_support import IDENTITY, NumberStore, make_config
+from tests.support.unit_batches import IDENTITY, NumberStore, make_config
 
 A, B = "airflow:shop_apply", "cli:host:/conf/shop.yaml"
 KINDS = ("memory", "file", "file-period", "zookeeper", "zookeeper-period")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.store.contract import EventStore
-from cdc.store.file_store import RelayLogStore
-from cdc.store.relaylog.policy import FlushPolicy
+from cdc.event_store.contract import EventStore
+from cdc.event_store.file_store import RelayLogStore
 from cdc.store.transaction import PutStatus, Transaction
+from cdc.store.writer.policy import FlushPolicy
 from cdc.testing.store_contract import MakeStore, StoreContract
 
 

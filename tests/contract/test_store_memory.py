@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cdc.store.contract import EventStore
-from cdc.store.ring.memory import MemoryStore
+from cdc.event_store.contract import EventStore
+from cdc.event_store.memory_store import MemoryStore
 from cdc.store.transaction import Transaction
 from cdc.testing.store_contract import MakeStore, StoreContract
 

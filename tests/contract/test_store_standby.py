@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.store.contract import EventStore
-from cdc.store.file_store import RelayLogStore
-from cdc.testing.standby import Standby, digests, open_master
+from cdc.event_store.contract import EventStore
+from cdc.event_store.file_store import RelayLogStore
 from cdc.testing.store_contract import MakeStore, StoreContract
+from tests.support.standby import Standby, digests, open_master
 
 
 class TestSyncMaster(StoreContract):

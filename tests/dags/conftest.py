@@ -53,7 +53,8 @@ def write_conf(tmp_path: Path) -> Write:
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
     """The operators' pipeline is this fake, with one batch waiting."""
-    from cdc.airflow import factory, handoff
+    from cdc.airflow import factory
+    from cdc.airflow import xcom as handoff
     from cdc.testing.pipeline import FakePipeline
 
     fake = FakePipeline(tmp_path)

@@ -12,7 +12,8 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from cdc.airflow import MergeOperator, build_dags, factory, handoff
+from cdc.airflow import MergeOperator, build_dags, factory
+from cdc.airflow import xcom as handoff
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TargetError

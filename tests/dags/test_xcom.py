@@ -15,7 +15,7 @@ from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.meta import open_meta
-from tests.unit.batches_support import IDENTITY, make_store
+from tests.support.unit_batches import IDENTITY, make_store
 
 States = dict[str, str | None]
 
@@ -43,7 +43,7 @@ def test_no_token_reaches_airflows_database(
         return []
 
     monkeypatch.setattr(pipeline, "merge", merge)
-    monkeypatch.setattr("cdc.store.reader.StoreReader.complete_until_us", lambda _: 1 << 62)
+    monkeypatch.setattr("cdc.store.reader.reader.StoreReader.complete_until_us", lambda _: 1 << 62)
     done = run_dag(build_dags(folder)["apply_shop"])
     assert done == {"run": "success", "fetch": "success", "merge": "success", "finalize": "success"}
     assert tokens and BatchService(config).outstanding() == []

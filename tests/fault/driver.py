@@ -1,7 +1,7 @@
 """A driver of merges that a test tells what to do: one JSON list a line on standard input, one answer a line.
 
 ``["get", owner, transactions, lease_s]`` → the number of tables in the batch, null, or an error's class; ``["merge",
-pause]`` → "merged" or an error's class (``pause``: each table's statement is held by :func:`cdc.testing.pause.pause` at
+pause]`` → "merged" or an error's class (``pause``: each table's statement is held by :func:`tests.support.pause.pause` at
 ``pause.DB.TABLE``; null: none is), the lease being renewed for as long as get asked; ``["ack"]`` and ``["rollback"]`` → "done" or an error's class; ``["rows", path,
 columns]`` → how Spark itself shows the rows of a Delta table.
 """
@@ -20,10 +20,11 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.errors import CdcError
-from cdc.store.base import Limits
-from cdc.testing.compare import ordered
-from cdc.testing.pause import pause
-from spark_jobs import merge, session
+from cdc.store.reader.selection import Limits
+from spark_jobs.apply import merge
+from spark_jobs.runtime import session
+from tests.support.compare import ordered
+from tests.support.pause import pause
 
 
 class Driver:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cdc.config import DestinationConfig, load
-from cdc.testing.compare import changelog_faults, ledger_faults, mirror_faults, store_faults
-from cdc.testing.load import APPEND, KEYS, UPSERT
 from cdc.testing.servers import HOST, USER, Server
+from tests.support.compare import changelog_faults, ledger_faults, mirror_faults, store_faults
+from tests.support.load import APPEND, KEYS, UPSERT
 
 SPARK = "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m'}}"
 
@@ -22,7 +22,7 @@ SPARK = "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.driver.extra
 def configure(
     folder: Path, server: Server, database: str, *, spark: str = SPARK, transactions: int = 60
 ) -> DestinationConfig:
-    """A destination with the tables of :mod:`cdc.testing.load`, from the newest binlog on."""
+    """A destination with the tables of :mod:`tests.support.load`, from the newest binlog on."""
     flavor = "mysql" if server.kind.name.startswith("mysql") else "mariadb"
     server.execute("FLUSH BINARY LOGS")
     with server.connect() as connection, connection.cursor() as cursor:

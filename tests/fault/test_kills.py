@@ -18,10 +18,10 @@ import pytest
 
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
-from cdc.store.reader import StoreReader
-from cdc.testing.load import Load
+from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.fault.support import Kept, configure, require_exactly_once, set_batch_size, succeed, wait_for
+from tests.support.load import Load
 
 KILLS = max(2, int(os.environ.get("TOWPATH_KILLS", "2")))
 

@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.targets import table_path
-from cdc.testing.compare import select_rows
-from cdc.testing.load import Load
 from cdc.testing.servers import PASSWORD, Server
 from tests.fault.support import configure, require_exactly_once, wait_for
+from tests.support.compare import select_rows
+from tests.support.load import Load
 
 OWNER = "airflow:apply_shop"
 GIVEN_UP = {"TokenError", "BatchError"}

@@ -16,17 +16,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from cdc.log import configure
-from cdc.store import layout
-from cdc.store.relaylog.index import IndexFile
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.standby.follower import Follower
-from cdc.store.standby.settings import Address
-from cdc.store.standby.term import read_term
+from cdc.replication.epoch import read_term
+from cdc.replication.follower import Follower
+from cdc.replication.settings import Address
+from cdc.store.formats import layout
+from cdc.store.formats.index import IndexFile
 from cdc.store.transaction import PutStatus, Transaction
+from cdc.store.writer.log import RelayLog
 from cdc.testing.kind import HOST
 from cdc.testing.ports import free_port
-from cdc.testing.standby import QUICK, digests, open_master
 from cdc.testing.transactions import make_transactions
+from tests.support.standby import QUICK, digests, open_master
 
 KILLS = int(os.environ.get("TOWPATH_STANDBY_KILLS", "3"))
 SEED = int(os.environ.get("TOWPATH_SEED") or 20_240_601)

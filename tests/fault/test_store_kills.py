@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc.store import layout
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.index import IndexFile
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.formats import layout
+from cdc.store.formats.index import IndexFile
+from cdc.store.reader.reader import StoreReader
 from cdc.store.transaction import PutStatus, Transaction
+from cdc.store.writer.log import RelayLog
 from cdc.testing.transactions import make_transactions
 
 KILLS = int(os.environ.get("TOWPATH_STORE_KILLS", "20"))

@@ -11,8 +11,8 @@ from cdc.meta import Gap, HistoryMark
 from cdc.meta.file import parse, render
 from cdc.meta.nodes import Address
 from cdc.meta.nodes import render as render_nodes
-from cdc.store import layout
-from cdc.store.beginning import Beginning, record_beginning
+from cdc.store.formats import layout
+from cdc.store.formats.beginning import Beginning, record_beginning
 
 HERE = Path(__file__).parent
 

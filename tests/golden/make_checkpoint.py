@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cdc.store.relaylog.checkpoint import Checkpoint
+from cdc.store.formats.checkpoint import Checkpoint
 
 
 def main(path: Path) -> None:

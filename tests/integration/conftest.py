@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.testing.servers import PASSWORD
-from spark_jobs import session
+from spark_jobs.runtime import session
 
 
 @pytest.fixture(autouse=True)

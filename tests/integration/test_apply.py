@@ -27,11 +27,12 @@ from cdc.errors import (
     TokenError,
     UnsupportedDdlError,
 )
-from cdc.store.base import Limits
+from cdc.store.reader.selection import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
-from spark_jobs import driver, merge, session
-from tests.integration.apply_support import LOCAL_CONF, OWNER, Loop
+from spark_jobs.apply import merge
+from spark_jobs.runtime import driver, session
+from tests.support.apply import LOCAL_CONF, OWNER, Loop
 
 Database = Callable[[Server], str]
 

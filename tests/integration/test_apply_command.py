@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from cdc.batches.service import BatchService
-from cdc.testing.pause import VARIABLE
 from cdc.testing.servers import Server
-from tests.integration.apply_support import LOCAL_CONF, Loop
+from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.pause import VARIABLE
 
 SECRET = "hunter-4711"
 SECRETS = {

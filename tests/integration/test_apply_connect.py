@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from cdc.testing.servers import Server, free_port
-from spark_jobs import session
-from spark_jobs.jars import delta_jars, spark_home
-from tests.integration.apply_support import Loop
+from spark_jobs.runtime import session
+from spark_jobs.runtime.jars import delta_jars, spark_home
+from tests.support.apply import Loop
 
 KEY = "6b6579206f66207468652074657374"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.service import BatchService
-from cdc.store.base import Limits
+from cdc.store.reader.selection import Limits
 from cdc.testing.servers import Server
-from tests.integration.apply_support import OWNER, Loop
+from tests.support.apply import OWNER, Loop
 
 Database = Callable[[Server], str]
 TABLES = 97

@@ -18,8 +18,9 @@ from cdc.config import load
 from cdc.errors import ConfigError, TargetError, UnsupportedError
 from cdc.meta import open_meta
 from cdc.testing.servers import Server
-from spark_jobs import merge, session
-from tests.integration.apply_support import Loop
+from spark_jobs.apply import merge
+from spark_jobs.runtime import session
+from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
 KEY = "6b6579206f66207468652074657374"

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import SparkConfig
-from spark_jobs import session
-from spark_jobs.reduce import DELETE, INSERT, UPDATE, latest, with_moved_rows
-from spark_jobs.statements import key_ranges
-from tests.integration.apply_support import LOCAL_CONF
+from spark_jobs.apply.reduce import DELETE, INSERT, UPDATE, latest, with_moved_rows
+from spark_jobs.apply.statements import key_ranges
+from spark_jobs.runtime import session
+from tests.support.apply import LOCAL_CONF
 
 OWN = "_op TINYINT, _seq BIGINT, _row BIGINT, _commit_time TIMESTAMP, _gtid STRING"
 

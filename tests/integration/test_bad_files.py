@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.store.layout import index_path
+from cdc.store.formats.layout import index_path
 from cdc.testing.servers import PASSWORD, Server
-from tests.servers.bad_input_support import Site, bundle, refused, rows, succeeded
+from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded
 
 CAPTURE = ("capture", "shop", "--until-current")
 DB = "files"

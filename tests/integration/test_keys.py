@@ -11,10 +11,10 @@ import pytest
 
 from cdc import pipeline
 from cdc.errors import TargetError, UnsupportedError
-from cdc.testing.compare import changelog, mirror_faults
-from cdc.testing.random_keys import Player, make_tables
 from cdc.testing.servers import Server
-from tests.integration.apply_support import Loop
+from tests.support.apply import Loop
+from tests.support.compare import changelog, mirror_faults
+from tests.support.random_keys import Player, make_tables
 
 MANY = int(os.environ.get("TOWPATH_KEYS") or 0)
 """More changes of each table, in more batches, with keys of one column as well."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from cdc.testing.servers import Server
-from spark_jobs.large_values import LARGE_BYTES, LARGE_PROPERTY
-from tests.integration.apply_support import Loop
+from spark_jobs.apply.large_values import LARGE_BYTES, LARGE_PROPERTY
+from tests.support.apply import Loop
 
 LARGE = LARGE_BYTES + 1
 

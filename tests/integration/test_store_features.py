@@ -28,18 +28,18 @@ from cdc.capture import Capture
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import LeaseHeldError
-from cdc.store.clock import read_clock
-from cdc.store.layout import list_segments, segments_folder
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.index import IndexFile
+from cdc.replication.epoch import read_term
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.layout import list_segments, segments_folder
+from cdc.store.formats.time_index import read_clock
+from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
-from cdc.store.standby.term import read_term
-from cdc.testing.compare import store_faults
 from cdc.testing.ports import free_port
 from cdc.testing.servers import Server
-from cdc.testing.standby import digests
-from spark_jobs import merge
-from tests.integration.apply_support import OWNER, Loop
+from spark_jobs.apply import merge
+from tests.support.apply import OWNER, Loop
+from tests.support.compare import store_faults
+from tests.support.standby import digests
 
 Database = Callable[[Server], str]
 Cdc = Callable[..., str]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdc.testing.servers import Server
-from cdc.testing.type_matrix.run import applied, decoded
+from tests.support.type_matrix.run import applied, decoded
 
 SPARK: dict[str, object] = {
     "master": "local[2]",

@@ -22,13 +22,13 @@ from cdc.batches.manifests import load_manifest
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.errors import BatchOrderError, TokenError
-from cdc.store.base import Limits
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.index import read_entries
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.formats.index import read_entries
+from cdc.store.reader.reader import StoreReader
+from cdc.store.reader.selection import Limits
 from cdc.store.transaction import Transaction
+from cdc.store.writer.log import RelayLog
 from cdc.testing.transactions import make_transactions
-from tests.unit.batches_support import IDENTITY, make_config
+from tests.support.unit_batches import IDENTITY, make_config
 
 STEPS = int(os.environ.get("TOWPATH_MODEL_STEPS", "10000"))
 STEPS_EACH = 50

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdc.testing.servers import PASSWORD
-from spark_jobs import session
+from spark_jobs.runtime import session
 from tests.nemesis.faults import FAULTS
 from tests.nemesis.scenario import Scenario, fault_of, kind_of, weather_of
 from tests.nemesis.source import Source

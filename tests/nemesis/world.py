@@ -24,14 +24,15 @@ from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.errors import CdcError
-from cdc.store.layout import segments_folder
+from cdc.store.formats.layout import segments_folder
 from cdc.targets import table_path
-from cdc.testing.compare import Row, changelog_faults, mirror_faults, ordered
 from cdc.testing.servers import HOST, USER
-from spark_jobs import merge, session
-from tests.integration.apply_support import LOCAL
+from spark_jobs.apply import merge
+from spark_jobs.runtime import session
 from tests.nemesis.source import Source
 from tests.nemesis.workload import APPEND
+from tests.support.apply import LOCAL
+from tests.support.compare import Row, changelog_faults, mirror_faults, ordered
 
 OWNER = "nemesis"
 KEYS = ("id",)

@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.testing.servers import PASSWORD, Server
-from spark_jobs import session
-from tests.integration.apply_support import Loop
+from spark_jobs.runtime import session
+from tests.support.apply import Loop
 
 SIZE_MB = int(os.environ.get("TOWPATH_LARGE_MB", "1000"))
 VALUE_BYTES = 100_000_000

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.capture import Capture
 from cdc.errors import IdentityError
-from cdc.store.reader import StoreReader
+from cdc.store.reader.reader import StoreReader
 from cdc.testing.source import FakeSource, History, Jump, sample_history
 from cdc.testing.source.check import broken_in
 from cdc.testing.source.history import random_history

@@ -14,10 +14,10 @@ from cdc.capture import Capture, loop
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, DamagedError, IdentityError, SourceRefusedError, StorageError, UsageError
 from cdc.positions import make_seq
-from cdc.store.layout import list_segments
-from cdc.store.relaylog.index import IndexFile
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.relaylog.segment import SegmentWriter
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.layout import list_segments
+from cdc.store.writer.log import RelayLog
+from cdc.store.writer.segment import SegmentWriter
 from cdc.testing.source import Cut, ErrorPacket, FakeSource, Fault, Flip, History, Stall, sample_history
 from cdc.testing.source.check import broken_in
 from cdc.testing.source.drive import Bench

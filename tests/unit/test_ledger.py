@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 from cdc.batches.manifest import Acked, Manifest, TableResult
 from cdc.ledger import Commit, Ledger, Report, Table, read_commits
 from cdc.meta import Gap, TableRecord
-from cdc.testing.compare import ledger_table
 from cdc.testing.pipeline import sample_manifest
-from spark_jobs.tables import target
-from tests.unit.batches_support import make_config
-from tests.unit.test_lake_proof import clean_the_log, commit, make
+from spark_jobs.delta.tables import target
+from tests.support.compare import ledger_table
+from tests.support.unit_batches import make_config
+from tests.unit.spark_jobs.test_lake_proof import clean_the_log, commit, make
 
 NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 A, B = "shop.a", "shop.b"

@@ -20,13 +20,13 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.manifests import load_manifest
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError, CutOffError, TargetError
-from cdc.store.base import Limits
-from cdc.store.beginning import Beginning
+from cdc.store.formats.beginning import Beginning
+from cdc.store.reader.selection import Limits
 from cdc.targets import application_id
-from spark_jobs.proof import prove, prove_idle
-from spark_jobs.tables import target
-from tests.unit.batches_support import NumberStore, make_config, make_service
-from tests.unit.test_lake_proof import make
+from spark_jobs.delta.proof import prove, prove_idle
+from spark_jobs.delta.tables import target
+from tests.support.unit_batches import NumberStore, make_config, make_service
+from tests.unit.spark_jobs.test_lake_proof import make
 
 TABLE = "shop.orders"
 FIRST, OLDER, LOSS, END = 2, 10, 20, 25

@@ -15,13 +15,13 @@ from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
 from cdc.permissions import READ, Permissions, secure_folder
-from cdc.store.clock import ClockLog
-from cdc.store.layout import create
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.state import CaptureState, write_capture_state
+from cdc.store.formats.layout import create
+from cdc.store.formats.state import CaptureState, write_capture_state
+from cdc.store.formats.time_index import ClockLog
+from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from tests.unit.batches_support import IDENTITY, make_config
+from tests.support.unit_batches import IDENTITY, make_config
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002], ids=oct)

@@ -14,25 +14,25 @@ import pytest
 
 from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Judgement
-from cdc.capture.judge import Judge
+from cdc.capture.statement_filter import Judge
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import BatchOrderError, SourceUnavailableError, UsageError
+from cdc.event_store.contract import EventStore
+from cdc.event_store.file_store import RelayLogStore
+from cdc.event_store.memory_store import MemoryStore
 from cdc.patterns import is_list
 from cdc.positions import BinlogPosition
 from cdc.source import stream
 from cdc.source.stream import DumpStream
-from cdc.store.contract import EventStore
-from cdc.store.file_store import RelayLogStore
-from cdc.store.filters import TableFilter, join_filters
-from cdc.store.layout import list_segments
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.log import RelayLog
-from cdc.store.ring.memory import MemoryStore
-from cdc.store.state import TableNumbers
+from cdc.store.formats.layout import list_segments
+from cdc.store.formats.state import TableNumbers
+from cdc.store.reader.filters import TableFilter, join_filters
+from cdc.store.reader.reader import StoreReader
 from cdc.store.transaction import PutStatus
+from cdc.store.writer.log import RelayLog
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions
-from tests.unit.batches_support import NumberStore, make_config, make_service
+from tests.support.unit_batches import NumberStore, make_config, make_service
 
 # the store
 

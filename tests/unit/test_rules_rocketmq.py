@@ -21,15 +21,15 @@ from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.binlog.file import scan
 from cdc.errors import StorageError
 from cdc.positions import split_seq
-from cdc.store.layout import index_path, list_segments
-from cdc.store.relaylog.index import IndexFile, read_entries
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.formats.index import IndexFile, read_entries
+from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.transaction import PutStatus, Transaction
+from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
-from cdc.testing.standby import open_master
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
-from tests.unit.standby_support import FakeStandby
+from tests.support.standby import open_master
+from tests.support.unit_standby import FakeStandby
 
 LEAST_SEGMENT = 65536
 
@@ -246,13 +246,13 @@ def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from cdc.store.relaylog.policy import FlushPolicy
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.writer.policy import FlushPolicy
+from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
-from cdc.testing.standby import open_master
+from tests.support.standby import open_master
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
-from tests.unit.standby_support import FakeStandby
+from tests.support.unit_standby import FakeStandby
 
 policy = FlushPolicy("async", interval_s=600, thorough_interval_s=600)
 log = RelayLog(Path(sys.argv[1]), destination="shop", segment_bytes=1 << 30, policy=policy)

@@ -21,8 +21,8 @@ from cdc.targets import (
     split_table,
     table_path,
 )
-from cdc.testing.s3 import s3_server
-from spark_jobs.delta_log import read_state
+from spark_jobs.delta.log import read_state
+from tests.support.s3 import s3_server
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from cdc.binlog.events import parse_rotate
 from cdc.durable import storage_errors, sync_folder
 from cdc.errors import DamagedError
 from cdc.log import get_logger
-from cdc.store import layout
-from cdc.store.recovery.damaged import passed_over
-from cdc.store.recovery.mend import Looked, look, mend, require_acknowledged, set_aside, sound_entries
-from cdc.store.relaylog.checkpoint import FILE_NAME, Checkpoint, Checkpoints, read_checkpoint, was_aborted
-from cdc.store.relaylog.index import IndexFile, head_size, reaches_end
-from cdc.store.relaylog.segment import SegmentWriter
-from cdc.store.state import TableNumbers
+from cdc.store.formats import layout
+from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, Checkpoints, read_checkpoint, was_aborted
+from cdc.store.formats.damaged import passed_over
+from cdc.store.formats.index import IndexFile, head_size, reaches_end
+from cdc.store.formats.state import TableNumbers
+from cdc.store.recovery.repair import Looked, look, mend, require_acknowledged, set_aside, sound_entries
+from cdc.store.writer.segment import SegmentWriter
 
 log = get_logger(__name__)
 

@@ -21,11 +21,11 @@ import numpy as np
 from cdc import files
 from cdc.durable import locked, storage_errors, sync_folder
 from cdc.log import get_logger
-from cdc.store import layout
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.index import IndexFile
-from cdc.store.retention.counts import update_counts
-from cdc.store.retention.removed import Removed, kept_names, read_removed, write_removed
+from cdc.store.formats import layout
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.removed import Removed, kept_names, read_removed, write_removed
+from cdc.store.formats.segment_stats import update_counts
+from cdc.store.reader.reader import StoreReader
 
 log = get_logger(__name__)
 

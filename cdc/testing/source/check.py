@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.binlog.constants import MAGIC
-from cdc.store.base import Limits
-from cdc.store.layout import list_segments
-from cdc.store.reader import StoreReader
-from cdc.store.relaylog.index import read_entries
+from cdc.store.formats.index import read_entries
+from cdc.store.formats.layout import list_segments
+from cdc.store.reader.reader import StoreReader
+from cdc.store.reader.selection import Limits
 from cdc.testing.source.history import History
 
 

@@ -20,7 +20,7 @@ from cdc.errors import CdcError, SourceUnavailableError
 from cdc.meta import SourceIdentity
 from cdc.positions import BinlogPosition, make_file_name, split_seq
 from cdc.source.dump import MAX_POSITION
-from cdc.store.relaylog.log import RelayLog
+from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import packets_of
 from cdc.testing.source.faults import Action, Fault, Hangup
 from cdc.testing.source.history import UUID, History

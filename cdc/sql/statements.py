@@ -1,0 +1,355 @@
+"""What a statement in a QUERY event is, which tables it names, and what it does to them.
+
+A conservative reading of MySQL's and MariaDB's SQL: what is not known for certain to be harmless is reported as
+``unsupported`` or ``unknown``, so that it stops somebody instead of passing silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cdc.sql.alter_table import Effect, alter_effects
+from cdc.sql.tokens import Cursor, Token, outer_words, tokenize, word_set
+
+StatementKind = Literal["ddl", "dml", "transaction", "other", "unknown"]
+TableName = tuple[str, str]
+
+__all__ = ["Effect", "Statement", "StatementKind", "classify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A classified statement.
+
+    ``ddl``: defines tables or databases. ``dml``: changes rows by its text. ``transaction``: BEGIN, COMMIT,
+    SAVEPOINT, XA…. ``other``: no effect on tables (GRANT, CREATE VIEW, FLUSH…). ``unknown``: none of these.
+    """
+
+    kind: StatementKind
+    verb: str
+    """Its first words in capitals: ``ALTER TABLE``, ``DROP DATABASE``, ``XA START``."""
+    tables: tuple[TableName, ...] = ()
+    """Every (database, table) that it may touch; temporary tables are not among them."""
+    databases: tuple[str, ...] = ()
+    """Of CREATE, ALTER and DROP DATABASE: the database itself."""
+    effects: tuple[Effect, ...] = ()
+    """Of ``ddl``: what it does, clause by clause."""
+    any_table: bool = False
+    """It may change tables that its text does not name (SELECT of a function, CALL, an unknown statement)."""
+
+    @property
+    def leaves_rows_alone(self) -> bool:
+        """Whether no row and no column of an existing table changes: a new table without rows, an index, a comment."""
+        if self.kind == "other":
+            return True
+        return self.kind == "ddl" and all(
+            effect.kind == "none" or (effect.kind == "create" and not effect.rows) for effect in self.effects
+        )
+
+
+_OTHER = word_set(
+    """GRANT REVOKE SET FLUSH RESET INSTALL UNINSTALL OPTIMIZE REPAIR CHECK CHECKSUM LOCK UNLOCK USE SHOW HELP KILL
+    CACHE PREPARE DEALLOCATE SIGNAL RESIGNAL GET PURGE STOP CLONE RESTART SHUTDOWN DESCRIBE DESC EXPLAIN BACKUP CHANGE
+    """
+)
+_OBJECTS = word_set(
+    """USER ROLE VIEW TRIGGER PROCEDURE FUNCTION EVENT SERVER TABLESPACE LOGFILE RESOURCE SPATIAL PACKAGE SEQUENCE
+    INSTANCE LIBRARY CATALOG MASKING"""
+)
+_TRANSACTION = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA")
+_MODIFIERS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
+
+
+def classify(sql: str, default_db: str, sql_mode: int = 0) -> Statement:
+    """Classify one statement. ``default_db`` is the session's database (``""``: none); ``sql_mode`` the event's, of
+    which only NO_BACKSLASH_ESCAPES matters. Never raises: what it cannot read is ``unknown``."""
+    return _statement(Cursor(tokenize(sql, sql_mode), default_db))
+
+
+def _statement(c: Cursor) -> Statement:
+    while c.take_punct("(") or c.take_punct(";"):
+        pass
+    first = c.peek()
+    if first is None:
+        return Statement("other", "")
+    if first.kind != "word":
+        return Statement("unknown", first.text, any_table=True)
+    c.at += 1
+    verb = first.text.upper()
+    if verb in _TRANSACTION:
+        second = c.peek()
+        name = f"XA {second.text.upper()}" if verb == "XA" and second is not None else verb
+        return Statement("transaction", name)
+    if verb == "START":
+        return Statement("transaction" if c.at_words("TRANSACTION") else "other", "START")
+    if verb == "SET" and c.take_words("STATEMENT"):  # MariaDB: SET STATEMENT variable = value FOR statement
+        while (token := c.peek()) is not None:
+            c.at += 1
+            if token.is_word("FOR"):
+                return _statement(c)
+        return Statement("other", "SET")
+    if verb in _OTHER:
+        return Statement("other", verb)
+    if verb == "ANALYZE":
+        c.take_any("NO_WRITE_TO_BINLOG", "LOCAL")
+        if c.at_words("TABLE") or c.at_words("TABLES"):
+            return Statement("other", verb)
+        while (token := c.peek()) is not None and not token.is_word(*_DML):  # MariaDB runs what it analyses
+            c.at += 1
+        return _statement(c)
+    if verb in _DDL:
+        return _DDL[verb](c)
+    if verb in _DML:
+        return _dml(verb, c)
+    return Statement("unknown", verb, any_table=True)
+
+
+# --- DDL ---------------------------------------------------------------------------------------------------------
+
+
+def _create(c: Cursor) -> Statement:
+    replace = c.take_words("OR", "REPLACE")
+    temporary = c.take_words("TEMPORARY")
+    if c.take_any("TABLE", "TABLES") is not None:
+        return _create_table(c, replace, temporary)
+    if c.take_any("DATABASE", "SCHEMA") is not None:
+        c.take_words("IF", "NOT", "EXISTS")
+        name = c.take_name() or c.default_db
+        kind: Literal["unsupported", "none"] = "unsupported" if replace else "none"
+        return Statement("ddl", "CREATE DATABASE", (), (name,), (Effect(kind, None, f"CREATE DATABASE `{name}`"),))
+    return _create_other(c)
+
+
+def _create_table(c: Cursor, replace: bool, temporary: bool) -> Statement:
+    c.take_words("IF", "NOT", "EXISTS")
+    table = c.take_table()
+    if table is None:
+        return Statement("unknown", "CREATE TABLE", any_table=True)
+    if temporary:
+        return Statement("other", "CREATE TEMPORARY TABLE")
+    rest = c.tokens[c.at :]
+    words = outer_words(rest)
+    inner = rest[1] if len(rest) > 1 and rest[0].text == "(" else None
+    selects = any(w in ("SELECT", "VALUES", "WITH") and not _is_option(words, i) for i, w in enumerate(words))
+    rows = selects or words[-2:] == ["START", "TRANSACTION"] or (inner is not None and inner.is_word("SELECT", "WITH"))
+    clause = f"CREATE {'OR REPLACE ' if replace else ''}TABLE `{table[0]}`.`{table[1]}`"
+    return Statement(
+        "ddl", "CREATE TABLE", (table,), (), (Effect("replace" if replace else "create", table, clause, rows=rows),)
+    )
+
+
+def _is_option(words: list[str], at: int) -> bool:
+    """``WITH SYSTEM VERSIONING`` of a table, ``VALUES LESS THAN`` and ``VALUES IN`` of a partition bring no rows."""
+    following = words[at + 1 : at + 2]
+    return following in (["SYSTEM"], ["LESS"], ["IN"])
+
+
+def _create_other(c: Cursor) -> Statement:
+    """CREATE INDEX … ON table, and what is no table."""
+    while (token := c.peek()) is not None:
+        c.at += 1
+        if token.is_word("INDEX", "KEY"):
+            return _index(c, "CREATE INDEX")
+        if token.is_word(*_OBJECTS):
+            return Statement("other", f"CREATE {token.text.upper()}")
+        if not _passes(token, c):
+            break
+    return Statement("unknown", "CREATE", any_table=True)
+
+
+def _passes(token: Token, c: Cursor) -> bool:
+    """Words between CREATE or DROP or ALTER and what it is about: DEFINER = user, ALGORITHM = …, UNIQUE, AGGREGATE."""
+    if token.is_word("DEFINER", "ALGORITHM"):
+        if c.take_punct("="):  # not so in SQL SECURITY DEFINER
+            c.at += 1
+            if c.take_punct("@"):
+                c.at += 1
+            c.skip_group()
+        return True
+    return token.is_word(
+        "ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "AGGREGATE", "SQL", "SECURITY", "DEFINER",
+        "INVOKER", "UNDO", "BODY", "PUBLIC", "DEFAULT", "JSON", "RELATIONAL", "DUALITY", "NO", "FORCE", "EXTERNAL",
+    )  # fmt: skip
+
+
+def _index(c: Cursor, verb: str) -> Statement:
+    c.take_words("IF", "NOT", "EXISTS")
+    c.take_words("IF", "EXISTS")
+    name = c.take_name()
+    while (token := c.peek()) is not None:
+        c.at += 1
+        if token.is_word("ON"):
+            table = c.take_table()
+            if table is None:
+                break
+            primary = verb == "DROP INDEX" and name is not None and name.upper() == "PRIMARY"
+            return Statement(
+                "ddl", verb, (table,), (), (Effect("unsupported" if primary else "none", table, f"{verb} `{name}`"),)
+            )
+    return Statement("unknown", verb, any_table=True)
+
+
+def _drop(c: Cursor) -> Statement:
+    temporary = c.take_words("TEMPORARY")
+    if c.take_any("TABLE", "TABLES") is not None:
+        if temporary:
+            return Statement("other", "DROP TEMPORARY TABLE")
+        c.take_words("IF", "EXISTS")
+        tables = _table_list(c)
+        return _over(tables, "DROP TABLE")
+    if c.take_any("DATABASE", "SCHEMA") is not None:
+        c.take_words("IF", "EXISTS")
+        name = c.take_name() or c.default_db
+        effect = Effect("unsupported", None, f"DROP DATABASE `{name}`")
+        return Statement("ddl", "DROP DATABASE", (), (name,), (effect,))
+    if c.take_any("PREPARE") is not None:
+        return Statement("other", "DROP PREPARE")
+    while (token := c.peek()) is not None:
+        c.at += 1
+        if token.is_word("INDEX"):
+            return _index(c, "DROP INDEX")
+        if token.is_word(*_OBJECTS):
+            return Statement("other", f"DROP {token.text.upper()}")
+        if not _passes(token, c):
+            break
+    return Statement("unknown", "DROP", any_table=True)
+
+
+def _alter(c: Cursor) -> Statement:
+    while c.take_any("ONLINE", "OFFLINE", "IGNORE") is not None:
+        pass
+    if c.take_words("TABLE"):
+        c.take_words("IF", "EXISTS")
+        table = c.take_table()
+        if table is None:
+            return Statement("unknown", "ALTER TABLE", any_table=True)
+        if c.take_any("WAIT") is not None:
+            c.at += 1
+        c.take_any("NOWAIT")
+        effects, others = alter_effects(table, [t for t in c.tokens[c.at :] if t.text != ";" or t.kind != "punct"])
+        return Statement("ddl", "ALTER TABLE", (table, *others), (), tuple(effects))
+    if c.take_any("DATABASE", "SCHEMA") is not None:
+        token = c.peek()
+        options = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "READ", "ENCRYPTION", "UPGRADE")
+        named = token is not None and not token.is_word(*options)
+        name = (c.take_name() if named else None) or c.default_db
+        effect = Effect("none", None, f"ALTER DATABASE `{name}`")
+        return Statement("ddl", "ALTER DATABASE", (), (name,), (effect,))
+    while (token := c.peek()) is not None:
+        c.at += 1
+        if token.is_word(*_OBJECTS):
+            return Statement("other", f"ALTER {token.text.upper()}")
+        if not _passes(token, c):
+            break
+    return Statement("unknown", "ALTER", any_table=True)
+
+
+def _rename(c: Cursor) -> Statement:
+    if c.take_any("TABLE", "TABLES") is None:
+        return Statement("other" if c.at_words("USER") else "unknown", "RENAME", any_table=not c.at_words("USER"))
+    c.take_words("IF", "EXISTS")
+    return _over(_table_list(c), "RENAME TABLE")
+
+
+def _truncate(c: Cursor) -> Statement:
+    c.take_words("TABLE")
+    return _over(_table_list(c), "TRUNCATE TABLE")
+
+
+def _over(tables: list[TableName], verb: str) -> Statement:
+    if not tables:
+        return Statement("unknown", verb, any_table=True)
+    effects = tuple(Effect("unsupported", table, f"{verb} `{table[0]}`.`{table[1]}`") for table in tables)
+    return Statement("ddl", verb, tuple(dict.fromkeys(tables)), (), effects)
+
+
+def _table_list(c: Cursor) -> list[TableName]:
+    """``a, b.c`` and ``a TO b, c TO d``, up to the first other word."""
+    tables: list[TableName] = []
+    while (table := c.take_table()) is not None:
+        tables.append(table)
+        if c.take_any("WAIT") is not None:
+            c.at += 1
+        c.take_any("NOWAIT")
+        if not (c.take_punct(",") or c.take_words("TO")):
+            break
+    return tables
+
+
+def _import(c: Cursor) -> Statement:
+    return Statement("ddl", "IMPORT TABLE", any_table=True, effects=(Effect("unsupported", None, "IMPORT TABLE"),))
+
+
+_DDL = {
+    "CREATE": _create,
+    "DROP": _drop,
+    "ALTER": _alter,
+    "RENAME": _rename,
+    "TRUNCATE": _truncate,
+    "IMPORT": _import,
+}
+
+
+# --- DML ---------------------------------------------------------------------------------------------------------
+
+_DML = ("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "SELECT", "DO", "CALL", "HANDLER", "EXECUTE")
+
+
+def _dml(verb: str, c: Cursor) -> Statement:
+    if verb in ("SELECT", "DO", "CALL", "HANDLER", "EXECUTE"):
+        # Logged when a function or procedure in it changed rows; which, its text does not say.
+        return Statement("dml", verb, any_table=True)
+    if verb == "WITH":
+        while (token := c.peek()) is not None:
+            if token.is_word("SELECT", "UPDATE", "DELETE"):
+                c.at += 1
+                return _dml(token.text.upper(), c)
+            if token.kind == "punct" and token.text == "(":
+                c.skip_group()
+            else:
+                c.at += 1
+        return Statement("unknown", verb, any_table=True)
+    while c.take_any(*_MODIFIERS) is not None:
+        pass
+    if verb in ("INSERT", "REPLACE"):
+        c.take_words("INTO")
+        found = c.take_table()
+        return Statement("dml", verb, (found,) if found is not None else (), any_table=found is None)
+    if verb == "LOAD":
+        while (token := c.peek()) is not None:
+            c.at += 1
+            if token.is_word("TABLE"):
+                found = c.take_table()
+                return Statement("dml", verb, (found,) if found is not None else (), any_table=found is None)
+        return Statement("unknown", verb, any_table=True)
+    stop = ("SET",) if verb == "UPDATE" else ("WHERE", "ORDER", "LIMIT", "RETURNING")
+    tables = _references(c, stop)
+    return Statement("dml", verb, tuple(tables), any_table=not tables)
+
+
+_JOIN_WORDS = word_set(
+    """FROM USING AS JOIN INNER LEFT RIGHT CROSS OUTER NATURAL STRAIGHT_JOIN LATERAL PARTITION USE FORCE IGNORE INDEX
+    KEY FOR PORTION OF SELECT AND OR NOT"""
+)
+
+
+def _references(c: Cursor, stop: tuple[str, ...]) -> list[TableName]:
+    """Every name in the table references up to one of the words: tables, and aliases taken for tables too."""
+    tables: dict[TableName, None] = {}
+    while (token := c.peek()) is not None and not token.is_word(*stop):
+        if token.is_word("ON"):  # a join's condition names columns
+            c.at += 1
+            while (token := c.peek()) is not None and not token.is_word("JOIN", "LEFT", "RIGHT", "INNER", *stop):
+                if token.kind == "punct" and token.text == ",":
+                    break
+                c.at += 1
+        elif token.is_word(*_JOIN_WORDS) or token.kind in ("punct", "string"):
+            c.at += 1
+        else:
+            table = c.take_table()
+            if table is not None:
+                tables[table] = None
+            if c.take_punct("."):  # DELETE t.* FROM …
+                c.take_punct("*")
+    return list(tables)

@@ -1,0 +1,1 @@
+"""Reading a store from any process: positions, batches, staged ranges. Writes nothing."""

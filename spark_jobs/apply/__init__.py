@@ -1,0 +1,1 @@
+"""From changes to one statement per table and batch."""

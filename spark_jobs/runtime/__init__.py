@@ -1,0 +1,1 @@
+"""Spark's processes: the session, the driver's JVM, the workers' daemon, jars, and errors as sentences."""

@@ -1,0 +1,155 @@
+"""Delta's jars: resolved once by Ivy into a cache folder, then handed to each session as files.
+
+The file ``complete`` in that folder lists them with the SHA-256 that each had when it was fetched, as ``sha256sum``
+writes it. They are hashed again before each use; one that is not what it was is fetched anew.
+
+``python -m spark_jobs.runtime.jars`` resolves them and prints their paths. Where no repository can be reached, put
+the jars into a folder and name them in the configuration: ``spark: {conf: {spark.jars: /opt/delta/*.jar}}``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cdc.durable import replace_file
+from cdc.errors import DamagedError, RetryableError
+from cdc.log import get_logger
+
+PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""The Delta release for the pinned PySpark; later ones have no jar for it."""
+
+_TIMEOUT_S = 900
+_log = get_logger(__name__)
+
+
+def cache_dir() -> Path:
+    """``$TOWPATH_CACHE``, else ``$XDG_CACHE_HOME/towpath``, else ``~/.cache/towpath``."""
+    given = os.environ.get("TOWPATH_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towpath"
+
+
+def delta_jars() -> list[Path]:
+    """The jar files, sorted and verified; resolves them when the cache does not hold them.
+
+    Raises RetryableError where they cannot be fetched, DamagedError where what is fetched is not what it was.
+    """
+    folder = cache_dir() / PACKAGE.replace(":", "_")
+    recorded = _recorded(folder)
+    if not recorded or _damaged(folder, recorded):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            recorded = _fetched(folder)
+    return sorted(folder / "jars" / name for name in recorded)
+
+
+def _fetched(folder: Path) -> dict[str, str]:
+    """Fetch what is missing or damaged, for the holder of the lock; returns what is there then."""
+    recorded = _recorded(folder)
+    damaged = _damaged(folder, recorded)
+    if recorded and not damaged:
+        return recorded
+    for name in damaged:
+        _log.warning("a cached jar is not what was fetched; it is fetched anew", jar=str(folder / "jars" / name))
+        for copy in _copies(folder, name):
+            copy.unlink(missing_ok=True)
+    if damaged or not (folder / "complete").exists():
+        _resolve(folder)
+    jars = sorted((folder / "jars").glob("*.jar"))
+    found = {jar.name: digest for jar in jars if (digest := _sha256(jar)) is not None}
+    for name, digest in recorded.items():
+        if found.get(name) != digest:
+            raise DamagedError(
+                f"this jar has the SHA-256 {found.get(name, 'of nothing: it is missing')}, and had {digest} before",
+                place=str(folder / "jars" / name),
+                remedy=f"Find out who changed it; then remove {folder}, or name jar files in spark.conf as spark.jars.",
+            )
+    if not recorded:
+        lines = "".join(f"{digest}  {name}\n" for name, digest in found.items())
+        replace_file(folder / "complete", lines.encode())
+    return recorded or found
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """SHA-256 by the jar's name; empty before the first fetch, and where an older version has fetched them."""
+    try:
+        lines = (folder / "complete").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
+
+
+def _damaged(folder: Path, recorded: dict[str, str]) -> list[str]:
+    return [name for name, digest in recorded.items() if _sha256(folder / "jars" / name) != digest]
+
+
+def _sha256(jar: Path) -> str | None:
+    """None for a file that is not there."""
+    try:
+        with jar.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _copies(folder: Path, name: str) -> list[Path]:
+    """The jar, and what Ivy made it from: ``cache/{organisation}/{module}/jars/{file}``."""
+    kept = [jar for jar in (folder / "cache").rglob("*.jar") if f"{jar.parents[2].name}_{jar.name}" == name]
+    return [folder / "jars" / name, *kept]
+
+
+def _resolve(folder: Path) -> None:
+    """Let spark-submit fetch the package; the program that it then starts is this file, which does nothing."""
+    command = [
+        str(spark_home() / "bin" / "spark-submit"),
+        *("--master", "local[1]", "--packages", PACKAGE, "--conf", f"spark.jars.ivy={folder}"),
+        *(__file__, "--resolved"),
+    ]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment["SPARK_HOME"] = str(spark_home())
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+        failed = done.returncode != 0
+        why = _reason(done.stderr)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failed, why = True, str(error)
+    if failed or not any((folder / "jars").glob("*.jar")):
+        raise RetryableError(
+            f"the jars of {PACKAGE} could not be fetched: {why}",
+            place="spark",
+            remedy="Check that Maven Central can be reached, or name jar files in spark.conf as spark.jars.",
+        )
+
+
+def _reason(output: str) -> str:
+    """The line of Ivy's or Java's complaints that says most."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for mark in ("UNRESOLVED", "unresolved dependency", "JAVA_HOME", "java", "Exception"):
+        for line in lines:
+            if mark in line:
+                return line.lstrip(":\t ")
+    return lines[-1] if lines else "spark-submit said nothing"
+
+
+def spark_home() -> Path:
+    """``$SPARK_HOME``, else the Spark inside the installed PySpark."""
+    given = os.environ.get("SPARK_HOME")
+    if given:
+        return Path(given)
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+if __name__ == "__main__" and "--resolved" not in sys.argv:
+    for jar in delta_jars():
+        sys.stdout.write(f"{jar}\n")

@@ -1,0 +1,301 @@
+"""Spark sessions by configuration: in this process, inside spark-submit, or on a Spark Connect server.
+
+One warm session per process is kept for the batches that follow; one whose JVM has died is thrown away and replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import CdcError, ConfigError, RetryableError
+from spark_jobs.runtime import driver
+from spark_jobs.runtime.failures import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cdc.config import SparkConfig
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+FIXED = {
+    # Statements hold names and texts of the source, in which ${env:HOME} is a text and not a question.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+}
+"""Settings that every session has, and that :class:`~cdc.config.SparkConfig` refuses otherwise."""
+_RUNTIME = FIXED | {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Changed rows come from immutable segments and are reduced in a total order: reading them again gives the same
+    # rows, so Delta need not write them out first. We cache them ourselves, which Delta forbids for the sake of sources
+    # that read Delta tables, whose version a cache does not pin; ours reads none.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
+}
+APP_ID = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+_lock = threading.Lock()
+_warm: dict[str, WarmSession] = {}
+
+
+def in_process(config: SparkConfig) -> bool:
+    """Does the driver run in this process (local), rather than under spark-submit?"""
+    return config.remote is None and config.master.startswith("local") and not config.master.startswith("local-")
+
+
+def settings(config: SparkConfig) -> dict[str, str]:
+    """All settings of a driver that this process starts or submits; ``spark.conf`` wins over each of them."""
+    values = dict(_DELTA) | dict(_RUNTIME)
+    # Both of Spark's and of the JVM's time zones: dates before 1970 go through the latter.
+    log4j = Path(__file__).with_name("log4j2.properties")
+    values["spark.driver.extraJavaOptions"] = f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{log4j}"
+    values["spark.executor.extraJavaOptions"] = "-Duser.timezone=UTC"
+    values["spark.ui.showConsoleProgress"] = "false"
+    values["spark.pyspark.python"] = sys.executable
+    values["spark.python.daemon.module"] = "spark_jobs.runtime.daemon"
+    if in_process(config):
+        values |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "2g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(_cores(config.master)),
+        }
+    if "spark.jars" not in config.conf and "spark.jars.packages" not in config.conf:
+        from spark_jobs.runtime.jars import delta_jars
+
+        values["spark.jars"] = ",".join(str(jar) for jar in delta_jars())
+    own_java = values["spark.driver.extraJavaOptions"]
+    values |= config.conf
+    if config.conf.get("spark.driver.extraJavaOptions"):
+        values["spark.driver.extraJavaOptions"] = f"{own_java} {config.conf['spark.driver.extraJavaOptions']}"
+    return values
+
+
+def _cores(master: str) -> int:
+    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
+    return int(inside) if inside.isdigit() else (os.cpu_count() or 2) if inside == "*" else 1
+
+
+class WarmSession:
+    """The session of this process, and those for tables that were made from it."""
+
+    def __init__(self, spark: SparkSession, remote: str | None) -> None:
+        self.spark = spark
+        self.tables = TableSessions(spark, remote)
+
+    def alive(self) -> bool:
+        """Can it be used? False once its JVM or its server has gone."""
+        try:
+            if is_connect(self.spark):
+                return bool(self.spark.version)
+            process = self.spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+            return process.poll() is None and self.spark.sparkContext._jsc is not None
+        except Exception as error:  # noqa: BLE001
+            # Whatever a broken session says when it is asked: it is not alive.
+            logging.getLogger(__name__).debug("the session is broken: %s", error)
+            return False
+
+
+def acquire(config: SparkConfig) -> WarmSession:
+    """The warm session of this process for these settings, started when there is none. Raises RetryableError where
+    Spark cannot be started or reached, ConfigError where it is not installed."""
+    key = f"{config.remote or config.master} {sorted(config.conf.items())}"
+    with _lock:
+        found = _warm.get(key)
+        if found is not None and found.alive():
+            return found
+        discard()
+        if importlib.util.find_spec("pyspark") is None:
+            raise ConfigError("PySpark is not installed", place="spark", remedy="Install towpath[spark].")
+        if config.remote is not None:
+            # Left to the interpreter's end, a session would close its channel when gRPC's threads are gone, and hang.
+            atexit.register(discard)
+            spark = _connect(config)
+        else:
+            spark = _start(config)
+        _warm[key] = WarmSession(spark, config.remote)
+        return _warm[key]
+
+
+def from_submit() -> SparkSession:
+    """The session of a program that spark-submit has started."""
+    from pyspark.sql import SparkSession
+
+    _quiet_python()
+    return SparkSession.builder.appName("towpath").getOrCreate()
+
+
+def _start(config: SparkConfig) -> SparkSession:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    _quiet_python()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = worker_path()
+    conf = SparkConf(loadDefaults=False).setAppName("towpath").setMaster(config.master)
+    conf.setAll(list(settings(config).items()))
+    try:
+        driver.start(conf)
+        return SparkSession.builder.getOrCreate()
+    except CdcError:
+        raise
+    except Exception as error:
+        discard()
+        raise RetryableError(
+            f"Spark could not be started: {first_line(error)}",
+            place=f"spark.master {config.master}",
+            remedy="Check that Java 17 or 21 is installed, and spark.conf.",
+        ) from error
+
+
+def _connect(config: SparkConfig) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    _quiet_python()
+    assert config.remote is not None
+    try:
+        session = SparkSession.builder.remote(config.remote).create()
+        for key, value in (_RUNTIME | config.conf).items():
+            if key in _RUNTIME or key.startswith(("spark.sql.", "spark.databricks.")):
+                session.conf.set(key, value)
+        _ = session.version
+        return session
+    except Exception as error:
+        discard()
+        raise RetryableError(
+            f"the Spark Connect server does not answer: {first_line(error)}",
+            place=f"spark.remote {config.remote_address}",
+            remedy="Start it with Delta's jars, extension and catalog, or correct spark.remote.",
+        ) from error
+
+
+def worker_path() -> str:
+    """PYTHONPATH for Python workers: where towpath runs from a checkout, they must find it too."""
+    root = str(Path(__file__).resolve().parent.parent)
+    given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if root not in given and "site-packages" not in root:
+        given.insert(0, root)
+    return os.pathsep.join(given)
+
+
+def _quiet_python() -> None:
+    """PySpark logs each failed query as JSON; our errors say what is worth saying."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_from_py4j)  # adding it again is nothing
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    """Py4J tells the root logger, with a traceback, of each call that a dead JVM does not answer."""
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
+def is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def discard() -> None:
+    """Forget every session of this process: end those on a Connect server, and kill the JVM that was started here."""
+    for warm in _warm.values():
+        warm.tables.close()
+        if is_connect(warm.spark):
+            driver.ignore_errors(warm.spark.stop)
+    _warm.clear()
+    # A session on a Connect server leaves this behind, and no session of this process's own could be started after it.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    if "pyspark" in sys.modules:
+        driver.kill()
+
+
+def forget_transaction(spark: SparkSession) -> None:
+    """Remove the settings that belong to one statement, so that no other carries its version."""
+    for key in (APP_ID, VERSION, METADATA):
+        spark.conf.unset(key)
+
+
+class TableSession:
+    """A session of its own for one table at a time: transaction settings belong to the session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._sources: dict[bytes | None, str] = {}
+
+    def source_name(self, key: bytes | None = None) -> str:
+        """The name under which this session knows the data source of changes that hashes with this key."""
+        from spark_jobs.source.data_source import register
+
+        if key not in self._sources:
+            self._sources[key] = register(self.spark, key)
+        return self._sources[key]
+
+    def observation(self) -> Any:
+        """A new ``Observation`` for this session's DataFrames."""
+        if is_connect(self.spark):
+            from pyspark.sql.connect.observation import Observation as OfConnect
+
+            return OfConnect()
+        from pyspark.sql import Observation
+
+        return Observation()
+
+
+class TableSessions:
+    """Sessions for tables that are merged side by side; given back ones serve the next table and the next batch."""
+
+    def __init__(self, spark: SparkSession, remote: str | None) -> None:
+        self._parent = spark
+        self._remote = remote
+        self._idle: queue.SimpleQueue[TableSession] = queue.SimpleQueue()
+        self._made: list[TableSession] = []
+
+    @contextmanager
+    def one(self) -> Iterator[TableSession]:
+        """A session for the duration of the block; its transaction settings are removed afterwards."""
+        try:
+            session = self._idle.get_nowait()
+        except queue.Empty:
+            session = self._new()
+        try:
+            yield session
+        finally:
+            driver.ignore_errors(lambda: forget_transaction(session.spark))
+            self._idle.put(session)
+
+    def _new(self) -> TableSession:
+        if self._remote is not None:
+            from pyspark.sql import SparkSession
+
+            spark: Any = SparkSession.builder.remote(self._remote).create()
+            for key in _RUNTIME:
+                spark.conf.set(key, self._parent.conf.get(key))
+        else:
+            spark = self._parent.newSession()
+        session = TableSession(spark)
+        self._made.append(session)
+        return session
+
+    def close(self) -> None:
+        """End the sessions on a Connect server; those of this process live and die with their parent."""
+        for session in self._made:
+            if is_connect(session.spark):
+                driver.ignore_errors(session.spark.stop)
+        self._made.clear()
+        self._idle = queue.SimpleQueue()

@@ -1,0 +1,1 @@
+"""The changes of one table as a Spark data source."""

@@ -1,0 +1,131 @@
+"""A destination with a real source, its store and its lake, for the tests of apply."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from cdc import pipeline
+from cdc.batches.lease import Lease
+from cdc.batches.manifest import TableResult
+from cdc.batches.service import BatchService
+from cdc.capture import Capture
+from cdc.config import DestinationConfig, load
+from cdc.store.reader.selection import Limits
+from cdc.targets import table_path
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+
+OWNER = "test"
+LOCAL_CONF = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m",
+}
+LOCAL = f"{{master: 'local[2]', conf: {LOCAL_CONF}}}"
+
+
+class Loop:
+    """MySQL → store → Delta, step by step. Everything since its making is captured."""
+
+    def __init__(
+        self,
+        folder: Path,
+        server: Server,
+        db: str,
+        *,
+        overrides: str = "",
+        apply: str = "",
+        spark: str = LOCAL,
+        name: str = "shop",
+    ) -> None:
+        self.server, self.db = server, db
+        server.execute("FLUSH BINARY LOGS")
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            newest = cursor.fetchall()[-1][0]
+        flavor = "mysql" if server.kind.name.startswith("mysql") else "mariadb"
+        file = folder / "conf" / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(
+            f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
+            f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {{file: {newest}, pos: 4}}}}\n"
+            f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}}}\n"
+            f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake{apply and ', '}{apply}}}\n"
+            f"batch: {{max_wait_s: 0}}\nspark: {spark}\n",
+            encoding="utf-8",
+        )
+        self.config: DestinationConfig = load(file)
+
+    def sql(self, *statements: str) -> None:
+        """Run statements in the database, each in a transaction of its own."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"USE `{self.db}`")
+            for statement in statements:
+                cursor.execute(statement)
+                connection.commit()
+
+    def capture(self) -> None:
+        Capture(self.config).run(until_current=True)
+
+    def fetch(self, transactions: int | None = None) -> Lease:
+        """The next batch, of so many transactions at most."""
+        limits = Limits(max_transactions=transactions)
+        lease = BatchService(self.config).get(OWNER, limits=limits, wait_s=0)
+        assert lease is not None, "the store has nothing more"
+        return lease
+
+    def apply(self, transactions: int | None = None) -> list[TableResult]:
+        """One batch, merged and acked."""
+        lease = self.fetch(transactions)
+        results = pipeline.merge(self.config, lease)
+        pipeline.finalize(self.config, lease, True, results)
+        return results
+
+    def apply_all(self, transactions: int | None = None) -> dict[str, list[TableResult]]:
+        """All batches; the results by table (without the database's name)."""
+        found: dict[str, list[TableResult]] = {}
+        service = BatchService(self.config)
+        while (lease := service.get(OWNER, limits=Limits(max_transactions=transactions), wait_s=0)) is not None:
+            results = pipeline.merge(self.config, lease)
+            pipeline.finalize(self.config, lease, True, results)
+            for result in results:
+                found.setdefault(result.table.partition(".")[2], []).append(result)
+        return found
+
+    def path(self, table: str) -> Path:
+        return Path(table_path(self.config.apply.target, self.db, table))
+
+    def delta(self, table: str, columns: str = "*", order: str = "1") -> list[dict[str, Any]]:
+        """Rows of the Delta table as the ``deltalake`` library reads them, ordered by columns' numbers."""
+        reader = QueryBuilder().register("t", DeltaTable(str(self.path(table))))
+        rows = pa.table(reader.execute(f"SELECT {columns} FROM t ORDER BY {order}")).to_pylist()
+        return [{k: _plain(v) for k, v in row.items()} for row in rows]
+
+    def select(self, table: str, order: str = "1") -> list[dict[str, Any]]:
+        """The source's answer."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET time_zone = '+00:00'")
+            cursor.execute(f"SELECT * FROM `{self.db}`.`{table}` ORDER BY {order}")
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def require_equal(self, table: str, order: str = "1") -> None:
+        assert self.delta(table, order=order) == self.select(table, order)
+
+    def changelog(self, table: str) -> list[tuple[str, Any]]:
+        """(``_op``, first column) of each row of an append table, in order; each place in it stands once."""
+        rows = self.delta(table, order="_seq, _row")
+        places = [(row["_seq"], row["_row"]) for row in rows]
+        assert len(places) == len(set(places)), "a change stands twice"
+        return [(row["_op"], next(iter(row.values()))) for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """TIMESTAMP comes with a zone from Delta and without one from SELECT."""
+    return value.replace(tzinfo=None) if getattr(value, "tzinfo", None) is not None else value
+
+
+__all__ = ["LOCAL", "LOCAL_CONF", "OWNER", "PASSWORD", "Loop"]

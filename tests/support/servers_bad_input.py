@@ -1,0 +1,169 @@
+"""What the tests of bad input share: the command as a process of its own, a configured folder, and what a refusal looks like."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc.store.formats.layout import list_segments
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+
+# Several commands one after the other in one process, since Python's start takes longer than what most of them do. Each
+# goes through the same function as `cdc` itself; marks tell what they wrote apart.
+_BUNDLE = """
+import json, sys
+from cdc.cli import main
+for arguments in json.loads(sys.argv[1]):
+    code = main(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        stream.write(f"\\x1e{code}\\x1e")
+        stream.flush()
+"""
+# Short runs are over before the JVM's optimising compiler has paid for itself.
+QUICK = (
+    "spark.driver.memory: 1g, "
+    "spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m'"
+)
+_MARK = re.compile("\x1e(-?\\d+)\x1e")
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ \[|WARNING: Using incubator modules")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    arguments: Sequence[str]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaints(self) -> list[str]:
+        """Standard error without log lines, and without what Java says of itself."""
+        return [line for line in self.err.splitlines() if line.strip() and not _LOG_LINE.match(line)]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder with ``conf/shop.yaml``, the store ``data/store``, the meta ``data/meta``, and the tables in ``lake``."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "data" / "store"
+
+    @property
+    def meta(self) -> Path:
+        return self.folder / "data" / "meta"
+
+    @property
+    def segments(self) -> list[Path]:
+        return list_segments(self.store)
+
+    def configure(
+        self,
+        url: str,
+        db: str,
+        *,
+        name: str = "shop",
+        start: str = "earliest",
+        server_id: int | None = None,
+        store: str = "./data/store",
+        meta: str = "./data/meta",
+        target: str = "./lake",
+        more: str = "",
+    ) -> Path:
+        """Write a configuration file; returns it."""
+        file = self.folder / "conf" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if server_id is None:
+            server_id = int.from_bytes(hashlib.sha256(str(file).encode()).digest()[:4], "little") | 1
+        file.write_text(
+            f"source: {{url: '{url}', password_env: TOWPATH_TEST_PASSWORD, server_id: {server_id}, start: {start}}}\n"
+            f"tables: {{include: ['{db}\\..*']}}\n"
+            f"store: {{path: '{store}', segment_bytes: 65536}}\nmeta: {{path: '{meta}'}}\n"
+            f"apply: {{target: '{target}'}}\nspark: {{master: 'local[2]', conf: {{{QUICK}}}}}\n{more}"
+        )
+        return file
+
+    def environment(self, password: str = PASSWORD) -> dict[str, str]:
+        return os.environ | {"TOWPATH_TEST_PASSWORD": password}
+
+    def run(
+        self, *arguments: str, password: str = PASSWORD, prefix: Sequence[str] = (), timeout_s: float = 120
+    ) -> Done:
+        """``cdc ARGUMENTS`` as one process, as a user starts it; ``prefix`` is a command that starts it."""
+        command = [*prefix, sys.executable, "-m", "cdc", "--conf-dir", str(self.folder / "conf"), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment(password), timeout=timeout_s, check=False
+        )
+        return Done(arguments, done.returncode, done.stdout, done.stderr)
+
+    def bundle(self, *commands: Sequence[str], timeout_s: float = 200) -> list[Done]:
+        """Several commands, one after the other, in one process."""
+        return bundle([(self, command) for command in commands], timeout_s=timeout_s)
+
+    def files(self) -> dict[str, str]:
+        """Digest of every file below the folder; lock files, which only hold a process id, aside."""
+        return {
+            str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file() and path.name not in ("lock", "apply.lock", "retention.lock")
+        }
+
+
+def bundle(commands: Sequence[tuple[Site, Sequence[str]]], *, timeout_s: float = 200) -> list[Done]:
+    """Commands of several sites, one after the other, in one process."""
+    arguments = [["--conf-dir", str(site.folder / "conf"), *command] for site, command in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", _BUNDLE, json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TOWPATH_TEST_PASSWORD": PASSWORD},
+        timeout=timeout_s,
+        check=False,
+    )
+    outs, errs = _MARK.split(done.stdout), _MARK.split(done.stderr)
+    assert done.returncode == 0 and len(errs) == 2 * len(commands) + 1, done.stderr
+    return [Done(c, int(outs[2 * n + 1]), outs[2 * n], errs[2 * n]) for n, (_, c) in enumerate(commands)]
+
+
+def refused(done: Done, code: int, *words: str) -> str:
+    """Check that a command ended with this code and one clear message that has all these words; returns the message."""
+    assert done.code == code, (done.arguments, done.code, done.err)
+    assert len(done.complaints) == 1, (done.arguments, done.err)
+    message = done.complaints[0]
+    assert message.startswith("cdc: "), message
+    missing = [word for word in words if word not in message]
+    assert not missing, (missing, message)
+    assert "raceback" not in done.err and "unexpected" not in message, done.err
+    assert len(message) < 900 and PASSWORD + "@" not in message
+    return message
+
+
+def succeeded(done: Done) -> Done:
+    """Check that a command did what it was asked."""
+    assert done.code == 0, (done.arguments, done.err)
+    return done
+
+
+def url(server: Server, user: str = USER) -> str:
+    """The server's URL for a user."""
+    return server.url.replace(f"//{USER}@", f"//{user}@")
+
+
+def rows(done: Done) -> list[int]:
+    """The ids in what ``cdc decode --column id`` printed."""
+    succeeded(done)
+    return [json.loads(line)["id"] for line in done.out.splitlines()]
+
+
+__all__ = ["HOST", "PASSWORD", "USER", "Done", "Site", "bundle", "refused", "rows", "succeeded", "url"]

@@ -1,0 +1,104 @@
+"""A master and a standby of one store, in one process, and what it takes for two stores to be the same."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from cdc.errors import CdcError
+from cdc.replication.epoch import become_master
+from cdc.replication.follower import Follower
+from cdc.replication.master import Master
+from cdc.replication.settings import Address, Timing
+from cdc.replication.snapshot import SMALL_FILES, segment_names
+from cdc.store.formats import layout
+from cdc.store.writer.log import RelayLog
+from cdc.testing.kind import HOST
+
+QUICK = Timing(heartbeat_s=0.1, dead_s=2.0, greeting_s=5.0, first_pause_s=0.02, longest_pause_s=0.1, poll_s=0.005)
+ANY_PORT = Address(HOST, 0)
+
+
+def open_master(
+    log: RelayLog,
+    *,
+    destination: str = "shop",
+    listen: Address = ANY_PORT,
+    role: Literal["sync_master", "async_master"] = "sync_master",
+    timeout_s: float = 10.0,
+    max_behind_bytes: int = 1 << 28,
+    secret: bytes | None = None,
+    timing: Timing = QUICK,
+) -> Master:
+    """A store that is open for writing becomes the master."""
+    term = become_master(log.path, log.last_seq)
+    assert term is not None
+    master = Master(
+        log.path,
+        destination=destination,
+        term=term,
+        listen=listen,
+        role=role,
+        timeout_s=timeout_s,
+        max_behind_bytes=max_behind_bytes,
+        secret=secret,
+        timing=timing,
+    )
+    log.replication = master
+    log.on_moved.append(master.moved)
+    return master
+
+
+class Standby:
+    """A follower on a thread of its own. ``error`` is what ended it, if something did."""
+
+    def __init__(
+        self,
+        path: Path,
+        master: Address,
+        *,
+        destination: str = "shop",
+        secret: bytes | None = None,
+        timing: Timing = QUICK,
+    ) -> None:
+        self.path = path
+        self.error: CdcError | None = None
+        self.follower = Follower(path, destination=destination, master=master, secret=secret, timing=timing)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.follower.run(self._stop)
+        except CdcError as error:
+            self.error = error
+
+    def wait(self, timeout_s: float = 10.0) -> CdcError | None:
+        """Until it ends by itself; what ended it."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the standby still follows after {timeout_s} s")
+        return self.error
+
+    def close(self) -> None:
+        self._stop.set()
+        self.wait()
+
+
+def digests(store: Path) -> dict[str, str]:
+    """SHA-256 of all that a standby copies, by the path in the store. A segment behind the newest entry does not count:
+    it may still be begun anew; nor does what is removed at this moment."""
+    names = segment_names(store)
+    folder = layout.segments_folder(store)
+    paths = [folder / name for name in names] + [layout.index_path(folder / name) for name in names]
+    paths += [store / name for name in SMALL_FILES if (store / name).exists()]
+    paths += sorted(layout.schemas_folder(store).glob("*.json"))
+    found = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found[str(path.relative_to(store))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found

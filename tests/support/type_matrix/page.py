@@ -1,0 +1,135 @@
+"""``docs/types.md``, from runs of the matrix on all servers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from tests.support.type_matrix.compare import OPS, Line
+from tests.support.type_matrix.run import Run
+
+TITLES = {"mysql9": "MySQL 9", "mysql56": "MySQL 5.6", "mariadb11": "MariaDB 11.8", "mariadb10": "MariaDB 10.11"}
+"""In the order of the page."""
+_VERSIONS = re.compile(r"^\| (MySQL|MariaDB) [0-9.]+ \| ([^|]+) \|", re.MULTILINE)
+_DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
+
+_HEAD = """\
+# Types: what is compared with SELECT
+
+Made by `make types`; do not edit. A test makes it anew, and fails where it differs.
+
+Each server is asked which types and character sets it has: every word that it knows (keywords, help pages, plugins) is
+tried as the type of a column. A type that a server takes and for which there are no edge values fails the test. The
+values (limits, all sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted in a real server;
+each is compared with what SELECT shows: the new value of an insert, both of an update, the old one of a delete, which a
+table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and −0.0 is not 0.0.
+FLOAT is compared by all its bits, dates without a place in Delta by the default of `zero_dates`, which is null.
+"""
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The whole page. ``runs``: one of each kind in :data:`TITLES`."""
+    by_kind = {run.kind: run for run in runs}
+    ordered = [by_kind[kind] for kind in TITLES]
+    lines = [_HEAD, "| server | version | types | character sets | values compared |", "|---|---|--:|--:|--:|"]
+    for run in ordered:
+        have = run.catalog
+        lines.append(
+            f"| {TITLES[run.kind]} | {have.version} | {len(have.types)} | {len(have.charsets)} | {run.result.total:,} |"
+        )
+    lines.append(f"| all | | | | {sum(run.result.total for run in ordered):,} |")
+    lines += ["", "## Types", "", *_types(ordered), "", "## Character sets", "", *_charsets(ordered)]
+    lines += ["", "## Other words for the same types", "", *_words(ordered)]
+    return "\n".join(lines) + "\n"
+
+
+def versions(page: str) -> list[str]:
+    """The servers' exact versions on a page, in its order."""
+    return [match[2] for match in _VERSIONS.finditer(page)]
+
+
+def types(page: str) -> set[tuple[str, str]]:
+    """The types on a page, each with what it is in Delta."""
+    rows = (line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 8)
+    return {(cells[0].removeprefix("| "), cells[1]) for cells in rows}
+
+
+def _types(runs: Sequence[Run]) -> list[str]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    deltas: dict[str, set[str]] = defaultdict(set)
+    notes: dict[str, set[str]] = defaultdict(set)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for (line, op), count in run.result.counts.items():
+            counts[line.row][op] += count
+            deltas[line.row].add(line.delta)
+            kinds[line.row].add(run.kind)
+            notes[line.row] |= {line.note} if line.note else set()
+    table = ["| type | in Delta | servers | inserts | updates | deletes | |", "|---|---|---|--:|--:|--:|---|"]
+    for row in sorted(counts, key=_order):
+        numbers = " | ".join(f"{counts[row][op]:,}" for op in OPS)
+        note = "; ".join(sorted(notes[row]))
+        table.append(f"| {row} | {_delta(deltas[row])} | {_servers(kinds[row])} | {numbers} | {note} |")
+    return table
+
+
+def _charsets(runs: Sequence[Run]) -> list[str]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    types: dict[str, set[str]] = defaultdict(set)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for (line, op), count in run.result.counts.items():
+            if line.charset is not None:
+                name = _charset(line)
+                counts[name][op] += count
+                types[name].add(line.row)
+                kinds[name].add(run.kind)
+    every = max(types.values(), key=len)
+    table = ["| character set | types | servers | inserts | updates | deletes |", "|---|---|---|--:|--:|--:|"]
+    for name in sorted(counts):
+        numbers = " | ".join(f"{counts[name][op]:,}" for op in OPS)
+        listed = f"all {len(every)}" if types[name] == every else ", ".join(sorted(types[name]))
+        table.append(f"| {name} | {listed} | {_servers(kinds[name])} | {numbers} |")
+    return [*table, "", f"The {len(every)} types: {', '.join(sorted(every))}."]
+
+
+def _charset(line: Line) -> str:
+    # MySQL 5.6 has it under its old name.
+    return "utf8mb3" if line.charset == "utf8" else str(line.charset)
+
+
+def _words(runs: Sequence[Run]) -> list[str]:
+    words: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for run in runs:
+        for name, found in run.catalog.types.items():
+            for word in found:
+                if word != name.upper():
+                    words[name.upper()][word].add(run.kind)
+    table = ["| type | also written |", "|---|---|"]
+    for name in sorted(words):
+        listed = [
+            word if len(kinds) == len(TITLES) else f"{word} ({_servers(kinds)})"
+            for word, kinds in sorted(words[name].items())
+        ]
+        table.append(f"| {name} | {', '.join(listed)} |")
+    return table
+
+
+def _delta(names: Iterable[str]) -> str:
+    """``decimal(p,s)`` for several."""
+    found = sorted(names)
+    return (
+        ", ".join(found)
+        if len(found) == 1
+        else ", ".join(sorted({_DECIMAL.sub("decimal(p,s)", name) for name in found}))
+    )
+
+
+def _servers(kinds: set[str]) -> str:
+    return "all" if kinds == set(TITLES) else ", ".join(TITLES[kind] for kind in TITLES if kind in kinds)
+
+
+def _order(row: str) -> tuple[bool, str]:
+    """Types first, then what is written small: generated columns, names."""
+    return row[0].islower() or row.startswith("COMPRESSED"), row

@@ -1,0 +1,165 @@
+"""The tables of the matrix for a server: every type and character set that it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import pymysql
+
+from cdc.errors import UsageError
+from tests.support.type_matrix import numbers, special, temporal, texts
+from tests.support.type_matrix.catalog import Catalog
+from tests.support.type_matrix.column import Column, Table
+from tests.support.type_matrix.texts import FEATURES, Repertoire
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+MAX_COLUMNS = 200
+"""Of a table: each costs the pipeline seconds, however few columns it has."""
+MAX_ROW_BYTES = 60_000
+"""Of a row without its BLOBs and TEXTs; the servers stop at 65,535."""
+MAX_PAGE_BYTES = 7500
+"""Of a row that InnoDB keeps in its page; it stops at 8,126."""
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What a family asks of a server to know its limits."""
+
+    catalog: Catalog
+
+    @property
+    def max_scale(self) -> int:
+        return 38 if self.catalog.is_mariadb else 30
+
+    @property
+    def last_timestamp(self) -> str:
+        unsigned = self.catalog.is_mariadb and self.catalog.number >= (11, 5)
+        return "2106-02-07 06:28:15" if unsigned else "2038-01-19 03:14:07"
+
+    @property
+    def is_new_mysql(self) -> bool:
+        return not self.catalog.is_mariadb and self.catalog.number >= (8, 0)
+
+
+_Family = Callable[[_Server], list[Column]]
+
+
+def _each(names: str, of: Callable[[str, _Server], list[Column]]) -> dict[str, _Family]:
+    """The same family for several data types, which it is told."""
+    return {name: partial(of, name) for name in names.split()}
+
+
+_FAMILIES: dict[str, _Family] = {
+    **_each("tinyint smallint mediumint int bigint", lambda name, _: numbers.integers(name)),
+    "decimal": lambda server: numbers.decimals(server.max_scale),
+    "float": lambda _: numbers.floats(),
+    "double": lambda _: numbers.doubles(),
+    "bit": lambda _: numbers.bits(),
+    "year": lambda server: numbers.years(two_digits=server.catalog.is_mariadb),
+    "date": lambda _: temporal.dates(),
+    "datetime": lambda _: temporal.datetimes(),
+    "timestamp": lambda server: temporal.timestamps(server.last_timestamp),
+    "time": lambda _: temporal.times(),
+    "binary": lambda _: special.binaries(),
+    "varbinary": lambda _: special.varbinaries(),
+    **_each("tinyblob blob mediumblob longblob", lambda name, _: special.blobs(name.upper())),
+    "json": lambda _: special.json_documents(),
+    **_each(
+        "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection",
+        lambda name, server: special.geometries(name, with_srid=server.is_new_mysql),
+    ),
+    "vector": lambda server: special.vectors(fixed=server.catalog.is_mariadb),
+    **_each("uuid inet4 inet6", lambda name, _: special.addresses(name)),
+}
+"""Columns for each data type; those of the texts are in ``texts.BY_CHARSET``."""
+
+
+def tables(connection: Connection, catalog: Catalog) -> list[Table]:
+    """All tables for a server. Raises UsageError for a type that the server lists and that has no edge values here."""
+    without = [name for name in catalog.types if name not in _FAMILIES and name not in texts.BY_CHARSET]
+    if without:
+        raise UsageError(
+            f"the server has types without edge values in the matrix: {', '.join(without)}",
+            remedy="Add them to tests.support.type_matrix.",
+        )
+    server = _Server(catalog)
+    columns = [column for name in catalog.types if name in _FAMILIES for column in _FAMILIES[name](server)]
+    if "JSON" in catalog.types.get("longtext", ()):
+        columns += special.json_texts()
+    columns += _of_texts(connection, catalog)
+    columns += _of_features(connection, catalog)
+    return _packed([_with_null(column) for column in columns])
+
+
+def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
+    columns = []
+    old = not catalog.is_mariadb and catalog.number < (8, 0)
+    # CHAR in the character set binary is BINARY, and so on; ENUM and SET stay what they are.
+    charsets = {name: width for name, width in catalog.charsets.items() if name != "binary"}
+    for one in texts.repertoires(connection, charsets):
+        for name in catalog.types:
+            if name in texts.BY_CHARSET:
+                members = old and name in ("enum", "set")
+                found = texts.BY_CHARSET[name](one.below_10000() if members else one)
+                columns += [texts.garbled(c) for c in found] if old and name == "set" and one.is_wide else found
+        columns += texts.longest(one)
+    plain = Repertoire("utf8mb4", 4, "abcdé€😀", b"")
+    columns += texts.sizes_of_enum(plain) + texts.sizes_of_set(plain)
+    in_bytes = Repertoire("binary", 1, "abcdefgh", b"")
+    return columns + texts.enums(in_bytes) + texts.sets(in_bytes)
+
+
+def _of_features(connection: Connection, catalog: Catalog) -> list[Column]:
+    """Columns that are no types of their own, where the server knows such columns."""
+    columns = [replace(column, group=FEATURES) for column in special.odd_names()]
+    for found in (special.compressed(), special.generated(), special.invisible()):
+        if accepts(connection, found[0].sql):
+            columns += [replace(column, group=FEATURES) for column in found]
+    if catalog.is_mariadb:
+        columns += temporal.old_storage()
+    return columns
+
+
+def accepts(connection: Connection, sql: str) -> bool:
+    """Whether a column may be declared so."""
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(f"CREATE TEMPORARY TABLE tried (id INT, other INT, v {sql})")
+        except pymysql.MySQLError:
+            return False
+        cursor.execute("DROP TEMPORARY TABLE tried")
+    return True
+
+
+def _with_null(column: Column) -> Column:
+    return replace(column, values=(*column.values, "NULL")) if column.written else column
+
+
+def _packed(columns: list[Column]) -> list[Table]:
+    """Into few tables: each of one group, columns of about as many values side by side."""
+    found: list[Table] = []
+    for group in dict.fromkeys(column.group for column in columns):
+        mine = sorted((c for c in columns if c.group == group), key=lambda column: len(column.values))
+        part: list[Column] = []
+        for column in mine:
+            if part and not _fit([*part, column]):
+                found.append(_table(len(found), part, group))
+                part = []
+            part.append(column)
+        found.append(_table(len(found), part, group))
+    return found
+
+
+def _fit(columns: list[Column]) -> bool:
+    if len(columns) > MAX_COLUMNS or sum(column.size_bytes for column in columns) > MAX_ROW_BYTES:
+        return False
+    return sum(40 if c.size_bytes > 1020 else c.size_bytes for c in columns) <= MAX_PAGE_BYTES
+
+
+def _table(number: int, columns: list[Column], group: str) -> Table:
+    named = tuple(replace(column, name=column.name or f"c{n}") for n, column in enumerate(columns))
+    return Table(f"m{number:02d}", named, group)

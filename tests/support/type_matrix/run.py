@@ -1,0 +1,123 @@
+"""Runs the matrix on a server: through the decoder alone, or through capture, store and Spark into Delta."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import yaml
+from deltalake import DeltaTable, QueryBuilder
+
+from cdc import pipeline
+from cdc.batches.service import BatchService
+from cdc.capture import Capture
+from cdc.config import DestinationConfig, TablesConfig, load
+from cdc.decode import read
+from cdc.errors import CdcError
+from cdc.source.schemas import read_schemas
+from cdc.targets import table_path
+from cdc.testing.kind import HOST, PASSWORD, USER
+from cdc.testing.servers import Server
+from tests.support.type_matrix import catalog, plan, play
+from tests.support.type_matrix.column import Table
+from tests.support.type_matrix.compare import Result, compare
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the matrix found on a server."""
+
+    kind: str
+    """``mysql9``, …"""
+    catalog: catalog.Catalog
+    tables: tuple[Table, ...]
+    result: Result
+
+
+def decoded(server: Server) -> Run:
+    """Write the matrix, and decode the server's own binlog files: no capture, no Spark."""
+    with _database(server) as (found, tables, database), server.connect() as connection:
+        schemas = read_schemas(connection, TablesConfig(include=[f"{database}\\..*"]))
+        result = Result()
+        for seen in play.play(connection, database, tables):
+            try:
+                batches = list(
+                    read(server.data / seen.file, table=f"{database}.{seen.table.name}", images="both", schemas=schemas)
+                )
+                arrived = pa.Table.from_batches(batches)
+            except CdcError as error:
+                result.faults.append(f"{seen.table.name} cannot be decoded: {error}")
+                continue
+            compare(seen, arrived, result)
+        return Run(server.kind.name, found, tuple(tables), result)
+
+
+def applied(server: Server, folder: Path, spark: dict[str, object]) -> Run:
+    """Write the matrix, capture it, apply it in mode ``append``, and read the Delta tables with ``deltalake``.
+
+    ``folder``: for configuration, store and lake; ``spark``: the ``spark`` key of the configuration.
+    """
+    with _database(server) as (found, tables, database), server.connect() as connection:
+        config = _configured(server, folder, database, spark)
+        Capture(config).run(until_current=True)  # from "now" on, with the tables as they are
+        observed = play.play(connection, database, tables)
+        Capture(config).run(until_current=True)
+        service = BatchService(config)
+        while (lease := service.get("matrix", wait_s=0)) is not None:
+            pipeline.finalize(config, lease, True, pipeline.merge(config, lease))
+        result = Result()
+        for seen in observed:
+            compare(seen, _lake(config, database, seen.table.name), result)
+        return Run(server.kind.name, found, tuple(tables), result)
+
+
+@contextmanager
+def _database(server: Server) -> Iterator[tuple[catalog.Catalog, Sequence[Table], str]]:
+    """A database with the tables of the matrix, dropped in the end."""
+    database = f"matrix_{secrets.token_hex(4)}"
+    server.execute(f"CREATE DATABASE `{database}`")
+    try:
+        with server.connect() as connection:
+            found = catalog.ask(connection, database)
+            tables = plan.tables(connection, found)
+            play.create(connection, database, tables)
+        yield found, tables, database
+    finally:
+        server.execute(f"DROP DATABASE `{database}`")
+
+
+def _configured(server: Server, folder: Path, database: str, spark: dict[str, object]) -> DestinationConfig:
+    scheme = server.url.partition(":")[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    password = folder / "password"
+    password.touch(mode=0o600)
+    password.write_text(PASSWORD)
+    content = {
+        "source": {
+            "url": f"{scheme}://{USER}@{HOST}:{server.port}",
+            "password_file": str(password),
+            "server_id": 1000 + secrets.randbelow(2**31 - 1000),
+            "start": "now",
+        },
+        "tables": {"include": [f"{database}\\..*"]},
+        "store": {"path": str(folder / "store")},
+        "meta": {"path": str(folder / "meta")},
+        "apply": {"mode": "append", "target": str(folder / "lake")},
+        "batch": {"max_wait_s": 0},
+        "spark": spark,
+    }
+    file = folder / "conf" / "matrix.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return load(file)
+
+
+def _lake(config: DestinationConfig, database: str, table: str) -> pa.Table:
+    """A Delta table's rows in the order of the changes."""
+    delta = DeltaTable(table_path(config.apply.target, database, table))
+    rows = QueryBuilder().register("t", delta).execute("SELECT * FROM t ORDER BY _seq, _row")
+    return pa.table(rows)

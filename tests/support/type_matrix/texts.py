@@ -1,0 +1,237 @@
+"""Edge values of texts, ENUM and SET in every character set, made of what the character set itself can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pymysql
+
+from tests.support.type_matrix.column import NUMBERED, TEXT, Column
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+_CANDIDATES = "".join(
+    chr(point) for point in (*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 509), 0x1F600, 0x10FFFF)
+)
+_PIECE = 64000
+_TEXT_BYTES = 65535
+_SPECIAL = "\t\n\r\x1a\"'\\`%;,\x00 "
+
+
+@dataclass(frozen=True)
+class Repertoire:
+    """What a character set holds, as the server says."""
+
+    charset: str
+    width: int
+    """The most bytes of a character."""
+    text: str
+    """Every character of it, of those below U+10000, and of a sample of the others."""
+    raw: bytes
+    """Every code of one or two bytes, or of three that begin with 8F, that the server takes; also those that mean
+    nothing, or the same as another. Empty for the Unicode character sets."""
+
+    @property
+    def is_wide(self) -> bool:
+        """No character takes a single byte."""
+        return self.charset in ("ucs2", "utf16", "utf16le", "utf32")
+
+    def literal(self, text: str) -> str:
+        """A SQL literal."""
+        return f"'{pymysql.converters.escape_string(text)}'"
+
+    def below_10000(self) -> Repertoire:
+        """Without characters above U+FFFF: as members of ENUM and SET, MySQL 5.6 shows them as question marks in
+        information_schema, which is all that tells its members."""
+        return replace(self, text="".join(c for c in self.text if c <= "\uffff"))
+
+    def spread(self, count: int) -> str:
+        """``count`` characters from all over it."""
+        step = max(1, len(self.text) // count)
+        return self.text[::step][:count]
+
+    def upto(self, size_bytes: int) -> str:
+        """As much of it as fits, spread over all of it."""
+        return self.spread(size_bytes // self.width)
+
+
+def repertoires(connection: Connection, charsets: dict[str, int]) -> list[Repertoire]:
+    """Ask the server, for each character set (with the most bytes of a character), which characters survive the way
+    into it and back, and which bytes it takes."""
+    with connection.cursor() as cursor:
+        _write_codes(cursor)
+        found = [
+            Repertoire(name, width, _text(cursor, name), _codes(cursor, name, width))
+            for name, width in charsets.items()
+        ]
+        cursor.execute("DROP TEMPORARY TABLE codes")
+        return found
+
+
+def _text(cursor: Any, charset: str) -> str:
+    found: list[str] = []
+    for at in range(0, len(_CANDIDATES), _PIECE):
+        piece = _CANDIDATES[at : at + _PIECE]
+        cursor.execute(f"SELECT CONVERT(CONVERT(%s USING {charset}) USING utf8mb4)", (piece,))
+        back = cursor.fetchall()[0][0]
+        found += [one for one, other in zip(piece, back, strict=True) if one == other]
+    return "".join(found)
+
+
+def _write_codes(cursor: Any) -> None:
+    codes = [bytes([byte]) for byte in range(256)]
+    codes += [bytes([lead, trail]) for lead in range(0x80, 256) for trail in range(0x20, 256)]
+    codes += [bytes([0x8F, lead, trail]) for lead in range(0xA0, 256) for trail in range(0xA0, 256)]
+    cursor.execute("CREATE TEMPORARY TABLE codes (code VARBINARY(3)) ENGINE=MyISAM")
+    values = ",".join(f"(x'{code.hex()}')" for code in codes)
+    cursor.execute(f"INSERT INTO codes VALUES {values}")
+
+
+def _codes(cursor: Any, charset: str, width: int) -> bytes:
+    if charset.startswith(("utf", "ucs")) or charset == "gb18030":
+        return b""
+    # Twice, since some lead bytes pass where nothing follows. What the column refuses is cut, or becomes "?".
+    cursor.execute(
+        f"CREATE TEMPORARY TABLE taken (code VARBINARY(3), v VARCHAR(6) CHARACTER SET {charset}) ENGINE=MyISAM"
+    )
+    cursor.execute(f"INSERT IGNORE INTO taken SELECT code, CONCAT(code, code) FROM codes WHERE LENGTH(code) <= {width}")
+    cursor.execute(
+        "SELECT code FROM taken WHERE CAST(v AS BINARY) = CONCAT(code, code) AND CHAR_LENGTH(v) = 2"
+        " ORDER BY LENGTH(code), code"
+    )
+    taken = [bytes(row[0]) for row in cursor.fetchall()]
+    cursor.execute("DROP TEMPORARY TABLE taken")
+    return b"".join(taken)
+
+
+def chars(one: Repertoire) -> list[Column]:
+    return [_column(one, "CHAR", "CHAR(40)", 40, 40 * one.width)]
+
+
+def varchars(one: Repertoire) -> list[Column]:
+    """Lengths of one byte, and of two."""
+    return [
+        _column(one, "VARCHAR", "VARCHAR(20)", 20, 20 * one.width),
+        _column(one, "VARCHAR", "VARCHAR(300)", 300, 300 * one.width),
+    ]
+
+
+def long_texts(one: Repertoire, name: str) -> list[Column]:
+    """TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT; the longer two hold the whole character set at once."""
+    most = {"TINYTEXT": 255, "TEXT": _TEXT_BYTES}.get(name)
+    return [_column(one, name, name, None if most is None else most // one.width, 10)]
+
+
+def _column(one: Repertoire, name: str, sql: str, capacity: int | None, size_bytes: int) -> Column:
+    """``capacity``: in characters; None: there is no limit that matters."""
+    few = min(capacity or 60, 60)
+    special = "".join(character for character in _SPECIAL if character in one.text)
+    first = one.spread(1)
+    values = [one.literal(""), one.literal(one.spread(few)), one.literal(one.text[-few:]), one.literal(one.text[:few])]
+    values += [one.literal(f" {one.text[-1:]} "), one.literal(special[:few]), one.literal(first)]
+    # Without a limit: more than 64 KiB.
+    values.append(f"REPEAT({one.literal(one.text[-1:])}, {capacity or 140000 // one.width})")
+    if capacity is None:
+        values += [f"_{one.charset} x'{one.raw.hex()}'"] if one.raw else [one.literal(one.text)]
+    elif capacity >= 255:
+        values.append(one.literal(one.spread(capacity)))
+        values += [f"_{one.charset} x'{one.raw[-capacity:].hex()}'"] if one.raw and one.width == 1 else []
+    return Column(
+        name,
+        f"{sql} CHARACTER SET {one.charset}",
+        tuple(values),
+        pa.string(),
+        "text",
+        select=TEXT,
+        charset=one.charset,
+        size_bytes=size_bytes,
+    )
+
+
+def enums(one: Repertoire) -> list[Column]:
+    """Members of the character set's own letters, chosen by their numbers."""
+    members = _members(one, "enum")
+    return [_members_column(one, "ENUM", members, tuple(str(number + 1) for number in range(len(members))))]
+
+
+def sets(one: Repertoire) -> list[Column]:
+    members = _members(one, "set")
+    count = len(members)
+    numbers = sorted({0, (1 << count) - 1, 5, 1 << (count - 1), *(1 << number for number in range(count))})
+    return [_members_column(one, "SET", members, tuple(str(number) for number in numbers))]
+
+
+def garbled(column: Column) -> Column:
+    """A SET in a character set whose comma has several bytes: MySQL 5.6 writes commas of one byte between members, and
+    what SELECT prints is no text. Its members are compared as SELECT prints them one by one."""
+    note = "MySQL 5.6 prints SETs in ucs2, utf16, utf16le and utf32 with broken commas: compared there member by member"
+    return replace(column, select=NUMBERED, form="members", note=note)
+
+
+def _members_column(one: Repertoire, name: str, members: list[str], values: tuple[str, ...]) -> Column:
+    listed = ",".join(one.literal(member) for member in members)
+    return Column(
+        name, f"{name}({listed}) CHARACTER SET {one.charset}", values, pa.string(), "text", select=TEXT,
+        charset=one.charset,
+    )  # fmt: skip
+
+
+def _members(one: Repertoire, name: str) -> list[str]:
+    """Different in every collation: they begin with different digits."""
+    letters = [c for c in one.spread(400) if c.isprintable() and c.isalpha()]
+    letters += [c for c in reversed(one.text) if c.isprintable() and c.isalpha()][:8]
+    members = [f"{number}{''.join(letters[number * 5 : number * 5 + 5])}" for number in range(6)]
+    return [*members, f"7{''.join(letters[-8:])}", "8 it''s" if name == "enum" else "8 (a)"]
+
+
+def sizes_of_enum(one: Repertoire) -> list[Column]:
+    """One byte and two; the empty string that stands for a value that was refused."""
+    columns = []
+    for count in (1, 2, 255, 256, 300):
+        members = [f"m{number}" for number in range(count)]
+        values = tuple(
+            str(number) for number in sorted({1, 2, count // 2 + 1, min(count, 255), count}) if number <= count
+        )
+        columns.append(_members_column(one, "ENUM", members, values))
+    refused = _members_column(one, "ENUM", ["a", "b"], ("1", "'nothing like it'", "2"))
+    return [*columns, replace(refused, group=FEATURES)]
+
+
+def sizes_of_set(one: Repertoire) -> list[Column]:
+    """One to four bytes, and eight."""
+    columns = []
+    for count in (1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 63, 64):
+        members = [f"m{number}" for number in range(count)]
+        every = (1 << count) - 1
+        numbers = sorted({0, 1, every, 1 << (count - 1), every & 0xAAAAAAAAAAAAAAAA})
+        columns.append(_members_column(one, "SET", members, tuple(str(number) for number in numbers)))
+    return columns
+
+
+FEATURES = "features"
+"""Columns of this group are written without strict mode, and an update changes the key."""
+
+
+def longest(one: Repertoire) -> list[Column]:
+    """The longest CHAR, whose length does not fit a byte in most character sets; and the longest VARCHAR, which leaves
+    no room for others in its table, so it is there for a few character sets only."""
+    columns = [_column(one, "CHAR", "CHAR(255)", 255, 255 * one.width)]
+    if one.charset in ("latin1", "utf8mb4", "sjis", "utf16le"):
+        most = (_TEXT_BYTES - 100) // one.width
+        columns.append(_column(one, "VARCHAR", f"VARCHAR({most})", most, most * one.width))
+    return columns
+
+
+BY_CHARSET: dict[str, Callable[[Repertoire], list[Column]]] = {
+    "char": chars,
+    "varchar": varchars,
+    "tinytext": lambda one: long_texts(one, "TINYTEXT"),
+    "text": lambda one: long_texts(one, "TEXT"),
+    "mediumtext": lambda one: long_texts(one, "MEDIUMTEXT"),
+    "longtext": lambda one: long_texts(one, "LONGTEXT"),
+    "enum": enums,
+    "set": sets,
+}

@@ -1,0 +1,157 @@
+"""What the batch tests share: a configuration, a store made of numbers, one of real segments, a clock that one sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import yaml
+
+from cdc.batches.service import BatchService
+from cdc.binlog.file import rows_to_entries, scan
+from cdc.config import DestinationConfig, load
+from cdc.errors import CutOffError
+from cdc.meta import SourceIdentity
+from cdc.positions import make_file_name, split_seq
+from cdc.schemas import Schemas, TableSchema
+from cdc.store.formats import layout
+from cdc.store.formats.beginning import Beginning
+from cdc.store.formats.index import make_header, seal
+from cdc.store.formats.state import CaptureState, TableNumbers
+from cdc.store.reader.filters import TableFilter
+from cdc.store.reader.selection import Limits, Place, Range, Selection
+from cdc.store.writer.segment import head
+
+GOLDEN_BINLOG = Path(__file__).parents[1] / "golden" / "mysql9-binlog.000007"
+FIRST_TX, ROTATE_BYTES = 198, 44
+
+IDENTITY = SourceIdentity(server_uuid="uuid-1", flavor="mysql", base_name="binlog", epoch=0, start_gtid=None)
+TX_BYTES = 100
+TX_TIME_US = 1_000_000
+
+
+def make_config(folder: Path, name: str = "shop") -> DestinationConfig:
+    """A loaded configuration file below ``folder``."""
+    conf = folder / "conf"
+    conf.mkdir(exist_ok=True)
+    document = {
+        "source": {"url": "mysql://t@127.0.0.1:1", "server_id": 7},
+        "tables": {"include": [r"(shop|bat)\..*"]},
+        "store": {"path": f"./{name}/store"},
+        "meta": {"path": f"./{name}/meta"},
+        "batch": {"max_transactions": 3, "max_wait_s": 0, "lease_s": 60},
+        "apply": {"target": "./lake"},
+    }
+    (conf / f"{name}.yaml").write_text(yaml.safe_dump(document))
+    return load(conf / f"{name}.yaml")
+
+
+@dataclass
+class NumberStore:
+    """A reader over transactions whose seqs are 1, 2, 3 …; those in ``ddl`` are DDL statements."""
+
+    last: int
+    ddl: frozenset[int] = frozenset()
+    asked: list[tuple[int, Limits]] = field(default_factory=list)
+    complete_us: int = 0
+
+    def complete_until_us(self) -> int:
+        return self.complete_us
+
+    begins: Beginning | None = None
+    is_there: bool = True
+
+    def exists(self) -> bool:
+        return self.is_there
+
+    def beginning(self) -> Beginning | None:
+        """Of a store that has it not on record: before the first transaction."""
+        return self.begins or Beginning(0, "binlog.000001", 4, None, 0, "not recorded")
+
+    removed: int = 0
+
+    def removed_seq(self) -> int:
+        return self.removed
+
+    def require_kept(self, after_seq: int) -> None:
+        if after_seq < self.removed:
+            raise CutOffError(f"the transactions behind {after_seq} were removed up to {self.removed}")
+
+    def passed(self, after_seq: int, table_filter: TableFilter) -> int:
+        return after_seq
+
+    def capture_state(self) -> CaptureState | None:
+        return None
+
+    def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None:
+        self.asked.append((after_seq, limits))
+        first, last = after_seq + 1, after_seq
+        while last < self.last and last - after_seq < (limits.max_transactions or 1 << 60):
+            if limits.until_us is not None and (last + 1) * TX_TIME_US >= limits.until_us:
+                break
+            if last + 1 in self.ddl:
+                last = last + 1 if last == after_seq else last
+                break
+            last += 1
+        if last < first:
+            return None
+        count = last - after_seq
+        return Selection(
+            first_seq=first,
+            last_seq=last,
+            transactions=count,
+            row_events=2 * count,
+            bytes=TX_BYTES * count,
+            ddl=first in self.ddl,
+            tables=("shop.orders",),
+            ranges=(Range(Path("/store/000-0000000-00000000004.binlog"), first * TX_BYTES, count * TX_BYTES),),
+            first=self._place(first),
+            last=self._place(last),
+        )
+
+    def schema_path(self, last_seq: int) -> Path | None:
+        return Path("/store/schemas/0.json")
+
+    @staticmethod
+    def _place(seq: int) -> Place:
+        parts = split_seq(seq)
+        return Place(make_file_name("binlog", parts.file_number), parts.offset, f"0-1-{seq}", seq * TX_TIME_US)
+
+
+@dataclass
+class Clock:
+    """Time that stands still until it is moved."""
+
+    now: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def make_service(config: DestinationConfig, store: NumberStore, clock: Clock | None = None) -> BatchService:
+    """A service whose meta knows its source."""
+    service = BatchService(config, reader=store, clock=clock or (lambda: datetime.now(UTC)))
+    service.meta.bind_source(IDENTITY)
+    return service
+
+
+def make_store(path: Path) -> Path:
+    """A store of one segment: what MySQL 9 wrote for CREATE TABLE bat.o, four inserts, an update, ALTER TABLE and a
+    delete. Returns the segment's path."""
+    layout.create(path, "shop")
+    data = GOLDEN_BINLOG.read_bytes()
+    size = int.from_bytes(data[13:17], "little")  # of the format description, which begins at byte 4
+    begin = head(data[4 : 4 + size], "binlog.000007", FIRST_TX, int.from_bytes(data[9:13], "little"))
+    segment = layout.segments_folder(path) / layout.segment_name(0, 7, FIRST_TX)
+    segment.write_bytes(begin + data[FIRST_TX:-ROTATE_BYTES])
+    numbers = TableNumbers(path)
+    found = scan(segment, number=lambda db, table: numbers.number(f"{db}.{table}"))
+    layout.index_path(segment).write_bytes(make_header() + seal(rows_to_entries(found.rows)))
+    Schemas(
+        tables={"bat.o": TableSchema(columns=(), primary_key=()), "bat.empty": TableSchema(columns=(), primary_key=())}
+    ).save(layout.schemas_folder(path) / "1.json")
+    return segment

@@ -1,0 +1,311 @@
+"""Damaging row events on purpose: which bytes are whose, and what the decoder says to it."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc.binlog.table_map import parse_table_map
+from cdc.decode import DecodeStats
+from cdc.decode.buffers import LATIN1_TABLE
+from cdc.decode.decoder import Decoder
+from cdc.decode.events import Events, whole
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.rows import rows_begin, walk_image
+from cdc.decode.layout import Images, TableLayout
+from cdc.decode.transactions import Transactions
+from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError
+from tests.support.unit_decode import (
+    KINDS,
+    TYPED_TABLES,
+    batches,
+    changed,
+    decode_typed,
+    find_events,
+    golden,
+    schemas_of,
+    typed,
+)
+
+TABLE_MAP, PARTIAL = 19, 39
+INSERTS, UPDATES, DELETES = {23, 30}, {24, 31}, {25, 32}
+ROW_EVENTS = INSERTS | UPDATES | DELETES | {PARTIAL}
+EVERY_BYTE = bool(os.environ.get("TOWPATH_EVERY_BYTE"))
+ROUNDS = int(os.environ.get("TOWPATH_FUZZ_ROUNDS", "40"))
+"""Of random changes, for each golden file."""
+ODD = (0, 1, 127, 128, 250, 251, 252, 253, 254, 255)
+SLOW_S = 20.0
+"""No damaged event of two kilobytes may take so long."""
+
+
+@dataclass
+class Outcomes:
+    """What came of damaged events."""
+
+    refused: int = 0
+    differ: int = 0
+    same: int = 0
+    without_column: set[str] = field(default_factory=set)
+    """Messages about a value that do not name its column."""
+
+    @property
+    def all(self) -> int:
+        return self.refused + self.differ + self.same
+
+    def add(self, other: Outcomes) -> None:
+        self.refused += other.refused
+        self.differ += other.differ
+        self.same += other.same
+        self.without_column |= other.without_column
+
+
+class Target:
+    """One row event of a golden table, to be changed and decoded by itself: a few columns at a time, since most of the
+    time goes into what is done once for each column."""
+
+    def __init__(self, kind: str, table: str, pos: int, length: int) -> None:
+        self.transactions = typed(kind)
+        self.table = f"shop.{table}"
+        self.pos, self.length = pos, length
+        self.type = int(self.transactions.buf[pos + 4])
+        self.event = self.transactions.buf[pos : pos + length].tobytes()
+        self.layout = TableLayout.of(_table_map(self.transactions, pos), schemas_of(kind).tables[self.table])
+        self.decoders: dict[tuple[str, ...] | None, dict[Images, Decoder]] = {}
+        self.names = [column.name for column in self.layout.columns]
+
+    @cached_property
+    def rows_at(self) -> int:
+        """Where its first row begins in the event."""
+        buf = np.frombuffer(self.event, dtype=np.uint8)
+        at = rows_begin(buf, 0, self.length - 4, self.type, len(self.names), np.zeros(k.ERR_SIZE, np.int64))
+        return int(at)
+
+    @cached_property
+    def owner(self) -> list[int]:
+        """For each byte of the event the column that it belongs to; -1 for headers, bitmaps and checksum."""
+        owner = [-1] * self.length
+        if self.type == PARTIAL:  # not walked by this kernel: each byte may be any column's
+            return owner
+        buf = np.frombuffer(self.event, dtype=np.uint8)
+        spec = self.layout.kernel_spec([])
+        numbers = spec.spec.copy()
+        numbers[:, k.SPEC_KEY] = 1
+        at = self.rows_at
+        while at < self.length - 4:
+            places = np.zeros((len(self.names), 2), dtype=np.int64)
+            totals, err = np.zeros(len(self.names), np.int64), np.zeros(k.ERR_SIZE, np.int64)
+            at = int(
+                walk_image(buf, at, self.length - 4, numbers, False, totals, spec.member_at, LATIN1_TABLE, True, places, err)
+            )  # fmt: skip
+            assert at > 0
+            for column, (begin, end) in enumerate(places.tolist()):
+                owner[begin:end] = [column] * (end - begin)
+        return owner
+
+    def around(self, at: int) -> tuple[str, ...] | None:
+        """The columns that a change of a byte concerns, and some behind them; None for all."""
+        column = self.owner[at]
+        return None if column < 0 else tuple(self.names[column : column + 3])
+
+    def decode(self, event: bytes, columns: tuple[str, ...] | None, images: Images) -> list[pa.RecordBatch]:
+        """The event's rows; the checksum is not looked at. The message's position is the one in the file."""
+        buf = np.concatenate([np.zeros(self.pos, np.uint8), np.frombuffer(event, dtype=np.uint8)])
+        one = np.array([self.pos], dtype=np.int64)
+        zero = np.zeros(1, dtype=np.int64)
+        length = np.array([len(event)], dtype=np.int64)
+        run = Events(self.layout, buf, one, one, length, np.array([self.type], dtype=np.int64), zero, zero)
+        if self.type == PARTIAL:
+            run = whole(run, self.transactions)
+        known = self.decoders.setdefault(columns, {})
+        if images not in known:
+            known[images] = Decoder(self.transactions, self.layout, images, columns, DecodeStats())
+        found = []
+        done = 0
+        while done < len(run):
+            batch, count = known[images].decode(run.part(done, len(run)))
+            batch.validate(full=True)
+            found.append(batch)
+            done += count
+        return found
+
+    @cache  # noqa: B019 - a target lives as long as its test
+    def sound(self, columns: tuple[str, ...] | None, images: Images) -> list[pa.RecordBatch]:
+        return self.decode(self.event, columns, images)
+
+    def attempt(self, event: bytes, columns: tuple[str, ...] | None, images: Images, outcomes: Outcomes) -> None:
+        """Decode a changed event, and note what came of it."""
+        before = self.sound(columns, images)  # first, so that no kernel is compiled inside the time that is taken
+        began = time.perf_counter()
+        try:
+            found = self.decode(event, columns, images)
+        except CdcError as error:
+            outcomes.refused += 1
+            self._judge(error, outcomes)
+        else:
+            if found and pa.Table.from_batches(found).equals(pa.Table.from_batches(before)):
+                outcomes.same += 1
+            else:
+                outcomes.differ += 1
+        assert time.perf_counter() - began < SLOW_S
+
+    def _judge(self, error: CdcError, outcomes: Outcomes) -> None:
+        text = str(error)
+        if isinstance(error, SourceRefusedError):  # a bitmap that says that columns are missing
+            assert f"position {self.pos}" in text and self.table in text, text
+            return
+        assert isinstance(error, DamagedError | UnsupportedError), repr(error)
+        assert f"{self.transactions.path}, row event at {self.pos}, " in text, text
+        assert f"table {self.table}" in text, text
+        if "column" not in text:
+            outcomes.without_column.add(text)
+        elif " column " in text.partition("table ")[2].partition(": ")[0]:
+            named = text.partition(", column ")[2].partition(" ")[0]
+            assert named in self.names, text
+
+
+def _table_map(transactions: Transactions, pos: int) -> Any:
+    """The table map before a row event."""
+    at, length = max(place for place in find_events(transactions, {TABLE_MAP}) if place[0] < pos)
+    return parse_table_map(transactions.buf[at : at + length].tobytes(), transactions.has_checksum)
+
+
+def targets(kind: str, table: str, types: set[int]) -> list[Target]:
+    """Row events of a golden table with every type, the large ones: those with a value in every column."""
+    wanted = f"shop.{table}"
+    found = []
+    for pos, length in find_events(typed(kind), types):
+        if _table_map(typed(kind), pos).full_name == wanted and (length > 300 or (table == "old" and length > 70)):
+            found.append(Target(kind, table, pos, length))
+    return found
+
+
+def first(kind: str, table: str, types: set[int]) -> Target:
+    return targets(kind, table, types)[0]
+
+
+# ---------------------------------------------------------------- the kinds of damage
+
+
+def cuts(target: Target, step: int) -> Outcomes:
+    """The event ends earlier: at every ``step``-th byte from the end of its fixed header on."""
+    outcomes = Outcomes()
+    for size in range(27, target.length - 4, step):
+        for images in ("after", "both"):
+            target.attempt(target.event[:size] + b"\0\0\0\0", None, images, outcomes)
+    return outcomes
+
+
+def flips(target: Target, step: int, values: int, dice: random.Random) -> Outcomes:
+    """Every ``step``-th byte behind the fixed header becomes ``values`` other ones: a bit flipped, or an odd number."""
+    outcomes = Outcomes()
+    for at in range(27 + dice.randrange(step), target.length - 4, step):
+        old = target.event[at]
+        others = [old ^ 1 << bit for bit in range(8)] + [value for value in ODD if value != old]
+        for value in dice.sample(others, min(values, len(others))):
+            event = target.event[:at] + bytes([value]) + target.event[at + 1 :]
+            # Of an update both images: else a change of the old row would show nowhere.
+            images: Images = "both" if target.type in UPDATES | {PARTIAL} else dice.choice(("after", "both"))
+            target.attempt(event, target.around(at), images, outcomes)
+    return outcomes
+
+
+def lengthened(target: Target, dice: random.Random) -> Outcomes:
+    """Bytes put in and taken out, so that all behind them are out of place."""
+    outcomes = Outcomes()
+    for _ in range(ROUNDS):
+        at = dice.randrange(27, target.length - 4)
+        more = dice.randbytes(dice.choice((1, 2, 8, 300)))
+        target.attempt(target.event[:at] + more + target.event[at:], None, "both", outcomes)
+        target.attempt(target.event[:at] + target.event[at + dice.randrange(1, 9) :], None, "both", outcomes)
+    return outcomes
+
+
+def random_changes(kind: str, seed: int, rounds: int) -> Outcomes:
+    """Changes anywhere in table maps and row events of a file, which is then read as a whole."""
+    dice = random.Random(f"{kind}{seed}")
+    sources: list[tuple[Transactions, str | None]] = [(golden(kind), None)] if kind in KINDS else []
+    if any(one == kind for one, _ in TYPED_TABLES):
+        sources.append((typed(kind), kind))
+    outcomes = Outcomes()
+    for whole_file, with_types in sources:
+        places = list(find_events(whole_file, ROW_EVENTS | {TABLE_MAP}))
+        for _ in range(rounds):
+            edits: list[tuple[int, int]] = []
+            for _ in range(dice.choice((1, 1, 1, 2, 8))):
+                pos, length = dice.choice(places)
+                edits.append((pos + dice.randrange(19, length - 4), dice.choice((*ODD, dice.randrange(256)))))
+
+            def change(buf: Any, edits: list[tuple[int, int]] = edits) -> None:
+                for at, value in edits:
+                    buf[at] = value
+
+            images: Images = dice.choice(("after", "both"))
+            damaged = changed(whole_file, change)
+            began = time.perf_counter()
+            message = None
+            try:
+                for batch in _read(damaged, with_types, dice, images):
+                    batch.validate(full=True)
+            except CdcError as error:
+                message = str(error)
+            outcomes.refused += message is not None
+            outcomes.differ += message is None
+            # A column that is read well, but in a collation that no server has, is told of a table, not of a place.
+            told = message is None or str(whole_file.path) in message or "cannot be decoded" in message
+            assert told, message
+            assert time.perf_counter() - began < SLOW_S
+    return outcomes
+
+
+def _read(
+    transactions: Transactions, kind: str | None, dice: random.Random, images: Images
+) -> Iterator[pa.RecordBatch]:
+    if kind is None:
+        return batches(transactions, images=images, columns=None)
+    return decode_typed(transactions, kind, dice.choice([t for k_, t in TYPED_TABLES if k_ == kind]), images=images)
+
+
+# ---------------------------------------------------------------- all of it, in a process of its own
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def everything(seed: int) -> None:
+    """The whole corpus; prints what came of it for each table, and the memory that it took."""
+    dice = random.Random(seed)
+    before = 0
+    for kind, table in TYPED_TABLES:
+        outcomes = Outcomes()
+        insert = first(kind, table, INSERTS)
+        outcomes.add(cuts(insert, 1 if EVERY_BYTE else 3))
+        if not before:  # the kernels are loaded or compiled by now
+            before = peak_bytes()
+        outcomes.add(flips(insert, 1 if EVERY_BYTE else 3, 18 if EVERY_BYTE else 1, dice))
+        for one in targets(kind, table, ROW_EVENTS - INSERTS)[: None if EVERY_BYTE else 2]:
+            outcomes.add(cuts(one, 1 if EVERY_BYTE else 29))
+            outcomes.add(flips(one, 1 if EVERY_BYTE else 13, 18 if EVERY_BYTE else 1, dice))
+        outcomes.add(lengthened(insert, dice))
+        sys.stdout.write(f"{kind} {table} {outcomes.refused} {outcomes.differ} {outcomes.same}\n")
+    for kind in sorted({*KINDS, "mysql56"}):
+        outcomes = random_changes(kind, seed, ROUNDS)
+        sys.stdout.write(f"{kind} random {outcomes.refused} {outcomes.differ} {outcomes.same}\n")
+    sys.stdout.write(f"memory {peak_bytes() - before} {pa.default_memory_pool().max_memory()}\n")
+
+
+def with_checksum(event: bytes) -> bytes:
+    """The event with its own length and checksum set right."""
+    event = event[:9] + (len(event)).to_bytes(4, "little") + event[13:-4]
+    return event + zlib.crc32(event).to_bytes(4, "little")

@@ -1,0 +1,116 @@
+"""Table maps of three servers, and damaged ones."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
+from cdc.decode.charsets.collations import charset_of, decode_text
+from cdc.decode.layout import TableLayout
+from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
+from cdc.schemas import ColumnSchema, TableSchema
+from tests.support.unit_decode import KINDS, find_events, golden
+
+
+def event_of(kind: str) -> bytes:
+    pos, length = next(find_events(golden(kind), {19}))
+    return golden(kind).buf[pos : pos + length].tobytes()
+
+
+def column(name: str, kind: int, meta: bytes = b"", fields: bytes = b"") -> bytes:
+    """The event of a table ``d.t`` with one column, without a checksum."""
+    body = b"\x07\0\0\0\0\0\1\0\1d\0\1t\0" + bytes([1, kind, len(meta)]) + meta + b"\1"
+    names = bytes([4, len(name) + 1, len(name)]) + name.encode()
+    body += names + fields
+    return b"\0\0\0\0\x13\1\0\0\0" + (19 + len(body)).to_bytes(4, "little") + bytes(6) + body
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_golden(kind: str) -> None:
+    table = parse_table_map(event_of(kind), True)
+    assert (table.full_name, table.has_metadata) == ("shop.every", True)
+    by_name = {c.name: c for c in table.columns}
+    assert [table.columns[i].name for i in table.primary_key] == ["nm", "id"]
+    assert [n for n, c in by_name.items() if c.unsigned] == ["u8", "u16", "u24", "u32", "u64"]
+    assert [n for n, c in by_name.items() if not c.nullable] == ["i8", "id", "nm"]
+    assert (by_name["large"].precision, by_name["large"].scale) == (38, 10)
+    assert [by_name[n].scale for n in ("dt", "dt3", "ts", "skipped")] == [0, 3, 6, 2]
+    assert [charset_of(by_name[n].collation or 0) for n in ("txt", "nm", "lat", "bin", "vb", "bl", "en")] == [
+        "utf8mb4", "utf8mb4", "latin1", "binary", "binary", "binary", "utf8mb4",
+    ]  # fmt: skip
+    assert by_name["en"].members == (b"one", b"zwei", "drei €".encode())
+    assert (by_name["txt"].length, by_name["nm"].length, by_name["bin"].length) == (1200, 40, 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_cut_is_an_error_or_a_table(kind: str) -> None:
+    event = event_of(kind)
+    whole = parse_table_map(event, True)
+    for size in range(len(event) - 4):
+        try:
+            cut = parse_table_map(event[:size], False)
+        except DamagedError:
+            continue
+        # Only the optional fields at the end may be missing.
+        assert cut.full_name == whole.full_name
+        assert [c.type for c in cut.columns] == [c.type for c in whole.columns]
+
+
+def test_char_of_more_than_255_bytes() -> None:
+    table = parse_table_map(column("c", 254, bytes([0xFE ^ 0x30, 0xFC])), False)
+    assert (table.columns[0].type, table.columns[0].length) == (ColumnType.STRING, 0x3FC)
+    table = parse_table_map(column("c", 254, b"\xf7\1"), False)
+    assert (table.columns[0].type, table.columns[0].length) == (ColumnType.ENUM, 1)
+
+
+def test_unknown_type_is_named() -> None:
+    with pytest.raises(UnsupportedTypeError, match=r"d\.t: has a column of the unknown type 99"):
+        parse_table_map(column("c", 99), False)
+
+
+def test_default_form_of_collations() -> None:
+    table = parse_table_map(column("c", 15, b"\x64\0", bytes([2, 3, 8, 0, 33])), False)
+    assert table.columns[0].collation == 33
+    with pytest.raises(DamagedError):
+        parse_table_map(column("c", 15, b"\x64\0", bytes([2, 3, 8, 1, 33])), False)
+
+
+def test_without_metadata_the_remedy_is_named() -> None:
+    table = TableMap(1, "d", "t", (), (), False)
+    with pytest.raises(SourceRefusedError, match="binlog_row_metadata=FULL"):
+        TableLayout.of(table)
+
+
+def test_own_names_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="_SEQ"):
+        TableLayout.of(parse_table_map(column("_SEQ", 3), False))
+
+
+def test_types_in_disguise_are_known_from_the_schema() -> None:
+    table_map = parse_table_map(column("c", 254, b"\xfe\x10", bytes([3, 1, 63])), False)
+
+    def field(data_type: str) -> pa.Field:
+        known = ColumnSchema(
+            name="c", data_type=data_type, column_type=data_type, nullable=True, default=None, extra="",
+            charset=None, collation=None,
+        )  # fmt: skip
+        schema = TableSchema(columns=(known,), primary_key=())
+        return TableLayout.of(table_map, schema).arrow_schema().field("c").type
+
+    assert field("uuid") == pa.string()
+    assert field("inet6") == pa.string()
+    assert field("binary") == pa.binary()
+    assert field("inet4") == pa.binary()  # of another length: the schema is of another time
+
+
+def test_text_in_an_unknown_collation_is_named() -> None:
+    layout = TableLayout.of(parse_table_map(column("c", 15, b"\x64\0", bytes([3, 3, 0xFC, 0x0F, 0x27])), False))
+    with pytest.raises(UnsupportedTypeError, match="unknown collation 9999"):
+        layout.arrow_schema()
+
+
+def test_latin1_is_cp1252_without_holes() -> None:
+    assert decode_text(b"\x80\x81\x8d\x8f\x90\x9d\x9f\xe9", "latin1") == "€\x81\x8d\x8f\x90\x9d\u0178é"
+    with pytest.raises(LookupError):
+        decode_text(b"a", "ebcdic")

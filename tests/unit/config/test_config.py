@@ -1,0 +1,479 @@
+"""The configuration file: what is accepted, and the sentence for everything that is wrong."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from cdc.config import ApplyOverrides, DestinationConfig, StartPosition, conf_dir, find, load, load_destination, parse
+from cdc.config.apply import SparkConfig
+from cdc.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = Path("/srv/towpath/conf/shop.yaml")
+BASE: dict[str, Any] = {
+    "source": {"url": "mysql://cdc@db.example:3306", "server_id": 52017, "start": "earliest"},
+    "tables": {"include": [r"shop\..*"]},
+    "store": {"path": "./data/shop/store"},
+    "meta": {"path": "./data/shop/meta"},
+    "apply": {"target": "./lake"},
+}
+GONE = object()
+
+
+def document(**changes: Any) -> str:
+    """The base with values replaced; ``source__url`` is the key ``source.url``."""
+    data = copy.deepcopy(BASE)
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        section = data
+        for name in sections:
+            section = section.setdefault(name, {})
+        if value is GONE:
+            del section[key]
+        else:
+            section[key] = value
+    return yaml.safe_dump(data)
+
+
+def message(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(document(**changes), FILE)
+    assert caught.value.exit_code == 2
+    text = str(caught.value)
+    assert text.startswith(str(FILE))
+    assert "\n" not in text
+    return text.removeprefix(f"{FILE}: ")
+
+
+def test_defaults_and_paths() -> None:
+    config = parse(document(), FILE)
+    assert config.name == "shop"
+    assert config.file == FILE
+    assert (config.source.flavor, config.source.host, config.source.port, config.source.user) == (
+        "mysql",
+        "db.example",
+        3306,
+        "cdc",
+    )
+    assert config.store.path == Path("/srv/towpath/data/shop/store")
+    assert config.meta.path == Path("/srv/towpath/data/shop/meta")
+    assert config.apply.target == "/srv/towpath/lake"
+    assert config.apply.mode == "upsert"
+    assert config.batch.lease_s == 3600
+    assert config.store.retain.acked_for == 72 * 3600
+
+
+def test_everything_given() -> None:
+    config = parse(
+        document(
+            source__url="mariadb://c%40c@[::1]",
+            source__password_file="shop.password",
+            source__start={"file": "binlog.000003"},
+            source__heartbeat_s="30s",
+            tables__exclude=[r"shop\.log_.*"],
+            tables__overrides={"shop.log": {"mode": "append"}, "shop.x": {"keys": ["a", "b"]}},
+            store__retain={"acked_for": "1.5d", "max_bytes": 10**12},
+            batch__max_wait_s="2s",
+            apply__target="s3a://lake/raw",
+            spark__remote="sc://spark:15002",
+            spark__conf={"spark.executor.cores": 2, "spark.ui.enabled": False},
+        ),
+        FILE,
+    )
+    assert (config.source.flavor, config.source.user, config.source.host, config.source.port) == (
+        "mariadb",
+        "c@c",
+        "::1",
+        3306,
+    )
+    assert config.source.password_file == FILE.parent / "shop.password"
+    assert config.source.start == StartPosition(file="binlog.000003", pos=4)
+    assert config.source.heartbeat_s == 30
+    assert config.store.retain.acked_for == 1.5 * 86400
+    assert config.batch.max_wait_s == 2
+    assert config.apply.target == "s3a://lake/raw"
+    assert config.spark.conf == {"spark.executor.cores": "2", "spark.ui.enabled": "false"}
+    assert config.table_apply("shop.log").mode == "append"
+    assert config.table_apply("shop.x").keys == ("a", "b")
+    assert config.table_apply("shop.other").mode == "upsert"
+
+
+def test_policies_of_a_table_win_one_by_one() -> None:
+    config = parse(
+        document(
+            apply__zero_dates="fail",
+            apply__types={"TINYINT(1)": "boolean", "time": "microseconds"},
+            apply__columns={"Note": "drop", "mail": "hash", "phone": {"mask": 4}, "nick": {"rename": "alias"}},
+            apply__hash_key_file="hash.key",
+            tables__overrides={
+                "shop.a": {"columns": {"note": "keep", "phone": None}, "zero_dates": None, "types": {"time": "text"}},
+                "shop.b": {"mode": "append"},
+            },
+        ),
+        FILE,
+    )
+    assert config.apply.hash_key_file == FILE.parent / "hash.key"
+    one, other = config.table_apply("shop.a"), config.table_apply("shop.b")
+    assert {name: str(policy) for name, policy in one.columns.items()} == {
+        "note": "keep",
+        "mail": "hash",
+        "phone": "null",
+        "nick": "rename: alias",
+    }
+    assert (one.zero_dates, one.types) == ("null", {"tinyint(1)": "boolean", "time": "text"})
+    assert {name: str(policy) for name, policy in other.columns.items()} == {
+        "note": "drop",
+        "mail": "hash",
+        "phone": "mask: 4",
+        "nick": "rename: alias",
+    }
+    assert (other.zero_dates, other.types, other.mode) == ("fail", config.apply.types, "append")
+    assert parse(document(apply__zero_dates=None), FILE).apply.zero_dates == "null"  # YAML's null
+
+
+@pytest.mark.parametrize(
+    ("db", "table", "included"),
+    [
+        ("shop", "orders", True),
+        ("shop", "a.b", True),
+        ("Shop", "orders", False),
+        ("workshop", "orders", False),
+        ("shop", "log_1", False),
+        ("CRM", "People", True),
+        ("mysql", "user", False),
+        ("sys", "x", False),
+    ],
+)
+def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
+    config = parse(
+        document(
+            tables__include=[r"shop\..*", r"(?i)crm\.people", r"(mysql|sys)\..*"], tables__exclude=[r"shop\.log_\d"]
+        ),
+        FILE,
+    )
+    assert config.tables.includes(db, table) is included
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # unknown keys
+        ({"sorce": {}}, "sorce: unknown key (value …); remove it or correct its name (known here: source, tables, "),
+        (
+            {"batch__max_byte": 5},
+            "batch.max_byte: unknown key (value 5); remove it or correct its name (known here: max_b",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"mod": "x"}}},
+            "tables.overrides.shop.a.mod: unknown key (value 'x'); remove",
+        ),
+        (
+            {"source__start": {"file": "b.1", "po": 4}},
+            "source.start.po: unknown key (value 4); remove it or correct its name",
+        ),
+        # missing
+        ({"source": GONE}, "source: is missing; add it"),
+        ({"apply__target": GONE}, "apply.target: is missing; add it"),
+        ({"tables__include": None}, "tables.include: has no value, but must be a list"),
+        ({"tables__include": []}, "tables.include: must not be empty"),
+        ({"store__path": ""}, "store.path: '' must not be empty"),
+        # source
+        ({"source": 5}, "source: 5 must be a section of keys"),
+        ({"source__url": "postgres://u@h"}, "source.url: 'postgres://u@h' must begin with mysql:// or mariadb://"),
+        ({"source__url": "mysql://h"}, "source.url: 'mysql://h' has no user; write it like mysql://user@host:3306"),
+        ({"source__url": "mysql://u@"}, "source.url: 'mysql://u@' has no host; write it like"),
+        ({"source__url": "mysql://u@h:x"}, "source.url: 'mysql://u@h:x' has no valid port; write it like"),
+        ({"source__url": "mysql://u@h/db"}, "source.url: 'mysql://u@h/db' must end with the port; choose"),
+        ({"source__url": "binlog:///b"}, "source.url: 'binlog:///b': binlog files as a source are not there yet; give"),
+        ({"source__server_id": 0}, "source.server_id: 0 must be at least 1"),
+        ({"source__server_id": 2**32}, "source.server_id: 4294967296 must be at most 4294967295"),
+        ({"source__server_id": True}, "source.server_id: True must be a number"),
+        ({"source__server_id": "many"}, "source.server_id: 'many' must be a whole number"),
+        ({"source__start": "later"}, "source.start: 'later' must be one of snapshot, earliest, now"),
+        ({"source__start": {}}, "source.start.file: is missing; add it"),
+        (
+            {"source__start": {"file": "b.1", "gtid": "0-1-2"}},
+            "source.start.gtid: is not there yet; give file and pos, or",
+        ),
+        (
+            {"source__start": {"file": "b.1", "time": "2026-01-01"}},
+            "source.start.time: is not there yet; give file and",
+        ),
+        ({"source__start": {"file": "binlog"}}, "source.start.file: 'binlog' is not the name of a binlog file like"),
+        ({"source__start": {"file": "b.1", "pos": 1}}, "source.start.pos: 1 must be at least 4"),
+        (
+            {"source__password_env": "A", "source__password_file": "b"},
+            "source: password_env and password_file contradict each other; keep one of them",
+        ),
+        ({"source__standbys": []}, "source.standbys: failover to another source server is not there yet; leave it out"),
+        ({"source__heartbeat_s": "10 apples"}, "source.heartbeat_s: '10 apples' is not a duration; write it like 30s"),
+        # tables
+        ({"tables__include": "shop"}, "tables.include: 'shop' must be a list: [one, two]"),
+        ({"tables__exclude": ["("]}, "tables.exclude: '(' is not a regular expression: missing )"),
+        (
+            {"tables__overrides": {"shop": {}}},
+            "tables: overrides: 'shop' is not the name of a table; write it as db.table",
+        ),
+        (
+            {"tables__overrides": {"crm.a": {}}},
+            "tables: overrides: 'crm.a' is not among the tables that include and exclu",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"keys": []}}},
+            "tables.overrides.shop.a: keys must name at least one column",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"mode": "append", "keys": ["id"]}}},
+            "tables.overrides.shop.a: keys and mode append contradict each other",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"mode": "scd2"}}},
+            "tables.overrides.shop.a: mode scd2 is not there yet; use",
+        ),
+        # policies
+        (
+            {"tables__overrides": {"shop.a": {"columns": {"x": "hash"}}}},
+            "tables.overrides.shop.a.columns.x: hash needs a key, and there is none. Name it with apply.hash_key_env or",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"columns": {"x": "hsh"}}}},
+            "tables.overrides.shop.a.columns.x: 'hsh' is no policy; write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: ",
+        ),
+        ({"apply__columns": {"x": "mask"}}, "apply.columns.x: 'mask' needs more than the word; write drop, null, hash"),
+        ({"apply__columns": {"x": {"mask": -1}}}, "apply.columns.x: mask: -1 must be the number of characters to keep"),
+        ({"apply__columns": {"x": {"mask": True}}}, "apply.columns.x: mask: True must be the number of characters to"),
+        (
+            {"apply__columns": {"x": {"mask": 1, "rename": "y"}}},
+            "apply.columns.x: {'mask': 1, 'rename': 'y'} is no pol",
+        ),
+        ({"apply__columns": {"x": ["drop"]}}, "apply.columns.x: is no policy; write drop, null, hash, keep"),
+        ({"apply__columns": {"x": {"rename": ""}}}, "apply.columns.x: rename: '' must be a column's new name"),
+        (
+            {"apply__columns": {"x": {"rename": "_SEQ"}}},
+            "apply.columns.x: rename: '_SEQ' is a name that Towpath uses itself; choose another",
+        ),
+        (
+            {"apply__columns": {"x": {"rename": "z"}, "y": {"rename": "Z"}}},
+            "apply.columns: 2 columns are renamed to z. Give each a name of its own.",
+        ),
+        (
+            {"apply__columns": {"x": "drop", "X": "null"}},
+            "apply.columns: the column x stands there 2 times; keep one of",
+        ),
+        ({"apply__columns": ["x"]}, "apply.columns: must be a section of keys"),
+        (
+            {"apply__keys": ["Id"], "apply__columns": {"ID": "drop"}},
+            "apply.columns.id: drop and keys contradict each other: a key must tell rows apart. Remove one of them; hash",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"keys": ["id"]}}, "apply__columns": {"id": {"mask": 3}}},
+            "tables.overrides.shop.a.columns.id: mask: 3 and keys contradict each other: a key must tell rows apart.",
+        ),
+        (
+            {"apply__hash_key_env": "A", "apply__hash_key_file": "b"},
+            "apply: hash_key_env and hash_key_file contradict each other; keep one of them",
+        ),
+        (
+            {"apply__types": {"tinyint": "boolean"}},
+            "apply.types: 'tinyint' is no type that can be mapped; there are tin",
+        ),
+        (
+            {"apply__types": {"time": "boolean"}},
+            "apply.types: time: 'boolean' must be microseconds (or text, as without",
+        ),
+        ({"apply__types": "boolean"}, "apply.types: 'boolean' must be a section of keys"),
+        ({"apply__zero_dates": "zero"}, "apply.zero_dates: 'zero' must be one of null, fail"),
+        # store, meta
+        (
+            {"store__kind": "memory"},
+            "store.kind: 'memory': a memory store lives inside one process, and capture and apply are two; use file",
+        ),
+        ({"store__kind": "disk"}, "store.kind: 'disk' must be one of file"),
+        (
+            {"store__buffer_size": 16384},
+            "store.buffer_size: belongs to a store in memory, which lives inside one process",
+        ),
+        (
+            {"store__standby": {"role": "sync_master", "listen": "h:1", "max_behind_bytes": 1}},
+            "store.standby.max_behind_bytes: has no effect, since capture never waits for a standby while it reads",
+        ),
+        ({"store__flush": "always"}, "store.flush: 'always' must be one of sync, async"),
+        (
+            {"store__flush_interval_s": 1},
+            "store: flush_interval_s means nothing with flush: sync; remove it, or write flush: async",
+        ),
+        (
+            {"store__flush": "async", "store__flush_interval_s": "20s"},
+            "store: flush_thorough_interval_s 10 is below flush_interval_s 20; it is when everything is flushed",
+        ),
+        ({"store__flush": "async", "store__flush_least_pages": -1}, "store.flush_least_pages: -1 must be at least 0"),
+        ({"store__segment_bytes": 1}, "store.segment_bytes: 1 must be at least 65536"),
+        ({"store__retain": {"acked_for": "72x"}}, "store.retain.acked_for: '72x' is not a duration; write it like"),
+        (
+            {"meta__kind": "memory"},
+            "meta.kind: 'memory': a memory meta lives inside one process, and capture and apply are two; use file or",
+        ),
+        ({"meta__kind": "zookeeper"}, "meta: kind zookeeper needs hosts; add hosts: h1:2181,h2:2181"),
+        ({"meta__hosts": "h1:2181"}, "meta: hosts belongs to kind: zookeeper; remove it, or change kind"),
+        ({"meta__root": "/other"}, "meta: root belongs to kind: zookeeper; remove it, or change kind"),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1, h2"},
+            "meta.hosts: 'h1, h2' must be ZooKeeper's servers, like h1:2181,h2:2181",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181", "meta__root": "otter"},
+            "meta.root: 'otter' must be the path of a node, like /otter/canal",
+        ),
+        (
+            {"meta__flush": "sync"},
+            "meta.flush: a meta that is written by period lives in the memory of one process, and",
+        ),
+        ({"meta__period_s": 2}, "meta.period_s: a meta that is written by period lives in the memory of one process"),
+        (
+            {"meta__path": "./data/shop/store"},
+            "store.path and meta.path are the same folder, /srv/towpath/data/shop/store",
+        ),
+        (
+            {"store__path": "./lake/store"},
+            "store.path (/srv/towpath/lake/store) lies inside apply.target (/srv/towpath/l",
+        ),
+        # batch, apply, spark, airflow
+        ({"batch__max_bytes": "1GB"}, "batch.max_bytes: '1GB' must be a whole number"),
+        ({"batch__max_transactions": 0}, "batch.max_transactions: 0 must be more than 0"),
+        ({"batch__lease_s": 0}, "batch.lease_s: 0 must be more than 0"),
+        ({"apply__mode": "merge"}, "apply.mode: 'merge' must be one of upsert, soft_delete, append, scd2"),
+        ({"apply__mode": "scd2"}, "apply.mode: 'scd2' is not there yet; use upsert or append"),
+        ({"apply__schema_changes": "evolve"}, "apply.schema_changes: there is no choice yet; leave it out: new tables"),
+        (
+            {"apply__on_truncate": "apply"},
+            "apply.on_truncate: there is no choice yet; leave it out: TRUNCATE of a capt",
+        ),
+        (
+            {"apply__on_drop": "fail"},
+            "apply.on_drop: there is no choice yet; leave it out: DROP of a captured table st",
+        ),
+        (
+            {"tables__overrides": {"shop.a": {"on_drop": "keep"}}},
+            "tables.overrides.shop.a.on_drop: there is no choice yet; leave it out: DROP of a captured table stops apply",
+        ),
+        ({"apply__catalog": "main"}, "apply.catalog: is not there yet; leave it out"),
+        ({"apply__keys": "id"}, "apply.keys: 'id' must be a list: [one, two]"),
+        ({"spark__master": "mars"}, "spark.master: 'mars' is no master of Spark; write local[*]"),
+        ({"spark__remote": "http://x"}, "spark.remote: 'http://x' is no Spark Connect server; write sc://host:15002"),
+        (
+            {"spark__conf": {"executor.cores": 2}},
+            "spark.conf: 'executor.cores' is no setting of Spark; their names begin",
+        ),
+        ({"spark__conf": {"spark.x": None}}, "spark.conf: 'spark.x' needs one value"),
+        ({"airflow__retries": -1}, "airflow.retries: -1 must be at least 0"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], expected: str) -> None:
+    assert message(**changes).startswith(expected)
+
+
+def test_all_findings_are_told_at_once() -> None:
+    text = message(source__server_id=0, batch__max_bytes=0)
+    assert "source.server_id: 0 must be at least 1; batch.max_bytes: 0 must be more than 0" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"source__url": "mysql://u:Sesam@h"}, {"source__password": "Sesam"}, {"source__url": "http://u:Sesam@h"}],
+)
+def test_a_password_never_reaches_the_message(changes: dict[str, Any]) -> None:
+    assert "Sesam" not in message(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "holds no sections. Write it with `cdc init`."),
+        ("- a", "holds no sections"),
+        ("a: [", "1: is not valid YAML: expected the node content"),
+        ("source:\n  url: x\n  url: y", "3: is not valid YAML: the key 'url' stands there twice"),
+    ],
+)
+def test_text_that_is_no_configuration(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, FILE)
+    assert str(caught.value).startswith(str(FILE))
+    assert expected in str(caught.value)
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE", "s3a://bucket")
+    monkeypatch.setenv("ID", "77")
+    config = parse(document(apply__target="${LAKE}/raw", source__server_id="${ID}"), FILE)
+    assert config.apply.target == "s3a://bucket/raw"
+    assert config.source.server_id == 77
+
+
+def test_environment_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAKE", raising=False)
+    assert message(apply__target="${LAKE}/raw") == (
+        "apply.target: the environment variable LAKE is not set. Set LAKE, or write the value itself."
+    )
+
+
+def test_finding_the_file(tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    with pytest.raises(ConfigError, match=r"there is no such folder\. Write a configuration with `cdc init`"):
+        find(conf, None)
+    conf.mkdir()
+    with pytest.raises(ConfigError, match="there is no configuration file in this folder"):
+        find(conf, None)
+    (conf / "shop.yaml").write_text(document())
+    assert find(conf, None) == conf / "shop.yaml"
+    with pytest.raises(ConfigError, match=r"there is no destination 'crm' \(crm\.yaml\)\. There are: shop\."):
+        find(conf, "crm")
+    (conf / "crm.yaml").write_text(document())
+    with pytest.raises(ConfigError, match=r"several destinations here: crm, shop\. Name one of them\."):
+        find(conf, None)
+    config = load_destination(conf, "crm")
+    assert isinstance(config, DestinationConfig)
+    assert config.store.path == tmp_path / "data/shop/store"
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigError, match="cannot be read: it is not UTF-8 text"):
+        load(tmp_path / "shop.yaml")
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+        load(tmp_path / "none.yaml")
+
+
+def test_the_folder_of_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CDC_CONF", raising=False)
+    assert conf_dir() == Path("conf")
+    monkeypatch.setenv("CDC_CONF", "/etc/towpath")
+    assert conf_dir() == Path("/etc/towpath")
+    assert conf_dir(Path("here")) == Path("here")
+
+
+def fields(section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields(field.annotation)
+
+
+def test_the_example_has_every_key() -> None:
+    file = ROOT / "examples" / "shop.yaml"
+    text = file.read_text(encoding="utf-8")
+    assert load(file).tables.overrides.keys() == {"shop.audit", "shop.visits", "shop.customers"}
+    names = [*fields(DestinationConfig), *fields(ApplyOverrides)]
+    missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
+    assert not missing
+
+
+def test_a_connect_servers_token_is_not_in_its_address() -> None:
+    assert SparkConfig(remote="sc://spark:15002/;token=secret;user_id=shop").remote_address == "sc://spark:15002/"

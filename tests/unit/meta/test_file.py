@@ -1,0 +1,238 @@
+"""The meta file: what it refuses, and that a change is made whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import (
+    BatchError,
+    BatchOrderError,
+    ConfigError,
+    DamagedError,
+    IdentityError,
+    LeaseHeldError,
+    StorageError,
+    UsageError,
+    VersionError,
+)
+from cdc.meta import Outstanding, SourceIdentity, TableRecord
+from cdc.meta.file import FileMeta, checksum, parse, render
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+EXPIRES = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def entry(batch: int, after: int, last: int) -> Outstanding:
+    return Outstanding(
+        batch=batch, first_seq=after + 1, last_seq=last, after_seq=after, owner="o", token=f"t{batch}", expires=EXPIRES
+    )
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> FileMeta:
+    found = FileMeta(tmp_path / "deep" / "meta", "shop")
+    found.subscribe("apply", r"shop\..*")
+    return found
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    assert FileMeta(tmp_path / "meta").read().subscriptions == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_changed_is_there_for_another_process(meta: FileMeta) -> None:
+    meta.add_batch("apply", entry(1, 0, 5))
+    meta.update_cursor("apply", 0)
+    other = FileMeta(meta.path, "shop").read()
+    assert other.destination == "shop"
+    assert other.subscriptions["apply"].filter == r"shop\..*"
+    assert other.subscriptions["apply"].outstanding == [entry(1, 0, 5)]
+
+
+def test_subscribing_again_replaces_the_filter_and_keeps_the_cursor(meta: FileMeta) -> None:
+    meta.update_cursor("apply", 7)
+    meta.subscribe("apply", "other")
+    assert meta.cursor("apply") == 7
+    assert meta.subscriptions()["apply"].filter == "other"
+    meta.unsubscribe("apply")
+    assert meta.subscriptions() == {}
+    with pytest.raises(UsageError, match="no subscriber"):
+        meta.unsubscribe("apply")
+
+
+def test_canals_rules_for_batches(meta: FileMeta) -> None:
+    assert meta.first_batch("apply") is None
+    assert meta.latest_batch("apply") is None
+    meta.add_batch("apply", entry(1, 0, 5))
+    meta.add_batch("apply", entry(4, 5, 9))  # a given id lifts the counter
+    assert meta.subscriptions()["apply"].next_batch == 5
+    assert meta.first_batch("apply") == entry(1, 0, 5)
+    assert meta.latest_batch("apply") == entry(4, 5, 9)
+    assert meta.batch("apply", 4) == entry(4, 5, 9)
+    assert meta.batch("apply", 2) is None
+    with pytest.raises(BatchError, match="batch 4 is not newer"):
+        meta.add_batch("apply", entry(4, 9, 10))
+    with pytest.raises(BatchError, match="begins after 8, before 9"):
+        meta.add_batch("apply", entry(5, 8, 10))
+    with pytest.raises(BatchOrderError, match="batch 4 cannot be removed: batch 1 is due first"):
+        meta.remove_batch("apply", 4)
+    assert meta.remove_batch("apply", 1) == entry(1, 0, 5)
+    assert meta.clear_batches("apply") == [entry(4, 5, 9)]
+    assert meta.clear_batches("apply") == []
+    assert meta.cursor("apply") == 0
+    assert meta.subscriptions()["apply"].next_batch == 5
+
+
+def test_source_is_bound_once(meta: FileMeta) -> None:
+    identity = SourceIdentity(server_uuid="u1", flavor="mysql", base_name="binlog", epoch=0, start_gtid="a:1-5")
+    assert meta.source() is None
+    assert meta.bind_source(identity) == identity
+    later = identity.model_copy(update={"start_gtid": "a:1-900"})
+    assert meta.bind_source(later) == identity  # where reading began is kept
+    for key, value in {"server_uuid": "u2", "flavor": "mariadb", "base_name": "mysql-bin", "epoch": 1}.items():
+        with pytest.raises(IdentityError, match=str(getattr(identity, key))) as caught:
+            meta.bind_source(identity.model_copy(update={key: value}))
+        assert str(value) in str(caught.value)
+    assert meta.source() == identity
+
+
+def test_another_destinations_folder_is_refused(meta: FileMeta) -> None:
+    with pytest.raises(IdentityError, match="belongs to destination 'shop', not to 'other'"):
+        FileMeta(meta.path, "other").read()
+
+
+def test_an_exception_leaves_the_file_as_it_was(meta: FileMeta) -> None:
+    before = meta.file.read_bytes()
+
+    def clear_and_fail() -> None:
+        with meta.change() as state:
+            state.subscriptions.clear()
+            state.subscription("apply")
+
+    with pytest.raises(UsageError):
+        clear_and_fail()
+    assert meta.file.read_bytes() == before
+
+
+def test_an_unchanged_state_is_not_written(meta: FileMeta) -> None:
+    inode = meta.file.stat().st_ino
+    with meta.change():
+        pass
+    assert meta.file.stat().st_ino == inode
+
+
+def test_changes_of_many_threads_are_all_kept(meta: FileMeta) -> None:
+    def work() -> None:
+        for _ in range(10):
+            with FileMeta(meta.path, "shop").change() as state:
+                state.subscriptions["apply"].acked_seq += 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert meta.cursor("apply") == 40
+
+
+def test_a_holder_that_does_not_let_go_is_named(meta: FileMeta) -> None:
+    other = FileMeta(meta.path, "shop", lock_wait_s=0.05)
+    with meta.change(), pytest.raises(LeaseHeldError, match=f"process {os.getpid()}"), other.change():
+        pass
+
+
+def test_each_flipped_or_missing_byte_is_found_and_nothing_is_overwritten(meta: FileMeta) -> None:
+    meta.add_batch("apply", entry(1, 0, 5))
+    good = meta.file.read_bytes()
+    state = meta.read()
+    damaged = 0
+    for at in range(len(good)):
+        for bad in (good[:at], good[:at] + bytes([good[at] ^ 0x15]) + good[at + 1 :]):
+            try:
+                found = parse(bad, "meta.json")
+            except (DamagedError, VersionError):
+                damaged += 1
+            else:  # white space only
+                assert found == state
+    assert damaged > len(good)
+    for bad in (b"", good[:-20], good.replace(b'"acked_seq": 0', b'"acked_seq": 1')):
+        meta.file.write_bytes(bad)
+        with pytest.raises(DamagedError, match="Nothing was changed") as caught:
+            meta.update_cursor("apply", 3)
+        assert str(meta.file) in str(caught.value)
+        assert meta.file.read_bytes() == bad
+
+
+def test_an_unknown_key_with_a_right_checksum_is_refused(meta: FileMeta) -> None:
+    document = json.loads(meta.file.read_bytes())
+    document["body"]["colour"] = "blue"
+    document["checksum"] = checksum(document["body"])
+    with pytest.raises(DamagedError, match=r"body\.colour"):
+        parse(json.dumps(document).encode(), "meta.json")
+
+
+@pytest.mark.parametrize("version", ["1", None, 0, True])
+def test_impossible_versions_are_damage(meta: FileMeta, version: object) -> None:
+    document = json.loads(meta.file.read_bytes()) | {"version": version}
+    with pytest.raises(DamagedError, match="impossible format version"):
+        parse(json.dumps(document).encode(), "meta.json")
+
+
+def test_a_newer_version_is_refused(meta: FileMeta) -> None:
+    document = json.loads(meta.file.read_bytes()) | {"version": 3, "checksum": "of another kind"}
+    meta.file.write_text(json.dumps(document))
+    with pytest.raises(VersionError, match="format version 3; this Towpath knows 2"):
+        meta.update_cursor("apply", 3)
+
+
+def test_version_2_is_read_for_ever(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v2.json", tmp_path / "meta.json")
+    meta = FileMeta(tmp_path, "shop")
+    known = meta.read().subscriptions["apply"]
+    assert (known.since_seq, len(known.gaps), known.gaps[1].table) == (171798691844, 2, "shop.orders")
+    assert known.table("shop.orders") == TableRecord(0, 17, 206158431791, "4ebdf555-4bdd-4ff7-b4aa-f7d0204d24b3")
+    assert render(meta.read()) == (GOLDEN / "meta-v2.json").read_bytes()
+
+
+def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v1.json", tmp_path / "meta.json")
+    state = FileMeta(tmp_path, "shop").read()
+    assert state.source is not None
+    assert state.source.server_uuid == "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002"
+    known = state.subscriptions["apply"]
+    assert (known.acked_seq, known.next_batch, known.finished[0].outcome) == (206158431791, 3, "acked")
+    assert known.outstanding[0].owner == "airflow:shop_apply"
+    assert parse(render(state), "again") == state
+
+
+def test_a_failed_write_leaves_the_old_file(meta: FileMeta, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = meta.file.read_bytes()
+
+    def refuse(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageError, match="No space left on device"):
+        meta.update_cursor("apply", 9)
+    assert meta.file.read_bytes() == before
+    assert sorted(p.name for p in meta.path.iterdir()) == ["lock", "meta.json"]
+
+
+def test_an_unusable_folder_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="Make the folder writable") as caught:
+        FileMeta(tmp_path / "file" / "meta").subscribe("apply")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 65, "ä"])
+def test_names_of_subscribers_are_names_of_folders(meta: FileMeta, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a subscriber"):
+        meta.subscribe(name)
