@@ -322,7 +322,7 @@ def group_part(folder: Path, options: argparse.Namespace, console: Console) -> N
     console.print(f"One flush a put, in a bare loop: {one.per_s:,.0f} a second.")
 
 
-# --- what could help a disk (docs/decisions/0018)
+# --- what could help a disk (docs/decisions/0016)
 
 
 def disk_part(folder: Path, options: argparse.Namespace, console: Console) -> None:

@@ -1,6 +1,6 @@
 """The store in memory: Canal's ring of events, over whole transactions.
 
-The rules are those of ``MemoryEventStoreWithBuffer``; where whole transactions change them, ``docs/decisions/0013``
+The rules are those of ``MemoryEventStoreWithBuffer``; where whole transactions change them, ``docs/decisions/0011``
 says how. ``docs/operating/capacity.md`` has the sizing.
 """
 

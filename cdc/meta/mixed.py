@@ -2,7 +2,7 @@
 
 For one process that acks more often than a disk or ZooKeeper can be asked: over
 :class:`~cdc.meta.zookeeper.ZooKeeperMeta` it is Canal's period-mixed manager, over :class:`~cdc.meta.file.FileMeta` its
-file-mixed one. What a crash may lose, and what never: ``docs/decisions/0015``.
+file-mixed one. What a crash may lose, and what never: ``docs/decisions/0013``.
 """
 
 from __future__ import annotations

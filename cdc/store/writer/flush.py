@@ -3,7 +3,7 @@
 Whoever flushes takes everything that waits, so one ``fdatasync`` serves all transactions that arrived while the one
 before it ran. A put that finds nobody at it leads: it flushes on its own thread, which spares two hand-overs; what
 arrives meanwhile is flushed by one of those who wait for it, or by the flusher's thread where nobody does. Source:
-RocketMQ's ``GroupCommitService`` and ``FlushRealTimeService``; ``docs/decisions/0017``.
+RocketMQ's ``GroupCommitService`` and ``FlushRealTimeService``; ``docs/decisions/0015``.
 """
 
 from __future__ import annotations

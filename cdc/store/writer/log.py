@@ -177,7 +177,7 @@ class RelayLog:
         over. They become visible one right after another, none before all are on the disk.
 
         ``wait=False`` returns when they are in the page cache, whatever the policy; the flush goes on by itself. A put
-        that flushes on its own thread overstays ``timeout_s`` while the disk hangs (``docs/decisions/0017``).
+        that flushes on its own thread overstays ``timeout_s`` while the disk hangs (``docs/decisions/0015``).
 
         FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE say that they are written here, and become
         visible once they are flushed. STORE_FULL: nothing was written; the disk did not keep up within the time.
