@@ -24,8 +24,8 @@ class ApplyConfig(Section):
     mode: Annotated[Mode, Doc(choices=MODES)] = "upsert"
     """What a Delta table holds."""
     target: Annotated[FilledText, Doc(example="./lake")]
-    """Folder or URI of the Delta tables; each is TARGET/DATABASE/TABLE. A relative folder is taken from the folder above
-    that of this file. A URI is any that Spark can write, like s3a://bucket/lake."""
+    """Folder or URI of the Delta tables; each is TARGET/DATABASE/TABLE. A relative folder is taken from the folder
+    above that of this file. A URI is any that Spark can write, like s3a://bucket/lake."""
     keys: tuple[str, ...] | None = None
     """Columns that identify a row, for tables without a primary key; null means the primary key."""
     zero_dates: Annotated[

@@ -20,7 +20,7 @@ class BatchConfig(Section):
     max_wait_s: WaitS = 5.0
     """How long a run waits for a first transaction."""
     until_wait_s: WaitS = 60.0
-    """How long a run with a time limit (`cdc apply --until`, airflow.until) waits until the store is complete up to that
-    time."""
+    """How long a run with a time limit (`cdc apply --until`, airflow.until) waits until the store is complete up to
+    that time."""
     lease_s: DurationS = 3600.0
     """Lease time: how long an owner that does not renew its batch keeps it before another owner may take it over."""

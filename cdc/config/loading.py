@@ -22,7 +22,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def conf_dir(given: Path | None = None) -> Path:
-    """Returns the folder of the configuration files: ``given`` (``--conf-dir``), else ``$CDC_CONF``, else ``./conf``."""
+    """Returns the folder of configuration files: ``given`` (``--conf-dir``), else ``$CDC_CONF``, else ``./conf``."""
     return given if given is not None else Path(os.environ.get("CDC_CONF") or "conf")
 
 
@@ -67,8 +67,8 @@ def load(file: Path) -> DestinationConfig:
     """Reads and checks a configuration file. Raises ConfigError.
 
     Relative paths of store, meta and target are taken from the folder above that of the file as it is named
-    (``conf/shop.yaml``: the folder of ``conf``, whether that is a symbolic link or not); those of files with secrets and
-    certificates from the file's own folder.
+    (``conf/shop.yaml``: the folder of ``conf``, whether that is a symbolic link or not); those of files with secrets
+    and certificates from the file's own folder.
     """
     file = as_named(file)
     try:

@@ -15,8 +15,8 @@ from cdc.log import hide_password
 _NOT_YET = "is not available yet; leave it out"
 _NO_START = "is not available yet; give file and pos, or write start: earliest or start: now"
 _BY_PERIOD = (
-    "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it out "
-    "(programs of your own may use cdc.meta.mixed.MixedMeta)"
+    "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it "
+    "out (programs of your own may use cdc.meta.mixed.MixedMeta)"
 )
 _MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave it out"
 _WITHOUT_EFFECT = {

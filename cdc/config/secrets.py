@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -179,12 +180,16 @@ def connections_from_environment(connection: str) -> Credentials:
 _lookup_connection: ConnectionLookup = connections_from_environment
 
 
-def look_up_connections_with(lookup: ConnectionLookup) -> ConnectionLookup:
-    """Makes this process look up Airflow connections with ``lookup``, and returns the lookup that it had before.
+@contextmanager
+def look_up_connections_with(lookup: ConnectionLookup) -> Iterator[None]:
+    """Makes this process look up Airflow connections with ``lookup`` while the context lasts.
 
-    ``cdc.airflow.connections`` calls it inside a task, where Airflow itself can be asked. Every other process knows only
+    ``cdc.airflow.connections`` uses it inside a task, where Airflow itself can be asked. Otherwise a process knows only
     the connections in its environment.
     """
     global _lookup_connection
     before, _lookup_connection = _lookup_connection, lookup
-    return before
+    try:
+        yield
+    finally:
+        _lookup_connection = before
