@@ -15,6 +15,8 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from cdc.log import configure
 from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
@@ -23,8 +25,7 @@ from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.transaction import PutStatus, Transaction
 from cdc.store.writer.log import RelayLog
-from cdc.testing.kind import HOST
-from cdc.testing.ports import free_port
+from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import QUICK, digests, open_master
 
@@ -177,6 +178,7 @@ def end(process: BaseProcess) -> None:
     assert process.exitcode == 0
 
 
+@pytest.mark.rule("rocketmq-log-25")
 def test_nothing_acknowledged_is_missing_on_the_survivor(tmp_path: Path) -> None:
     print(f"TOWPATH_SEED={SEED}")
     dice = random.Random(SEED)

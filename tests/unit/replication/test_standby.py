@@ -271,6 +271,7 @@ def test_a_newer_term_file_is_refused(tmp_path: Path) -> None:
 # following
 
 
+@pytest.mark.rule("rocketmq-log-25")
 def test_a_standby_is_byte_identical(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(900, tables=("shop.orders", "shop.items"), ddl_every=50)
     log = open_log(stack, tmp_path / "m")
@@ -364,6 +365,7 @@ def test_a_standby_is_a_store_that_can_be_opened(stack: ExitStack, tmp_path: Pat
 # statuses
 
 
+@pytest.mark.rule("rocketmq-log-27")
 def test_slave_not_available_at_once(stack: ExitStack, tmp_path: Path) -> None:
     log = open_log(stack, tmp_path / "m")
     serve(stack, log, timeout_s=30)
@@ -372,6 +374,7 @@ def test_slave_not_available_at_once(stack: ExitStack, tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.rule("rocketmq-log-26")
 def test_flush_slave_timeout_where_the_standby_hangs(stack: ExitStack, tmp_path: Path) -> None:
     """RocketMQ's FLUSH_SLAVE_TIMEOUT: written here, and no word of the standby within the time."""
     made = make_transactions(2)
@@ -388,6 +391,7 @@ def test_flush_slave_timeout_where_the_standby_hangs(stack: ExitStack, tmp_path:
     assert seqs(tmp_path / "m") == [t.seq for t in made]
 
 
+@pytest.mark.rule("rocketmq-log-27")
 def test_a_standby_that_goes_away_ends_the_waiting(stack: ExitStack, tmp_path: Path) -> None:
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, timeout_s=30)
@@ -414,6 +418,7 @@ def test_a_standby_too_far_behind_is_not_waited_for(stack: ExitStack, tmp_path: 
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.rule("rocketmq-log-29")
 def test_an_asynchronous_master_does_not_wait(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(20)
     log = open_log(stack, tmp_path / "m")
