@@ -10,7 +10,7 @@ offset stand for other transactions. So at every connect, before anything new is
    (:mod:`~cdc.capture.reread`).
 
 If the source has purged the file, the GTID is the only proof. If the store is lost, the marks that acks left in the
-meta take its place (:func:`prove_acked`). ``docs/operating/source.md`` explains this to operators.
+meta take its place (:func:`prove_acked`). ``docs/how-to/source.md`` explains this to operators.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SEGMENTS_SEARCHED = 16
 REMEDY = (
     "The likely reasons: RESET MASTER or RESET BINARY LOGS was run, the server was restored from a backup, or another "
     "server answers at this address. Connect to the former server if it still exists; otherwise capture this one as a "
-    "new destination with its own store, meta and target (see docs/operating/source.md)."
+    "new destination with its own store, meta and target (see docs/how-to/source.md)."
 )
 
 

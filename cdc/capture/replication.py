@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.addresses import parse_address
 from cdc.config import DestinationConfig
+from cdc.config.secrets import standby_secret
 from cdc.errors import UsageError
 from cdc.log import get_logger
 from cdc.replication.epoch import become_master
@@ -20,7 +22,7 @@ def require_no_standby(config: DestinationConfig) -> None:
     """Raises UsageError if this machine's store is a standby."""
     if config.store.standby.role == "standby":
         raise UsageError(
-            "this store is a standby of another one (store.standby.role: standby)",
+            "this store follows another one (store.standby.role: standby)",
             place=str(config.file),
             remedy="Run `cdc standby` on this machine. To take over after the master's capture has ended, stop "
             "`cdc standby`, set role to none, sync_master or async_master, and start `cdc capture`.",
@@ -36,10 +38,9 @@ def start_master(config: DestinationConfig, store: RelayLog) -> Master | None:
         return None
     # Imported here because it takes a while, and most captures have no standby.
     from cdc.replication.master import Master
-    from cdc.replication.settings import parse_address, read_secret
 
     assert standby.listen is not None
-    secret = read_secret(standby.secret_env, standby.secret_file)
+    secret = standby_secret(standby)
     term = become_master(store.path, store.last_seq)
     assert term is not None
     master = Master(

@@ -135,7 +135,7 @@ def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -
     if isinstance(start, StartPosition):
         return BinlogPosition(start.file, start.pos)
     raise ConfigError(
-        f"source.start: {start} is not supported yet",
+        f"source.start: {start} is not available yet",
         place=str(config.file),
         remedy="Use start: now, earliest (everything that the server's binlogs still hold) or {file: …, pos: …}; "
         "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
