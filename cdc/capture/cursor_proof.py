@@ -16,7 +16,7 @@ from cdc.meta import HistoryMark, State
 from cdc.positions import MAX_OFFSET, BinlogPosition, format_seq, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION
-from cdc.source.history import NoBorderError, executed_gtids, file_created, has_executed
+from cdc.source.history import NoEventAtPositionError, executed_gtids, file_created, has_executed
 from cdc.source.server import Connection, Flavor
 
 
@@ -66,7 +66,7 @@ def _file(source: SourceConfig, mark: HistoryMark, base_name: str, sizes: dict[s
         return None
     try:
         created = file_created(source, BinlogPosition(position.file, max(4, position.pos)))
-    except NoBorderError as error:
+    except NoEventAtPositionError as error:
         _refuse(source, mark.seq, base_name, error.message)
     difference = other_file(position.file, created, mark.file_created_s, "that was acked")
     if difference is not None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from cdc.capture import replication
-from cdc.capture.clock import SourceClock
 from cdc.capture.failures import Failures
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
+from cdc.capture.watermark import WatermarkTracker
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
@@ -58,7 +58,7 @@ class Capture:
         self._config = config
         self._on_progress = on_progress
         self.counters = Counters()
-        self._clock = SourceClock()
+        self._clock = WatermarkTracker()
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
         self._keeper: Keeper | None = None

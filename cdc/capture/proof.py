@@ -27,20 +27,18 @@ from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
-from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
+from cdc.binlog.framer import Decision, Framer, Numbers, ServerErrorPacket, row_gtid
 from cdc.config import DestinationConfig, SourceConfig
 from cdc.errors import CorruptStreamError, IdentityError, StorageError, UnsupportedError
 from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, BinlogPosition, make_file_name, make_seq, split_seq
 from cdc.source.connection import place_of
-from cdc.source.dump import MAX_POSITION
+from cdc.source.dump import MAX_POSITION, ShortDump, describe_dump_error
 from cdc.source.history import (
-    NoBorderError,
-    ShortDump,
+    NoEventAtPositionError,
     executed_gtids,
     file_created,
     has_executed,
-    meaning,
 )
 from cdc.source.server import Connection, Flavor
 from cdc.store.formats import layout
@@ -217,7 +215,7 @@ class _Prover:
         created = self._created(stored.last)
         try:
             found = file_created(self._source, BinlogPosition(file, max(4, pos)))
-        except NoBorderError as error:
+        except NoEventAtPositionError as error:
             self._refuse(stored.last, error.message)
         difference = other_file(file, found, created)
         if difference is not None:
@@ -328,7 +326,7 @@ class _Reading:
         if isinstance(error, _Enough):
             return self._compare_beginning()
         if isinstance(error, ServerErrorPacket) and error.code == 1236:
-            return f"where it begins ({self._position}), {meaning(error.text)}"
+            return f"where it begins ({self._position}), {describe_dump_error(error.text)}"
         if isinstance(error, UnsupportedError):
             return f"what the server has there is another thing: {error.message}"
         raise error
@@ -377,8 +375,8 @@ class _Reading:
     def table(self, db: str, table: str) -> int | None:
         return 0 if (db, table) in self._tables else None
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
-        return Judgement((query.db, query.sql) in self._statements, ddl=self._ddl)
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        return Decision((query.db, query.sql) in self._statements, ddl=self._ddl)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         if not self.created:

@@ -12,18 +12,17 @@ import pymysql
 from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.file import rows_to_entries
-from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
+from cdc.binlog.framer import Decision, Framer, Numbers, ServerErrorPacket, row_gtid
 from cdc.binlog.rare_events import parse_xa
-from cdc.capture.definitions import Definitions
+from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_there
-from cdc.capture.statement_filter import Judge
+from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
-from cdc.source.dump import MAX_POSITION
+from cdc.source.dump import MAX_POSITION, DumpStream, explain_dump_error
 from cdc.source.server import replica_label
-from cdc.source.stream import DumpStream, explain_dump_error
 from cdc.store.writer.log import RelayLog
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -48,7 +47,7 @@ class Counters:
 
 
 class ByteStream(Protocol):
-    """Where the packets of a dump come from: :class:`~cdc.source.stream.DumpStream`, or a test's own."""
+    """Where the packets of a dump come from: :class:`~cdc.source.dump.DumpStream`, or a test's own."""
 
     def recv_into(self, buffer: memoryview) -> int:
         """Read what is there, up to the buffer's size; 0: nothing came for a moment. Raises when the stream ends."""
@@ -74,8 +73,8 @@ class Session:
         self._config = config
         self._log = log
         self.epoch = start.identity.epoch
-        self._judge = Judge(config.tables, log.tables)
-        self._definitions = Definitions(control, config, log, self.epoch, named=start.named)
+        self._judge = StatementFilter(config.tables, log.tables)
+        self._definitions = SchemaHistory(control, config, log, self.epoch, named=start.named)
         self.counters = counters
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
@@ -163,17 +162,17 @@ class Session:
     def table(self, db: str, table: str) -> int | None:
         return self._judge.table(db, table)
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
         self._note_xa(query)
-        judgement, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
+        decision, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
         if ends:
             framer.st[k.TX_BEGIN] = 0
         if framer.skips:
-            return Judgement(keep=False)
-        if judgement.ddl and judgement.keep:
-            self._definitions.statement(judgement.altered, int(framer.st[k.TX_START]) if in_transaction else None)
-        return judgement
+            return Decision(keep=False)
+        if decision.ddl and decision.keep:
+            self._definitions.statement(decision.altered, int(framer.st[k.TX_START]) if in_transaction else None)
+        return decision
 
     def _note_xa(self, query: events.QueryEvent) -> None:
         """Say where a transaction is committed whose rows lie before the place from which this connection reads."""

@@ -7,7 +7,7 @@ capture with an error that names it.
 from __future__ import annotations
 
 from cdc.binlog.events import QueryEvent
-from cdc.binlog.framer import Judgement
+from cdc.binlog.framer import Decision
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
 from cdc.sql.statements import Statement, classify
@@ -16,7 +16,7 @@ from cdc.store.formats.state import TableNumbers
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table from behind this statement."
 
 
-class Judge:
+class StatementFilter:
     """Judges statements for the captured tables. ``where`` names the place in errors."""
 
     def __init__(self, tables: TablesConfig, numbers: TableNumbers) -> None:
@@ -42,24 +42,24 @@ class Judge:
             )
         return name
 
-    def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Judgement, bool]:
+    def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Decision, bool]:
         """What becomes of it, and whether it ends its transaction with nothing done (ROLLBACK). ``rows_before``: the
         transaction has changed captured rows already."""
         found = classify(query.sql, query.db, query.sql_mode)
         if found.kind == "transaction":
-            return Judgement(False), self._transaction(found, query, where, rows_before)
+            return Decision(False), self._transaction(found, query, where, rows_before)
         if found.kind == "ddl":
             return self._ddl(found), False
         if found.kind == "other" and not found.any_table:
-            return Judgement(False), False
+            return Decision(False), False
         named = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
         if named:
             raise _stop(f"the statement changes {', '.join(named)} by its text, not by rows", query, where, _ROW_FORMAT)
         if found.any_table:
             raise _stop("it cannot be told which tables the statement changes", query, where, _ROW_FORMAT)
-        return Judgement(False), False
+        return Decision(False), False
 
-    def _ddl(self, found: Statement) -> Judgement:
+    def _ddl(self, found: Statement) -> Decision:
         names = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
         for database in found.databases:
             if found.verb.startswith("DROP"):
@@ -76,7 +76,7 @@ class Judge:
         harmless -= {effect.table for effect in found.effects if effect.kind != "none"}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
         altered = frozenset() if found.verb.startswith("TRUNCATE") else frozenset(names) - kept
-        return Judgement(bool(names), ddl=True, table_mask=mask, altered=altered)
+        return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)
 
     def _transaction(self, found: Statement, query: QueryEvent, where: str, rows_before: bool) -> bool:
         if found.verb in ("XA COMMIT", "XA ROLLBACK"):

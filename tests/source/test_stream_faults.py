@@ -20,7 +20,7 @@ from cdc.store.writer.log import RelayLog
 from cdc.store.writer.segment import SegmentWriter
 from cdc.testing.source import Cut, ErrorPacket, FakeSource, Fault, Flip, History, Stall, sample_history
 from cdc.testing.source.check import broken_in
-from cdc.testing.source.drive import Bench
+from cdc.testing.source.harness import Bench
 from cdc.testing.source.history import EXCLUDED, random_history
 from tests.source.support import Configure
 

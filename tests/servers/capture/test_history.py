@@ -173,13 +173,13 @@ def test_a_restored_copy_of_the_data_folder(server: Server, configure: Configure
     server.halt()
     copy = tmp_path / "copy"
     shutil.copytree(server.data, copy, symlinks=True)
-    server.again()
+    server.restart()
     insert(server, 2, 3)
     assert capture(config) == 2
     server.halt()
     shutil.rmtree(server.data)
     copy.rename(server.data)
-    server.again()
+    server.restart()
     insert(server, *range(10, 50))
     refused(config, "history is not the one")
 
@@ -198,7 +198,7 @@ def test_what_is_no_change(server: Server, configure: Configure) -> None:
         assert capture(configure(server, tables)) == 0
     config = configure(server)
     server.halt()
-    server.again()
+    server.restart()
     server.execute("FLUSH BINARY LOGS")
     assert capture(config) == 0
     insert(server, 5)

@@ -22,8 +22,7 @@ from cdc.replication.follower import Follower
 from cdc.store.reader.reader import StoreReader
 from cdc.store.transaction import PutStatus
 from cdc.store.writer.log import RelayLog
-from cdc.testing.kind import HOST
-from cdc.testing.ports import free_port
+from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import Standby, digests, open_master
 

@@ -27,8 +27,7 @@ from cdc.config import DestinationConfig
 from cdc.errors import UnsupportedDdlError, UnsupportedTypeError
 from cdc.positions import make_seq, split_seq
 from cdc.schemas import Schemas, TableSchema
-from cdc.source.members import check_members, with_members
-from cdc.source.schemas import read_schemas
+from cdc.source.schemas import check_members, read_schemas, with_members
 from cdc.source.server import current_position
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
@@ -58,7 +57,7 @@ class _Altered:
     begins: int | None
 
 
-class Definitions:
+class SchemaHistory:
     """Keeps the files of one store. ``named``: table maps name the columns themselves."""
 
     def __init__(

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 _MOST_PROBES = 600
 
 
-class SourceClock:
+class WatermarkTracker:
     """Probes of the source's clock and what they prove."""
 
     def __init__(self) -> None:

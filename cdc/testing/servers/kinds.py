@@ -1,8 +1,8 @@
-"""The servers that tests run, kind by kind: what they are unpacked from, how data is made, how they are started.
+"""The kinds of server: where their programs come from, how fresh data is made, and how the process is started.
 
-Every database has row events in full images (with full metadata where the server knows it), GTIDs, and the account
-:data:`~cdc.testing.kind.USER` with every privilege from 127.0.0.1. They are made for speed, not for power cuts: nothing
-is synced. Each can be killed and started again on its data.
+All databases write row events with full images (and full metadata if the server supports it) and GTIDs, and have the
+account :data:`USER` with every privilege from 127.0.0.1. They are configured for speed and sync nothing, so a power
+failure may lose data; a killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -11,32 +11,100 @@ import os
 import shutil
 import socket
 import subprocess
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 import pymysql
 
 from cdc.errors import SourceUnavailableError, UsageError
-from cdc.testing.kind import HOST, PASSWORD, USER, Kind, loaded, run_as, run_to_end
-from cdc.testing.packages import DebianPackages, NpmPackage, locked
+from cdc.testing.servers.packages import DebianPackages, NpmPackage, Package, fetch, locked
+
+USER = "t"
+PASSWORD = "pw"
+HOST = "127.0.0.1"
+
+_LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib")
+
+
+def _with_own_loader(root: Path, program: Path) -> list[str]:
+    """Returns the command that runs an unpacked program with the loader and the libraries unpacked beside it."""
+    folders = [root / folder for folder in _LIBRARY_FOLDERS if (root / folder).is_dir()]
+    loader = next((f / "ld-linux-x86-64.so.2" for f in folders if (f / "ld-linux-x86-64.so.2").exists()), None)
+    if loader is None:
+        raise SourceUnavailableError(
+            f"{root} contains no ld-linux-x86-64.so.2", remedy="Delete the folder; it is fetched again."
+        )
+    return [str(loader), "--library-path", ":".join(map(str, folders)), str(program)]
+
+
+def _user_option() -> list[str]:
+    """Returns the option that lets a database server run as root, if this process does."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+class Kind(ABC):
+    """A kind of server: its programs, its data and its command line."""
+
+    def __init__(self, name: str, package: Package, tools: dict[str, str], start_s: float = 60.0) -> None:
+        self.name = name
+        self.package = package
+        self.tools = tools
+        """Paths of the client tools below :meth:`root`, by name."""
+        self.start_s = start_s
+
+    def root(self) -> Path:
+        """Returns the folder of the unpacked programs. Fetches them if they are not in the cache."""
+        return fetch(self.name, self.package)
+
+    def tool(self, name: str) -> list[str]:
+        """Returns the command that runs a client tool, without the tool's own arguments. Raises UsageError."""
+        if name not in self.tools:
+            known = ", ".join(sorted(self.tools)) or "none"
+            raise UsageError(f"{self.name} has no client tool {name!r} (it has: {known})")
+        root = self.root()
+        return _with_own_loader(root, root / self.tools[name])
+
+    @abstractmethod
+    def create(self, folder: Path) -> None:
+        """Creates fresh data in ``folder / "data"``."""
+
+    @abstractmethod
+    def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
+        """Returns the command that runs the server in the foreground on the data in ``folder``."""
+
+    @abstractmethod
+    def answers(self, port: int) -> bool:
+        """Whether the server at this port serves clients."""
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment variables of the process."""
+        return dict(os.environ)
+
+
+def _run_bootstrap(name: str, command: Sequence[str], stdin: str = "") -> None:
+    """Runs a server program in a mode in which it ends by itself. Raises SourceUnavailableError if it fails."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
+    if done.returncode != 0:
+        last = " ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
+        raise SourceUnavailableError(f"{name}: creating the data failed: {last or 'the program printed nothing'}")
 
 
 class Database(Kind):
-    """What the MySQL and MariaDB kinds share."""
+    """MySQL or MariaDB."""
 
     scheme = "mysql"
 
     @abstractmethod
     def program(self, root: Path) -> list[str]:
-        """The server's command with the options that tell it where its own files are."""
+        """Returns the server's command with the options that name its installed files."""
 
     @abstractmethod
     def initialise(self, root: Path, data: Path) -> None:
-        """Make the system tables in ``data``."""
+        """Creates the system tables in ``data``."""
 
     def create(self, folder: Path) -> None:
-        """Copy the template, which is made once for each unpacked version."""
+        """Copies the template data, which is created once for each unpacked version."""
         root = self.root()
         template = root / "template"
         with locked(root.with_suffix(".lock")):
@@ -44,13 +112,15 @@ class Database(Kind):
                 new = root / "template.new"
                 shutil.rmtree(new, ignore_errors=True)
                 self.initialise(root, new)
-                (new / "auto.cnf").unlink(missing_ok=True)  # the server's UUID: each copy gets its own
+                (new / "auto.cnf").unlink(missing_ok=True)  # holds the server's UUID; each copy gets its own
                 new.rename(template)
         copied = subprocess.run(
             ["cp", "-r", "--reflink=auto", str(template), str(folder / "data")], capture_output=True, text=True
         )
         if copied.returncode != 0:
-            raise SourceUnavailableError(f"{self.name}: {copied.stderr.strip()}")
+            raise SourceUnavailableError(
+                f"{self.name}: the template {template} cannot be copied: {copied.stderr.strip()}"
+            )
 
     def answers(self, port: int) -> bool:
         try:
@@ -78,7 +148,7 @@ class Database(Kind):
             f"--log-bin={folder / 'data' / 'binlog'}",
             "--binlog-row-image=FULL",
             "--sync-binlog=0",
-            "--innodb-flush-log-at-trx-commit=2",  # a killed server loses nothing of what its binlog has
+            "--innodb-flush-log-at-trx-commit=2",  # a killed server keeps every transaction that its binlog has
             "--max-allowed-packet=64M",
             "--skip-name-resolve",
             *self.own_options(folder),
@@ -87,15 +157,17 @@ class Database(Kind):
 
     @abstractmethod
     def own_options(self, folder: Path) -> list[str]:
-        """What only this kind understands or needs."""
+        """Returns the options that only this kind understands or needs."""
 
 
 class MySql9(Database):
+    """MySQL 9, with GTIDs and full metadata."""
+
     def program(self, root: Path) -> list[str]:
         return [
-            *loaded(root, root / "usr/sbin/mysqld"),
+            *_with_own_loader(root, root / "usr/sbin/mysqld"),
             "--no-defaults",
-            *run_as(),
+            *_user_option(),
             f"--basedir={root}/usr",
             f"--lc-messages-dir={root}/usr/share/mysql",
             f"--character-sets-dir={root}/usr/share/mysql/charsets",
@@ -110,8 +182,8 @@ class MySql9(Database):
             f"CREATE USER {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}';\n"
             f"GRANT ALL ON *.* TO {USER}@'{HOST}' WITH GRANT OPTION;\n"
         )
-        # --disable-log-bin: or else the account would be the first events of every test's binlog.
-        run_to_end(
+        # --disable-log-bin: otherwise creating the account would be the first events of every test's binlog.
+        _run_bootstrap(
             self.name,
             [
                 *self.program(root),
@@ -134,6 +206,8 @@ class MySql9(Database):
 
 
 class MariaDb(Database):
+    """MariaDB from one Debian suite, with strict GTIDs and full metadata."""
+
     scheme = "mariadb"
 
     def __init__(self, name: str, suite: str, share: str, sql_prefix: str) -> None:
@@ -145,9 +219,9 @@ class MariaDb(Database):
     def program(self, root: Path) -> list[str]:
         share = root / self._share
         return [
-            *loaded(root, root / "usr/sbin/mariadbd"),
+            *_with_own_loader(root, root / "usr/sbin/mariadbd"),
             "--no-defaults",
-            *run_as(),
+            *_user_option(),
             f"--basedir={root}/usr",
             f"--lc-messages-dir={share}/english",
             f"--character-sets-dir={share}/charsets",
@@ -155,7 +229,7 @@ class MariaDb(Database):
         ]
 
     def initialise(self, root: Path, data: Path) -> None:
-        """Feed the server's own SQL to its bootstrap mode, as mariadb-install-db does."""
+        """Feeds the server's own SQL files to its bootstrap mode, as mariadb-install-db does."""
         share = root / self._share
         (data / "mysql").mkdir(parents=True)
         files = [
@@ -170,7 +244,7 @@ class MariaDb(Database):
             f"CREATE USER {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}';",
             f"GRANT ALL ON *.* TO {USER}@'{HOST}' WITH GRANT OPTION;",
         ]
-        run_to_end(
+        _run_bootstrap(
             self.name,
             [
                 *self.program(root),
@@ -199,14 +273,14 @@ class MariaDb(Database):
 
 
 class MySql56(Database):
-    """The oldest one: no metadata in table maps. It reads the account at its first start."""
+    """MySQL 5.6, the oldest supported version: its table maps have no metadata. Its first start creates the account."""
 
     def program(self, root: Path) -> list[str]:
         base = root / "server"
         return [
             str(base / "mysqld"),
             "--no-defaults",
-            *run_as(),
+            *_user_option(),
             f"--basedir={base}",
             f"--lc-messages-dir={base}/share",
         ]
@@ -238,6 +312,8 @@ class MySql56(Database):
 
 
 class ZooKeeper(Kind):
+    """A standalone ZooKeeper. ``options`` are lines of its ``zoo.cfg``."""
+
     _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
 
     def create(self, folder: Path) -> None:
@@ -247,7 +323,7 @@ class ZooKeeper(Kind):
         java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}")
         if java is None:
             raise SourceUnavailableError(
-                "ZooKeeper needs Java, and there is no `java` on this machine",
+                "ZooKeeper needs Java, and this machine has no `java` command",
                 remedy="Install it (on Debian: apt-get install default-jre-headless).",
             )
         settings = {
@@ -331,12 +407,8 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def kind(name: str) -> Kind:
-    """The kind of this name.
-
-    Raises:
-        UsageError: there is no such kind.
-    """
+def find_kind(name: str) -> Kind:
+    """Returns the kind of server with this name. Raises UsageError if no kind has it."""
     if name not in KINDS:
-        raise UsageError(f"there is no kind of server {name!r}; there are {', '.join(sorted(KINDS))}")
+        raise UsageError(f"unknown kind of server {name!r}; known kinds: {', '.join(sorted(KINDS))}")
     return KINDS[name]

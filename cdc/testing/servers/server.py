@@ -1,26 +1,16 @@
-"""Real servers for tests, benchmarks and the demo, on free ports of 127.0.0.1, as any user and without containers.
-
->>> with Server("mariadb10") as server:
-...     connection = server.connect()
-
-A server dies with the process that started it, however that ends, and its data with it: unless it was given a
-``folder``, whose data stay, or ``detach=True``, with which it goes on by itself. By hand:
-``python -m cdc.testing.servers --help``.
-"""
+"""One running server: started on a free port of 127.0.0.1, stopped, killed, restarted on its data."""
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import fcntl
 import os
-import shlex
+import random
 import shutil
 import signal
+import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,16 +21,13 @@ from typing import IO, Self
 
 import pymysql
 
-from cdc.errors import CdcError, SourceUnavailableError, UsageError
-from cdc.testing.kind import HOST, PASSWORD, USER, Kind
-from cdc.testing.kinds import KINDS, Database, kind
-from cdc.testing.ports import free_port, is_listening
-
-__all__ = ["HOST", "PASSWORD", "USER", "Server", "client_tool", "free_port", "stop_detached"]
+from cdc.errors import SourceUnavailableError, UsageError
+from cdc.testing.servers.kinds import HOST, USER, Database, Kind, find_kind
 
 _PREFIX = "towpath-server-"
 _POLL_S = 0.05
 _ATTEMPTS = 5
+_PORTS = range(15000, 30000)  # below the range from which the kernel takes ports of outgoing connections
 
 # The parent-death signal is bound to the *thread* that started the child; this one lives as long as the process.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-starter")
@@ -48,22 +35,43 @@ _running: dict[int, Server] = {}
 
 
 def client_tool(kind_name: str, tool: str) -> list[str]:
-    """The command prefix that runs a client tool of a kind: ``client_tool("mysql9", "mysqlbinlog")``.
+    """Returns the command that runs a client tool: ``client_tool("mysql9", "mysqlbinlog")``.
 
-    MySQL 9 has ``mysqlbinlog``; both MariaDBs have ``mariadb-binlog`` and ``mariadb``. Fetched when not in the cache.
+    MySQL 9 has ``mysqlbinlog``; both MariaDBs have ``mariadb-binlog`` and ``mariadb``. The programs are fetched if they
+    are not in the cache. Raises UsageError for an unknown kind or tool.
     """
-    return kind(kind_name).tool(tool)
+    return find_kind(kind_name).tool(tool)
+
+
+def free_port() -> int:
+    """Returns a port of 127.0.0.1 on which nothing listens now. Raises SourceUnavailableError."""
+    dice = random.Random(os.urandom(8))
+    for _ in range(200):
+        port = dice.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    raise SourceUnavailableError(f"no free port between {_PORTS.start} and {_PORTS.stop} on {HOST}")
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
 
 
 class Server:
-    """One server; started by :meth:`start` or by ``with``.
+    """A server of one kind, started by :meth:`start` or by ``with``.
 
     Args:
         kind_name: mysql9, mariadb11, mariadb10, mysql56 or zookeeper.
-        port: a fixed port; None takes a free one, and another if that is snatched away.
-        options: further options of the server (lines of ``zoo.cfg`` for ZooKeeper).
-        folder: where data, log and socket lie; kept at the end. None: a temporary folder, deleted by :meth:`stop`.
-        detach: the server outlives this process; needs ``folder``, where ``server.pid`` tells its process.
+        port: a fixed port. None takes a free one, and another one if a process takes that port first.
+        options: further options of the server (for ZooKeeper: lines of ``zoo.cfg``).
+        folder: the folder of data, log and socket, which stays at the end. None takes a temporary folder, which
+            :meth:`stop` deletes.
+        detach: let the server outlive this process. Needs ``folder``, where ``server.pid`` holds its process id.
     """
 
     def __init__(
@@ -76,8 +84,8 @@ class Server:
         detach: bool = False,
     ) -> None:
         if detach and folder is None:
-            raise UsageError("a server that outlives its starter needs a folder")
-        self.kind: Kind = kind(kind_name)
+            raise UsageError("a detached server needs a folder")
+        self.kind: Kind = find_kind(kind_name)
         self.options = tuple(options)
         self.port = port or 0
         self._fixed_port = port is not None
@@ -87,13 +95,13 @@ class Server:
         self._detach = detach
         self._process: subprocess.Popen[bytes] | None = None
 
-    # ------------------------------------------------------------ life
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start with fresh data; returns when the server serves clients.
+        """Starts the server with fresh data and returns when it serves clients.
 
-        Raises:
-            SourceUnavailableError: it cannot be fetched or does not start; the message has the last lines of its log.
+        Raises SourceUnavailableError if its programs cannot be fetched or it does not start; the message has the last
+        lines of its log.
         """
         if self._process is not None:
             raise UsageError(f"{self.kind.name} at port {self.port} is running already")
@@ -101,8 +109,8 @@ class Server:
         for attempt in range(1, _ATTEMPTS + 1):
             if not self._fixed_port:
                 self.port = free_port()
-            elif is_listening(self.port):
-                raise SourceUnavailableError(f"something listens at port {self.port} of {HOST} already")
+            elif _is_listening(self.port):
+                raise SourceUnavailableError(f"another process already listens at port {self.port} of {HOST}")
             self._new_folder()
             self.kind.create(self.folder)
             try:
@@ -111,32 +119,33 @@ class Server:
             except SourceUnavailableError:
                 shutil.rmtree(self.data, ignore_errors=True)
                 self._discard()
-                if self._fixed_port or attempt == _ATTEMPTS or not is_listening(self.port):
+                if self._fixed_port or attempt == _ATTEMPTS or not _is_listening(self.port):
                     raise  # the port was not the reason, or cannot be changed
         raise AssertionError("unreachable")
 
-    def again(self, *options: str) -> Self:
-        """Start a stopped or killed server on the data it has, with further options for this time.
+    def restart(self, *options: str) -> Self:
+        """Starts a stopped or killed server on its data, with further options for this run only.
 
-        A new ``Server`` may do so too, with the ``folder`` (and, if wished, the port) of an earlier one.
+        A new ``Server`` that is given the ``folder`` of an earlier one starts on the earlier one's data.
         """
         self._require_stopped()
         if self._folder is None and self._given_folder is not None:
             self._folder = self._given_folder.absolute()
         if not self.data.is_dir():
-            raise UsageError(f"{self.folder} holds no data of a server; start it first")
+            raise UsageError(f"{self.folder} contains no data of a server; call start() first")
         self.port = self.port or free_port()
         self._launch((*self.options, *options))
         return self
 
     def copy_data(self, to: Path) -> None:
-        """Copy the data of a stopped server to the folder ``to``, which must not be there: a backup of the machine."""
+        """Copies the data of a stopped server to the folder ``to``, as a backup of the machine does. ``to`` must not
+        exist."""
         self._require_stopped()
         _copy_folder(self.data, to)
 
     def replace_data(self, copy: Path | None) -> None:
-        """Give a stopped server other data: those that :meth:`copy_data` put into ``copy``, or (None) fresh ones with
-        an identity of their own. :meth:`again` then starts it on them, at the same port."""
+        """Replaces the data of a stopped server by a copy that :meth:`copy_data` made, or (None) by fresh data with
+        another server identity. :meth:`restart` then starts it on them, at the same port."""
         self._require_stopped()
         shutil.rmtree(self.data)
         if copy is None:
@@ -145,21 +154,21 @@ class Server:
             _copy_folder(copy, self.data)
 
     def halt(self) -> None:
-        """Stop cleanly and keep the data, for :meth:`again`."""
+        """Stops cleanly and keeps the data for :meth:`restart`."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL; the data stay, for :meth:`again`."""
+        """Sends SIGKILL and keeps the data for :meth:`restart`."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop, and delete the data unless the folder was given. Harmless when it is stopped already."""
-        # Data that nobody will read again need no clean shutdown, which may take seconds.
+        """Stops, and deletes the data unless the folder was given. Does nothing if the server is stopped already."""
+        # A clean shutdown may take seconds and is only needed for data that stays.
         self._end(signal.SIGTERM if self._given_folder is not None else signal.SIGKILL)
         self._discard()
 
     def __enter__(self) -> Self:
-        """Start it, unless it is running: ``with Server(…, folder=…).again():`` works too."""
+        """Starts the server unless it is running, so that ``with Server(…, folder=…).restart():`` works too."""
         return self if self.alive else self.start()
 
     def __exit__(
@@ -167,28 +176,28 @@ class Server:
     ) -> None:
         self.stop()
 
-    # ------------------------------------------------------------ what it is
+    # --- properties and connections ----------------------------------------------------------------------------------
 
     @property
     def folder(self) -> Path:
-        """Holds ``data/`` and ``server.log``."""
+        """The folder that contains ``data/`` and ``server.log``."""
         if self._folder is None:
             raise UsageError(f"{self.kind.name} has not been started")
         return self._folder
 
     @property
     def data(self) -> Path:
-        """The data folder; a database's binlog files are ``binlog.000001`` and so on in it."""
+        """The data folder, in which a database has its binlog files ``binlog.000001`` and so on."""
         return self.folder / "data"
 
     @property
     def alive(self) -> bool:
-        """Is its process running?"""
+        """Whether its process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """The process id of the running server."""
         if self._process is None:
             raise UsageError(f"{self.kind.name} at port {self.port} is not running")
         return self._process.pid
@@ -201,18 +210,18 @@ class Server:
         return f"{HOST}:{self.port}"
 
     def connect(self) -> pymysql.Connection[pymysql.cursors.Cursor]:
-        """A new connection with every privilege, autocommit on, utf8mb4."""
+        """Returns a new connection with every privilege, autocommit and utf8mb4."""
         if not isinstance(self.kind, Database):
             raise UsageError(f"{self.kind.name} is not a database")
         return self.kind.connect(self.port)
 
     def execute(self, *statements: str) -> None:
-        """Run statements one after the other on a connection of their own."""
+        """Runs statements one after the other on a new connection."""
         with self.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
-    # ------------------------------------------------------------ inside
+    # --- the process and its folder ----------------------------------------------------------------------------------
 
     def _require_stopped(self) -> None:
         if self._process is not None:
@@ -222,7 +231,7 @@ class Server:
         if self._given_folder is not None:
             self._folder = self._given_folder.absolute()
             if (self._folder / "data").exists():
-                raise UsageError(f"{self._folder} holds a server's data already; give another folder or delete it")
+                raise UsageError(f"{self._folder} already contains a server's data; give another folder or delete it")
             self._folder.mkdir(parents=True, exist_ok=True)
             return
         _sweep()
@@ -240,12 +249,12 @@ class Server:
             self._process = _starter.submit(
                 subprocess.Popen,
                 command,
-                cwd=self.kind.works_in(self.folder),
+                cwd=self.folder,
                 env=self.kind.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C at a terminal is for the tests, which then stop their servers
+                start_new_session=True,  # Ctrl-C at a terminal stops the tests, which then stop their servers
             ).result()
         (self.folder / "server.pid").write_text(f"{self._process.pid}\n")
         if not self._detach:
@@ -254,13 +263,13 @@ class Server:
         while time.monotonic() < end:
             if self._process.poll() is not None:
                 break
-            # Only with its own process alive: another server at the port must not pass for this one.
+            # Check that the process is alive: the answer may come from another server at the same port.
             if self.kind.answers(self.port) and self._process.poll() is None:
                 return
             time.sleep(_POLL_S)
         code = self._process.poll()
-        said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines()
-        complaints = [line for line in said if "ERROR" in line.upper()][-4:] or said[-4:]
+        logged = log.read_bytes()[before:].decode(errors="replace").strip().splitlines()
+        complaints = [line for line in logged if "ERROR" in line.upper()][-4:] or logged[-4:]
         self._end(signal.SIGKILL)
         how = f"did not serve clients within {self.kind.start_s:.0f} s" if code is None else f"ended with code {code}"
         raise SourceUnavailableError(f"{self.kind.name} at port {self.port} {how}: {' / '.join(complaints)}")
@@ -291,37 +300,37 @@ class Server:
 
 
 def stop_detached(folder: Path, timeout_s: float = 60.0) -> None:
-    """Stop the server that was started with ``detach=True`` in this folder. Its data stay.
+    """Stops the server that was started with ``detach=True`` in this folder, and keeps its data.
 
-    Raises:
-        UsageError: no server is noted there.
-        SourceUnavailableError: it does not stop in time.
+    Raises UsageError if the folder names no running server, SourceUnavailableError if it does not stop in time.
     """
-    note = folder / "server.pid"
+    pid_file = folder / "server.pid"
     try:
-        pid = int(note.read_text())
+        pid = int(pid_file.read_text())
         os.kill(pid, signal.SIGTERM)
     except (FileNotFoundError, ValueError):
-        raise UsageError(f"no detached server is noted in {folder}") from None
-    except ProcessLookupError:  # it was stopped in another way
-        note.unlink(missing_ok=True)
+        raise UsageError(f"no detached server runs in {folder} (it has no server.pid)") from None
+    except ProcessLookupError:  # it has ended already
+        pid_file.unlink(missing_ok=True)
         return
     end = time.monotonic() + timeout_s
     while _runs(pid):
         if time.monotonic() > end:
-            raise SourceUnavailableError(f"the server of {folder} (process {pid}) does not stop")
+            raise SourceUnavailableError(
+                f"the server in {folder} (process {pid}) has not stopped after {timeout_s:g} s"
+            )
         time.sleep(_POLL_S)
-    note.unlink(missing_ok=True)
+    pid_file.unlink(missing_ok=True)
 
 
 def _copy_folder(source: Path, to: Path) -> None:
     done = subprocess.run(["cp", "-a", "--reflink=auto", str(source), str(to)], capture_output=True, text=True)
     if done.returncode != 0:
-        raise SourceUnavailableError(f"the data of a server cannot be copied: {done.stderr.strip()}")
+        raise SourceUnavailableError(f"{source} cannot be copied to {to}: {done.stderr.strip()}")
 
 
 def _runs(pid: int) -> bool:
-    """Is this process there and not just waiting to be reaped?"""
+    """Whether this process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -329,7 +338,7 @@ def _runs(pid: int) -> bool:
 
 
 def _sweep() -> None:
-    """Delete data of servers whose starter was killed: their lock is free."""
+    """Deletes the data of servers whose starter was killed, which has freed their lock."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             if folder.stat().st_uid != os.geteuid() or time.time() - folder.stat().st_mtime < 60:
@@ -338,70 +347,10 @@ def _sweep() -> None:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # its owner lives, or somebody else is sweeping
+            continue  # its owner is alive, or another process is deleting it
 
 
 @atexit.register
 def _stop_all() -> None:
     for server in list(_running.values()):
         server.stop()
-
-
-# ---------------------------------------------------------------- by hand
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m cdc.testing.servers``: fetch programs, run a server, stop a detached one, name a tool."""
-    parser = argparse.ArgumentParser(prog="python -m cdc.testing.servers", description="Real servers for tests.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    fetching = commands.add_parser("fetch", help="get programs into the cache")
-    fetching.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(sorted(KINDS))}; none: all")
-    starting = commands.add_parser("start", help="run a server with fresh data until Ctrl-C")
-    starting.add_argument("kind", metavar="KIND")
-    starting.add_argument("--port", type=int)
-    starting.add_argument("--folder", type=Path, help="keep data and log here")
-    starting.add_argument("--detach", action="store_true", help="return when it serves clients; needs --folder")
-    starting.add_argument("option", nargs="*", help="options for the server, after --")
-    stopping = commands.add_parser("stop", help="stop a detached server; its data stay")
-    stopping.add_argument("folder", type=Path)
-    tool = commands.add_parser("tool", help="print the command that runs a client tool")
-    tool.add_argument("kind", metavar="KIND")
-    tool.add_argument("tool", metavar="TOOL")
-    given = parser.parse_args(arguments)
-    try:
-        if given.command == "fetch":
-            for name in given.kinds or sorted(KINDS):
-                print(f"{name}: {kind(name).root()}", flush=True)
-        elif given.command == "stop":
-            stop_detached(given.folder)
-        elif given.command == "tool":
-            print(shlex.join(client_tool(given.kind, given.tool)))
-        else:
-            return _run_by_hand(given)
-    except CdcError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-def _run_by_hand(given: argparse.Namespace) -> int:
-    server = Server(given.kind, port=given.port, options=given.option, folder=given.folder, detach=given.detach)
-    stop = threading.Event()
-    if not given.detach:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-    server.start()
-    print(f"{server.url} (password {PASSWORD}); log: {server.folder / 'server.log'}", flush=True)
-    if given.detach:
-        return 0
-    while server.alive and not stop.wait(0.5):
-        pass
-    ended = not server.alive
-    server.stop()
-    if ended:
-        print(f"{given.kind} has ended by itself", file=sys.stderr)
-    return 1 if ended else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
