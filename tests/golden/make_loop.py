@@ -37,7 +37,7 @@ TABLES = ("orders", "items", "journal", "late")
 
 def cdc(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-c", "import sys; from cdc.cli import main; sys.exit(main(sys.argv[1:]))", *arguments]
-    environment = {**os.environ, "TOWPATH_TEST_PASSWORD": PASSWORD, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "TOWPATH_TEST_PASSWORD": PASSWORD, "PYTHONPATH": str(Path.cwd())}
     return subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -99,7 +99,10 @@ def expected(server: Server) -> dict[str, list[dict[str, str | None]]]:
             cursor.execute(f"SELECT * FROM shop.{table} ORDER BY 1")
             names = [column[0] for column in cursor.description]
             found[table] = [
-                {n: v.hex() if isinstance(v, bytes) else None if v is None else str(v) for n, v in zip(names, row, strict=True)}
+                {
+                    n: v.hex() if isinstance(v, bytes) else None if v is None else str(v)
+                    for n, v in zip(names, row, strict=True)
+                }
                 for row in cursor.fetchall()
             ]
     return found
