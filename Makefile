@@ -21,7 +21,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz test-nemesis types bench demo lock clean
+.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz test-nemesis types docs bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -68,6 +68,9 @@ test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of all that may befal
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)
 
+docs: install ## the documentation's site, in site/; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)
 
@@ -78,5 +81,5 @@ lock: install ## new lock files from pyproject.toml
 	@scripts/lock.sh
 
 clean: ## remove .venv, caches and what the demo left here
-	@rm -rf .venv build dist demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./.git -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf

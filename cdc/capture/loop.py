@@ -16,7 +16,7 @@ from cdc.capture.failures import Failures
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
 from cdc.capture.watermark import WatermarkTracker
-from cdc.config import DestinationConfig
+from cdc.config import DestinationConfig, StoreConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import State, open_meta
@@ -28,6 +28,7 @@ from cdc.store.formats.beginning import Beginning, record_beginning
 from cdc.store.formats.state import CaptureState, write_capture_state
 from cdc.store.retention.cleaner import Keeper
 from cdc.store.writer.log import RelayLog
+from cdc.store.writer.policy import FlushPolicy
 
 if TYPE_CHECKING:
     from cdc.replication.master import Master
@@ -87,7 +88,7 @@ class Capture:
             config.store.path,
             destination=config.name,
             segment_bytes=config.store.segment_bytes,
-            policy=config.store.flush_policy,
+            policy=_flush_policy(config.store),
             permissions=config.store.permissions,
         )
         master: Master | None = None
@@ -240,3 +241,13 @@ def _beginning(start: Start, known: State) -> Beginning:
 def _close(connection: pymysql.connections.Connection[Any] | None) -> None:
     if connection is not None and connection.open:
         connection.close()
+
+
+def _flush_policy(store: StoreConfig) -> FlushPolicy:
+    return FlushPolicy(
+        store.flush,
+        interval_s=store.flush_interval_s,
+        least_pages=store.flush_least_pages,
+        thorough_interval_s=store.flush_thorough_interval_s,
+        slow_flush_s=store.slow_flush_s,
+    )

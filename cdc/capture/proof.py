@@ -10,7 +10,7 @@ stand for other transactions. So at every connect, before anything new is stored
    statements are kept of what the source sends, so a change of ``tables.include`` since then makes no difference.
 
 Of a transaction above 16 MiB only its beginning is compared. What the source has purged is proved by the GTID alone.
-``docs/operating/source.md`` explains this to operators.
+``docs/how-to/source.md`` explains this to operators.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SRC_BYTES = 1 << 20
 WAY_OUT = (
     "The likely reasons: RESET MASTER or RESET BINARY LOGS was run, the server was restored from a backup, or another "
     "server answers at this address. Connect to the former server if it is still there; else capture this one as a new "
-    "destination, with a store, a meta and a target of its own (see docs/operating/source.md)."
+    "destination, with a store, a meta and a target of its own (see docs/how-to/source.md)."
 )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.addresses import parse_address
 from cdc.config import DestinationConfig
+from cdc.config.secrets import standby_secret
 from cdc.errors import UsageError
 from cdc.log import get_logger
 from cdc.replication.epoch import become_master
@@ -36,10 +38,9 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
         return None
     # Its protocol takes a while to import, and most captures have no standby.
     from cdc.replication.master import Master
-    from cdc.replication.settings import parse_address, read_secret
 
     assert standby.listen is not None
-    secret = read_secret(standby.secret_env, standby.secret_file)
+    secret = standby_secret(standby)
     term = become_master(store.path, store.last_seq)
     assert term is not None
     master = Master(

@@ -26,7 +26,7 @@ Ask = Callable[[str, int, int, Sort], Compared]
 """Segment, start, stop, which entries → what the master has there."""
 
 _REMEDY = (
-    "If the master has lost its store, take over here instead (docs/operating/standby.md). If this is the wrong folder"
+    "If the master has lost its store, take over here instead (docs/how-to/standby.md). If this is the wrong folder"
     " or the wrong master, correct the configuration; if its content may go, empty it."
 )
 

@@ -61,7 +61,7 @@ def require_there(store: Path, found: Container[str]) -> None:
         raise StorageError(
             "the master's store is not there any more",
             place=str(store),
-            remedy="Mount its disk and start capture again; if it is lost, take over (docs/operating/standby.md).",
+            remedy="Mount its disk and start capture again; if it is lost, take over (docs/how-to/standby.md).",
         )
 
 

@@ -190,7 +190,7 @@ def test_schemas_of_the_golden_files_are_those_of_a_store() -> None:
 
 
 def test_the_example_of_the_documentation() -> None:
-    """The library call as docs/operating/decode.md shows it, with a reader that holds no more than a batch."""
+    """The library call as docs/how-to/decode.md shows it, with a reader that holds no more than a batch."""
     batches = read(MYSQL9, table="shop.kinds", columns=["id", "small"], target_bytes=1)
     first = next(batches)
     assert first.schema.names == ["_op", "_seq", "_row", "_commit_time", "_gtid", "id", "small"]
