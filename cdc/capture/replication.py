@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cdc.config import DestinationConfig
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.replication.epoch import become_master
+from cdc.replication.role import become_master
 from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
         become_master(store.path, store.last_seq, always=False)
         return None
     # Its protocol takes a while to import, and most captures have no standby.
+    from cdc.addresses import parse_address
     from cdc.replication.master import Master
-    from cdc.replication.settings import parse_address, read_secret
+    from cdc.replication.settings import read_secret
 
     assert standby.listen is not None
     secret = read_secret(standby.secret_env, standby.secret_file)

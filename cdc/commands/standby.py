@@ -27,8 +27,9 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
     import threading
     from types import FrameType
 
+    from cdc.addresses import parse_address
     from cdc.replication.follower import Follower
-    from cdc.replication.settings import parse_address, read_secret
+    from cdc.replication.settings import read_secret
 
     stop = threading.Event()
 

@@ -79,8 +79,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
     """The store's part in a pair of master and standby; ``peers`` is empty where nobody is there."""
-    from cdc.replication.epoch import read_term
-    from cdc.replication.report import read_report
+    from cdc.replication.role import read_report, read_term
 
     report, term = read_report(config.store.path), read_term(config.store.path)
     fresh = report is not None and report.is_fresh
@@ -188,7 +187,7 @@ def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | No
 
 
 def _iso(time_us: int) -> str | None:
-    from cdc.batches.lease import iso_time_us
+    from cdc.units import iso_time_us
 
     return iso_time_us(time_us) if time_us > 0 else None
 

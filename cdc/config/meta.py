@@ -30,7 +30,7 @@ class MetaConfig(Section):
         if kind == "memory":
             raise ValueError(
                 "a memory meta lives inside one process, and capture and apply are two; use file or zookeeper "
-                "(a program of your own may use cdc.meta.memory.MemoryMeta)"
+                "(a program of your own may use cdc.event_store.memory_meta.MemoryMeta)"
             )
         return kind
 

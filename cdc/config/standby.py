@@ -31,7 +31,7 @@ class StandbyConfig(Section):
     @field_validator("listen", "master")
     @classmethod
     def _address(cls, text: str | None) -> str | None:
-        from cdc.replication.settings import parse_address
+        from cdc.addresses import parse_address
 
         if text is not None:
             try:

@@ -22,7 +22,7 @@ _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_YET = "is not there yet; leave it out"
 _BY_PERIOD = (
     "a meta that is written by period lives in the memory of one process, and capture and apply are two; leave it out "
-    "(a program of your own may use cdc.meta.mixed.MixedMeta)"
+    "(a program of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
 )
 _MEMORY_STORE = "belongs to a store in memory, which lives inside one process; leave it out"
 _WITHOUT_EFFECT = {

@@ -12,18 +12,19 @@ from cdc import __version__
 from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
 from cdc.log import get_logger
-from cdc.replication.epoch import Term, require_follows
-from cdc.replication.frames import MAX_PAYLOAD, Channel, Kind
-from cdc.replication.messages import (
+from cdc.replication.protocol import (
     ENTRIES,
     HEARTBEAT,
+    MAX_PAYLOAD,
     REPORT,
+    Channel,
     Compare,
     Compared,
     Fetch,
     Follow,
     Formats,
     Hello,
+    Kind,
     Welcome,
     expect,
     new_nonce,
@@ -34,6 +35,7 @@ from cdc.replication.messages import (
     sealed,
     unsealed,
 )
+from cdc.replication.role import Term, require_follows
 from cdc.replication.settings import Timing
 from cdc.replication.snapshot import View, require_there, segment_names, small_files
 from cdc.replication.stream import ENTRIES_AT_ONCE, Stream

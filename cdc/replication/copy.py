@@ -18,10 +18,9 @@ from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import CorruptStreamError
-from cdc.replication.epoch import read_term, write_term
-from cdc.replication.reconcile import segment_path
+from cdc.replication.reconcile import remove_segment, segment_path
+from cdc.replication.role import read_term, write_term
 from cdc.replication.snapshot import is_small_file
-from cdc.replication.truncate import remove_segment
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import Checkpoints
 from cdc.store.formats.index import first_bad

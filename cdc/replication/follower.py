@@ -10,25 +10,28 @@ import zlib
 from pathlib import Path
 
 from cdc import __version__
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE
 from cdc.durable import remove_file
 from cdc.errors import CdcError, CorruptStreamError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.permissions import Permissions
 from cdc.replication.copy import SYNC_BYTES, Copy
-from cdc.replication.epoch import Term, become_standby, read_term, require_follows
-from cdc.replication.frames import MAX_PAYLOAD, Channel, Frame, Kind
-from cdc.replication.messages import (
+from cdc.replication.protocol import (
     DATA,
     ENTRIES,
     FILE,
     HEARTBEAT,
+    MAX_PAYLOAD,
     REPORT,
+    Channel,
     Compare,
     Compared,
     Fetch,
     Follow,
+    Frame,
     Hello,
+    Kind,
     Welcome,
     expect,
     new_nonce,
@@ -40,11 +43,10 @@ from cdc.replication.messages import (
     sealed,
     unsealed,
 )
-from cdc.replication.reconcile import Plan, plan
-from cdc.replication.report import PeerReport, RoleReport, write_report
-from cdc.replication.settings import DEFAULT_TIMING, Address, Timing
+from cdc.replication.reconcile import Plan, cut, plan
+from cdc.replication.role import PeerReport, RoleReport, Term, become_standby, read_term, require_follows, write_report
+from cdc.replication.settings import DEFAULT_TIMING, Timing
 from cdc.replication.snapshot import Sort, View, read_small, small_files
-from cdc.replication.truncate import cut
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import Checkpoints
 from cdc.store.formats.damaged import read_damaged

@@ -5,17 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from cdc.errors import ConfigError
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -37,15 +28,6 @@ class Timing:
 
 
 DEFAULT_TIMING = Timing()
-
-
-def parse_address(text: str) -> Address:
-    """``host:port``, ``[::1]:port``. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{text!r} is no address; write host:port")
-    return Address(host, int(port))
 
 
 def read_secret(env: str | None, file: Path | None) -> bytes | None:

@@ -18,8 +18,7 @@ from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.durable import storage_errors
 from cdc.errors import DamagedError, PeerUnavailableError
-from cdc.replication.frames import MAX_PAYLOAD, PIECE_BYTES, Kind
-from cdc.replication.messages import DATA, ENTRIES, FILE, Have
+from cdc.replication.protocol import DATA, ENTRIES, FILE, MAX_PAYLOAD, PIECE_BYTES, Have, Kind
 from cdc.replication.snapshot import LASTING, read_small, require_there, small_files
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, first_bad, head_size

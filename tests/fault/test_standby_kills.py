@@ -15,10 +15,10 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from cdc.addresses import Address
 from cdc.log import configure
-from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
-from cdc.replication.settings import Address
+from cdc.replication.role import read_term
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.transaction import PutStatus, Transaction

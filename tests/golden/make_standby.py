@@ -9,8 +9,20 @@ import struct
 import sys
 from pathlib import Path
 
-from cdc.replication.frames import Kind, render
-from cdc.replication.messages import Compare, Compared, Fetch, Follow, Formats, Have, Hello, Refuse, Welcome, sealed
+from cdc.replication.protocol import (
+    Compare,
+    Compared,
+    Fetch,
+    Follow,
+    Formats,
+    Have,
+    Hello,
+    Kind,
+    Refuse,
+    Welcome,
+    render,
+    sealed,
+)
 
 SECRET = b"a secret of more than 16 bytes"
 NAME = "000-0000001-00000000004.binlog"

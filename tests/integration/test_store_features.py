@@ -28,7 +28,7 @@ from cdc.capture import Capture
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import LeaseHeldError
-from cdc.replication.epoch import read_term
+from cdc.replication.role import read_term
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder
 from cdc.store.formats.time_index import read_clock

@@ -27,7 +27,7 @@ import yaml
 
 from cdc.batches import stage as stage_module
 from cdc.batches.lease import Lease
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.batches.stage import Stage
 from cdc.binlog.file import BinlogFile

@@ -17,8 +17,8 @@ from cdc.capture import Capture, replication
 from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
-from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
+from cdc.replication.role import read_term
 from cdc.store.reader.reader import StoreReader
 from cdc.store.transaction import PutStatus
 from cdc.store.writer.log import RelayLog

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.addresses import Address, parse_address
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import (
     CdcError,
@@ -26,12 +27,22 @@ from cdc.errors import (
     PeerUnavailableError,
     VersionError,
 )
-from cdc.replication import frames
-from cdc.replication.epoch import Term, become_master, read_term, require_follows, write_term
-from cdc.replication.frames import Channel, Frames, Kind
-from cdc.replication.messages import Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
-from cdc.replication.report import read_report
-from cdc.replication.settings import Address, parse_address, read_secret
+from cdc.replication import protocol
+from cdc.replication.protocol import (
+    Channel,
+    Frames,
+    Hello,
+    Kind,
+    Refuse,
+    Welcome,
+    expect,
+    new_nonce,
+    parse,
+    sealed,
+    unsealed,
+)
+from cdc.replication.role import Term, become_master, read_report, read_term, require_follows, write_term
+from cdc.replication.settings import read_secret
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, seal
 from cdc.store.reader.reader import StoreReader
@@ -76,7 +87,7 @@ def fill(path: Path, made: list[Transaction]) -> None:
 
 
 def whole(kind: Kind, payload: bytes, *, version: int = 1) -> bytes:
-    return frames.render(kind, payload, version=version) + payload
+    return protocol.render(kind, payload, version=version) + payload
 
 
 def test_a_frame_in_any_pieces() -> None:
@@ -118,7 +129,7 @@ def test_a_newer_frame_is_refused_by_name_and_a_newer_refusal_is_read() -> None:
 def test_what_is_no_frame() -> None:
     for data, what in (
         (b"GET / HTTP/1.1\r\n", "does not speak"),
-        (whole(Kind.DATA, b"")[:8] + struct.pack("<II", frames.MAX_PAYLOAD + 1, 0), "a frame of 16777217 bytes"),
+        (whole(Kind.DATA, b"")[:8] + struct.pack("<II", protocol.MAX_PAYLOAD + 1, 0), "a frame of 16777217 bytes"),
     ):
         found = Frames("peer")
         found.feed(data)
@@ -291,7 +302,7 @@ def test_a_standby_is_byte_identical(stack: ExitStack, tmp_path: Path) -> None:
 
 def test_a_transaction_larger_than_a_piece(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(3, rows=700_000)
-    assert made[0].size_bytes > 2 * frames.PIECE_BYTES
+    assert made[0].size_bytes > 2 * protocol.PIECE_BYTES
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     follow(stack, tmp_path / "s", master.address)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cdc import files
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.capture.replication import require_no_standby
 from cdc.cli import main
@@ -28,20 +29,19 @@ from cdc.errors import (
     StorageError,
     VersionError,
 )
-from cdc.replication import copy, follower, frames, reconcile
+from cdc.replication import copy, follower, protocol, reconcile
 from cdc.replication import master as master_module
 from cdc.replication import stream as stream_module
-from cdc.replication.epoch import Term, read_term
-from cdc.replication.frames import Channel, Kind
-from cdc.replication.messages import (
+from cdc.replication.protocol import (
     DATA,
+    Channel,
     Formats,
     Have,
+    Kind,
     expect,
     require_known,
 )
-from cdc.replication.report import PeerReport, RoleReport, read_report
-from cdc.replication.settings import Address
+from cdc.replication.role import PeerReport, RoleReport, Term, read_report, read_term
 from cdc.replication.stream import Stream
 from cdc.store.formats import layout
 from cdc.store.formats.damaged import GivenUp, write_damaged
@@ -428,7 +428,7 @@ def test_a_file_larger_than_a_frame(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(4)
     log, _, _ = pair(stack, tmp_path, made[:2])
     content = json.dumps({"version": 1, "tables": {f"shop.t{n}": "x" * 200 for n in range(100_000)}})
-    assert len(content) > frames.MAX_PAYLOAD
+    assert len(content) > protocol.MAX_PAYLOAD
     replace_file(tmp_path / "m" / "schemas" / "7.json", content.encode())
     assert log.put(made[2:], timeout_s=30) is PutStatus.PUT_OK
     assert (tmp_path / "s" / "schemas" / "7.json").read_text() == content, "it is there before what needs it"
@@ -572,7 +572,7 @@ def test_no_more_than_a_greeting_is_held_for_a_stranger(stack: ExitStack, tmp_pa
     channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
     stack.callback(channel.close)
     expect(channel, Kind.CHALLENGE, 5)
-    channel.socket.sendall(struct.pack("<4sHHII", b"TPSB", 1, Kind.HELLO, frames.MAX_GREETING + 1, 0))
+    channel.socket.sendall(struct.pack("<4sHHII", b"TPSB", 1, Kind.HELLO, protocol.MAX_GREETING + 1, 0))
     assert b"at most" in expect_refusal(channel)
 
 
