@@ -37,20 +37,19 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
     # Its protocol takes a while to import, and most captures have no standby.
     from cdc.addresses import parse_address
     from cdc.replication.master import Master
-    from cdc.replication.settings import read_secret
+    from cdc.replication.settings import MasterSettings, read_secret
 
     assert standby.listen is not None
     secret = read_secret(standby.secret_env, standby.secret_file)
-    term = become_master(store.path, store.last_seq)
-    assert term is not None
+    epoch = become_master(store.path, store.last_seq)
+    assert epoch is not None
     master = Master(
         store.path,
         destination=config.name,
-        term=term,
-        listen=parse_address(standby.listen),
-        role="sync_master" if standby.role == "sync_master" else "async_master",
-        timeout_s=standby.timeout_s,
-        secret=secret,
+        epoch=epoch,
+        settings=MasterSettings(
+            listen=parse_address(standby.listen), role=standby.role, timeout_s=standby.timeout_s, secret=secret
+        ),
     )
     store.replication = master
     store.on_moved.append(master.moved)

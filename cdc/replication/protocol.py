@@ -1,4 +1,9 @@
-"""The standby protocol: frames, the connection that carries them, and what their payloads say."""
+"""The standby protocol: frames, the channel that carries them, and the messages in them (``docs/formats/standby.md``).
+
+A frame is a header of 16 bytes (magic, version, kind, length, CRC32 of the rest) and a payload. The layout of the
+header is the same in every version of the protocol, so that either side can refuse the other's version with a message.
+Payloads are JSON where people may read them, and fixed fields where bytes of the store travel.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +30,14 @@ VERSION = 1
 HEADER = struct.Struct("<4sHHII")
 MAX_PAYLOAD = 16 << 20
 MAX_GREETING = 4 << 20
-"""Of a payload before the other side has shown that it knows the secret."""
-PIECE_BYTES = 1 << 20
-"""So much of a segment travels in one frame."""
+"""The largest payload before the other side has proved that it knows the secret."""
+CHUNK_BYTES = 1 << 20
+"""How much of a segment travels in one frame."""
 _CRC_OF_HEADER = struct.Struct("<4sHHI")
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. Odd and even carry no meaning; numbers are never used anew."""
+    """The kind of a frame. Numbers are never reused."""
 
     CHALLENGE = 1
     HELLO = 2
@@ -53,12 +58,14 @@ class Kind(enum.IntEnum):
 
 
 class Frame(NamedTuple):
+    """A received frame."""
+
     kind: Kind
     payload: bytes
 
 
-def render(kind: Kind, *parts: bytes | memoryview, version: int = VERSION) -> bytes:
-    """The header of a frame with this payload."""
+def frame_header(kind: Kind, *parts: bytes | memoryview, version: int = VERSION) -> bytes:
+    """Returns the header of a frame whose payload is ``parts``."""
     length = sum(len(part) for part in parts)
     crc = zlib.crc32(_CRC_OF_HEADER.pack(MAGIC, version, kind, length))
     for part in parts:
@@ -66,8 +73,8 @@ def render(kind: Kind, *parts: bytes | memoryview, version: int = VERSION) -> by
     return HEADER.pack(MAGIC, version, kind, length, crc)
 
 
-class Frames:
-    """Cuts a stream of bytes into frames; knows nothing of sockets."""
+class FrameParser:
+    """Splits a stream of bytes into frames; knows nothing about sockets."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -75,10 +82,11 @@ class Frames:
         self.max_payload = MAX_GREETING
 
     def feed(self, data: bytes) -> None:
+        """Appends received bytes."""
         self._held += data
 
     def next(self) -> Frame | None:
-        """The next whole frame, None where more bytes are needed. Raises CorruptStreamError, VersionError."""
+        """Returns the next whole frame; None if more bytes are needed. Raises CorruptStreamError, VersionError."""
         held = self._held
         if len(held) < HEADER.size:
             if held and not MAGIC.startswith(bytes(held[:4])):
@@ -95,18 +103,18 @@ class Frames:
             )
         if length > self.max_payload:
             raise CorruptStreamError(
-                f"a frame of {length} bytes; at most {self.max_payload} may come here", place=self._peer
+                f"received a frame of {length} bytes; the limit here is {self.max_payload}", place=self._peer
             )
         end = HEADER.size + length
         if len(held) < end:
             return None
         payload = bytes(memoryview(held)[HEADER.size : end])
         if zlib.crc32(payload, zlib.crc32(_CRC_OF_HEADER.pack(magic, version, kind, length))) != crc:
-            raise CorruptStreamError("a frame fails its checksum", place=self._peer)
+            raise CorruptStreamError("received a frame with a wrong checksum", place=self._peer)
         try:
             found = Kind(kind)
         except ValueError:
-            raise CorruptStreamError(f"a frame of the unknown kind {kind}", place=self._peer) from None
+            raise CorruptStreamError(f"received a frame of the unknown kind {kind}", place=self._peer) from None
         del held[:end]
         return Frame(found, payload)
 
@@ -119,10 +127,10 @@ class Frames:
 
 
 class Channel:
-    """A connection. One thread may send while another one receives."""
+    """A connection that carries frames. One thread may send while another one receives."""
 
     def __init__(self, connection: socket.socket, *, send_timeout_s: float) -> None:
-        """Raises PeerUnavailableError where it is broken already."""
+        """Takes over a connected socket. Raises PeerUnavailableError if the connection is broken already."""
         self.socket = connection
         try:
             host, port = connection.getpeername()[:2]
@@ -135,14 +143,14 @@ class Channel:
         except OSError as error:
             connection.close()
             raise self._broken(error) from None
-        self.frames = Frames(self.peer)
+        self.frames = FrameParser(self.peer)
         self.received_at = time.monotonic()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
     def send(self, kind: Kind, *parts: bytes | memoryview) -> None:
-        """Raises PeerUnavailableError where the other side is gone or takes nothing for the whole time-out."""
-        head = render(kind, *parts)
+        """Sends a frame. Raises PeerUnavailableError if the other side is gone, or accepts nothing in time."""
+        head = frame_header(kind, *parts)
         try:
             if sum(len(part) for part in parts) <= 65536:
                 self.socket.sendall(b"".join((head, *parts)))
@@ -154,15 +162,17 @@ class Channel:
             raise self._broken(error) from None
 
     def receive(self, timeout_s: float) -> Frame | None:
-        """The next frame; None where none is whole within the time. Raises PeerUnavailableError, CorruptStreamError,
-        VersionError."""
+        """Returns the next frame; None if no whole frame arrives in time.
+
+        Raises PeerUnavailableError, CorruptStreamError, VersionError.
+        """
         deadline = time.monotonic() + timeout_s
         while (frame := self.frames.next()) is None:
             left_s = max(0.0, deadline - time.monotonic())
             try:
                 if not self._poll.poll(left_s * 1000):
                     return None
-                data = self.socket.recv(PIECE_BYTES)
+                data = self.socket.recv(CHUNK_BYTES)
             except (OSError, ValueError) as error:
                 raise self._broken(error) from None
             if not data:
@@ -172,7 +182,7 @@ class Channel:
         return frame
 
     def close(self) -> None:
-        """Wakes a thread that waits in it, too."""
+        """Closes the connection, and wakes a thread that waits in it."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
@@ -185,28 +195,30 @@ class Channel:
 NONCE_SIZE = 16
 MAC_SIZE = 32
 DATA = struct.Struct("<Q")
-"""Offset in the segment; bytes follow."""
+"""The payload of DATA: offset in the segment; the bytes follow."""
 ENTRIES = struct.Struct("<Q")
-"""Number of the first entry in the segment's index; entries follow."""
+"""The payload of ENTRIES: number of the first entry in the segment's index; the entries follow."""
 HEARTBEAT = struct.Struct("<QQ")
-"""Seq of the newest visible entry, bytes that the standby has not confirmed."""
+"""The payload of HEARTBEAT: seq of the newest visible entry, bytes that the standby has not confirmed."""
 REPORT = struct.Struct("<QQ")
-"""Seq of the newest visible entry at the standby, bytes of the segment that are on its disk; the name follows."""
+"""The payload of REPORT: seq of the newest visible entry at the standby, bytes of its current segment that are on its
+disk; the segment's name follows."""
 FILE = struct.Struct("<H")
-"""Length of the name; name and content follow. The same in a FILE_PART, whose content goes on in the next frame."""
+"""The payload of FILE and FILE_PART: length of the name; name and content follow. The content of a FILE_PART continues
+in the next frame."""
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-"""A number, size or seq: nobody's arithmetic overflows by what the other side says."""
+"""A number, size or seq that cannot overflow arithmetic here."""
 
 
 class Message(BaseModel):
-    """Keys that are not known are passed over: a newer side may say more."""
+    """A JSON payload. Unknown keys are ignored, because a newer side may send more."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 class Hello(Message):
-    """What a standby has."""
+    """HELLO: what the standby's store holds."""
 
     destination: str
     nonce: str
@@ -215,66 +227,72 @@ class Hello(Message):
     state: Literal["none", "master", "standby"]
     mastership: str
     segment: str
-    """The newest; empty where there is none."""
+    """The newest segment; empty if there is none."""
     size_bytes: Count
     last_seq: Count
     tail_crc: Count
-    """CRC32 of the last index entry; 0 where there is none."""
+    """CRC32 of the last index entry; 0 if there is none."""
     files: dict[str, Count]
     """CRC32 of each small file, by its path in the store."""
 
 
 class Formats(Message):
-    """Versions of the formats that the master writes: what the standby's files will have."""
+    """Versions of the file formats that the master writes, and the standby copies."""
 
     store: Count
     index: Count
 
 
 class Welcome(Message):
+    """WELCOME: what the master's store holds."""
+
     term: Count
     mastership: str
     towpath: str
     formats: Formats
     heartbeat_s: float
     segments: list[str]
-    """All up to the newest with a visible entry, oldest first."""
+    """All segments up to the newest one with a visible entry, oldest first."""
     removed_seq: Count
-    """Retention has removed every transaction up to here; 0: none."""
+    """Retention has removed every transaction up to this seq; 0: none."""
     given_up: bool
-    """The master's store has a ``damaged.json``."""
+    """Whether the master's store has a ``damaged.json``: data loss that an operator has accepted."""
 
 
 class Refuse(Message):
+    """REFUSE: why the other side ends the connection."""
+
     error: str
     remedy: str | None = None
     kind: Literal["identity", "version", "config", "retry"] = "identity"
 
 
 class Compare(Message):
-    """Asks for a digest of the master's entries ``start`` to ``stop`` (exclusive) of a segment."""
+    """COMPARE: asks for a digest of the master's entries ``start`` to ``stop`` (exclusive) of a segment."""
 
     segment: str
     start: Count
     stop: Count
     of: Literal["index", "log"]
-    """``index``: entries as they stand in the file. ``log``: seq, offset, length and checksum of those with bytes,
-    which are the only ones counted."""
+    """``index``: all entries, as they are in the file. ``log``: only entries with bytes, and of these seq, offset,
+    length and checksum."""
 
 
 class Compared(Message):
+    """COMPARED: the answer to COMPARE."""
+
     count: Count
-    """How many entries of this sort there are."""
+    """The number of entries of this kind in the segment."""
     head_crc: Count
     """CRC32 of the segment's bytes before its first transaction."""
     digest: str
-    """Empty where there are fewer than ``stop`` entries."""
+    """Empty if there are fewer than ``stop`` entries."""
     entries: Count
-    """So many entries of all sorts up to the last one compared; 0 where there are fewer than ``stop``."""
+    """The number of entries of all kinds up to the last one compared; 0 if there are fewer than ``stop``."""
 
 
 class Fetch(Message):
-    """Asks for the master's entries themselves; ENTRIES frames answer."""
+    """FETCH: asks for the master's entries themselves; ENTRIES frames answer it."""
 
     segment: str
     start: Count
@@ -282,7 +300,7 @@ class Fetch(Message):
 
 
 class Have(Message):
-    """From where a segment is to be sent."""
+    """How much of a segment the standby has: the master continues from there."""
 
     segment: str
     size_bytes: Count
@@ -290,42 +308,44 @@ class Have(Message):
 
 
 class Follow(Message):
+    """FOLLOW: starts the stream."""
+
     have: list[Have]
-    """In order; what comes behind the last one is sent whole. Empty: everything is."""
+    """In order. Segments behind the last one are sent whole; if the list is empty, all of them are."""
 
 
 M = TypeVar("M", bound=Message)
 
 
-def parse(model: type[M], data: bytes, peer: str) -> M:
-    """Raises CorruptStreamError."""
+def parse_message(model: type[M], data: bytes, peer: str) -> M:
+    """Parses a JSON payload. Raises CorruptStreamError."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or model.__name__
-        raise CorruptStreamError(
-            f"a {model.__name__} that makes no sense: {where}: {first['msg']}", place=peer
-        ) from None
+        raise CorruptStreamError(f"received an invalid {model.__name__}: {where}: {first['msg']}", place=peer) from None
 
 
 def expect(channel: Channel, kind: Kind, timeout_s: float) -> bytes:
-    """The payload of the next frame, which has to be of this kind. Raises what the other side refuses with,
-    PeerUnavailableError after the time, CorruptStreamError."""
+    """Returns the payload of the next frame, which must be of this kind.
+
+    Raises PeerUnavailableError after the time-out, CorruptStreamError for another kind, and the error of a REFUSE.
+    """
     frame = channel.receive(timeout_s)
     if frame is None:
         raise PeerUnavailableError(f"no answer within {timeout_s:g} s", place=channel.peer)
-    require(frame, channel.peer)
+    raise_refusal(frame, channel.peer)
     if frame.kind is not kind:
-        raise CorruptStreamError(f"a {frame.kind.name} came where a {kind.name} was due", place=channel.peer)
+        raise CorruptStreamError(f"received a {frame.kind.name} frame instead of {kind.name}", place=channel.peer)
     return frame.payload
 
 
-def require(frame: Frame, peer: str) -> None:
-    """Raises what a REFUSE says."""
+def raise_refusal(frame: Frame, peer: str) -> None:
+    """Raises the error that a REFUSE carries; does nothing for other frames."""
     if frame.kind is not Kind.REFUSE:
         return
-    said = parse(Refuse, frame.payload, peer)
+    said = parse_message(Refuse, frame.payload, peer)
     error: type[CdcError] = {
         "identity": IdentityError,
         "version": VersionError,
@@ -336,7 +356,7 @@ def require(frame: Frame, peer: str) -> None:
 
 
 def refusal(error: CdcError) -> bytes:
-    """The payload of a REFUSE."""
+    """Returns the payload of a REFUSE for this error."""
     kind: Literal["identity", "version", "config", "retry"] = "retry"
     for each, name in ((VersionError, "version"), (ConfigError, "config"), (IdentityError, "identity")):
         if isinstance(error, each):
@@ -345,18 +365,19 @@ def refusal(error: CdcError) -> bytes:
 
 
 def new_nonce() -> bytes:
+    """Returns random bytes for one greeting."""
     return secrets.token_bytes(NONCE_SIZE)
 
 
 def require_nonce(nonce: bytes, peer: str) -> bytes:
-    """Raises CorruptStreamError."""
+    """Returns the nonce. Raises CorruptStreamError if it has the wrong length."""
     if len(nonce) != NONCE_SIZE:
-        raise CorruptStreamError(f"a nonce of {len(nonce)} bytes; it has {NONCE_SIZE}", place=peer)
+        raise CorruptStreamError(f"received a nonce of {len(nonce)} bytes instead of {NONCE_SIZE}", place=peer)
     return nonce
 
 
-def require_known(formats: Formats, peer: str) -> None:
-    """The standby asks this before it writes anything. Raises VersionError."""
+def require_known_formats(formats: Formats, peer: str) -> None:
+    """Checks that this Towpath can read the master's files; call it before anything is written. Raises VersionError."""
     known = Formats(store=layout.VERSION, index=INDEX_VERSION)
     for name in ("store", "index"):
         if getattr(formats, name) > getattr(known, name):
@@ -364,24 +385,27 @@ def require_known(formats: Formats, peer: str) -> None:
                 f"the master writes version {getattr(formats, name)} of the {name} format; this Towpath knows"
                 f" {getattr(known, name)}",
                 place=peer,
-                remedy="Run the same Towpath on both machines; bring the newer one to the standby first.",
+                remedy="Run the same Towpath on both machines; update the standby first.",
             )
 
 
-def sealed(message: Message, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:
-    """A message behind its HMAC-SHA256 over purpose, the other side's nonce and the message; zeros without a secret."""
+def sign_message(message: Message, purpose: bytes, nonce: bytes, secret: bytes | None) -> bytes:
+    """Returns the message behind its HMAC-SHA256 over purpose, the other side's nonce and the message.
+
+    Without a secret, zeros take the place of the HMAC.
+    """
     body = message.model_dump_json().encode()
     return _mac(body, purpose, nonce, secret) + body
 
 
-def unsealed(data: bytes, purpose: bytes, nonce: bytes, secret: bytes | None, peer: str) -> bytes:
-    """The message. Raises ConfigError where the other side does not know the secret."""
+def verify_message(data: bytes, purpose: bytes, nonce: bytes, secret: bytes | None, peer: str) -> bytes:
+    """Returns the message of :func:`sign_message`. Raises ConfigError if the other side does not know the secret."""
     mac, body = data[:MAC_SIZE], data[MAC_SIZE:]
     if hmac.compare_digest(mac, _mac(body, purpose, nonce, secret)):
         return body
     if secret is None:
         raise ConfigError(
-            "the other side has a secret for the standby connection, and this one has none",
+            "the other side has a secret for the standby connection, but this side has none",
             place=peer,
             remedy="Give both the same standby.secret_env or standby.secret_file, or neither.",
         )

@@ -51,6 +51,7 @@ def get(service: BatchService, *, ahead: bool = False) -> tuple[int, str, tuple[
     return lease.batch, lease.token, (lease.manifest.first_seq, lease.manifest.last_seq)
 
 
+@pytest.mark.rule("canal-meta-11")
 def test_get_ack_to_the_end(service: BatchService) -> None:
     found = []
     while (lease := service.get(A)) is not None:
@@ -61,6 +62,7 @@ def test_get_ack_to_the_end(service: BatchService) -> None:
     assert service.meta.cursor("apply") == 10
 
 
+@pytest.mark.rule("canal-meta-12")
 def test_acks_are_in_order_and_name_both(service: BatchService) -> None:
     first, token, _ = get(service)
     second, later, _ = get(service, ahead=True)
@@ -71,6 +73,7 @@ def test_acks_are_in_order_and_name_both(service: BatchService) -> None:
     assert service.meta.cursor("apply") == 6
 
 
+@pytest.mark.rule("canal-meta-13")
 def test_get_after_rollback_gives_the_same_transactions_in_a_new_batch(service: BatchService) -> None:
     _, _, range_1 = get(service)
     second, token, range_2 = get(service, ahead=True)

@@ -81,6 +81,7 @@ class Counting(FileMeta):
             yield state
 
 
+@pytest.mark.rule("canal-meta-19")
 def test_several_changes_are_one_write_and_no_change_is_none(tmp_path: Path) -> None:
     file = Counting(tmp_path, "shop")
     with PeriodicMeta(file, period_s=0.1) as meta:
@@ -159,6 +160,7 @@ def worker(make: MakeDurable, period_s: float) -> Iterator[list[int]]:
         process.join()
 
 
+@pytest.mark.rule("canal-meta-19")
 def test_a_sigkill_takes_the_cursor_back_and_no_id_comes_twice(durable: MakeDurable) -> None:
     seen: list[int] = []
     for _ in range(3):
@@ -214,6 +216,7 @@ def test_what_another_changed_is_not_overwritten(durable: MakeDurable, period_s:
     assert stored(durable).subscription("apply").acked_seq == 77
 
 
+@pytest.mark.rule("canal-meta-20")
 def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
     """As in Canal's period-mixed and file-mixed managers."""
     with PeriodicMeta(FileMeta(tmp_path, "shop")) as meta:

@@ -192,6 +192,7 @@ def test_who_connects_and_where_to(server: Server, tmp_path: Path) -> None:
         server.execute("DROP USER slave@'127.0.0.1'", "DROP USER client@'127.0.0.1'")
 
 
+@pytest.mark.rule("canal-server-2", "canal-server-3", "canal-server-4")
 def test_start_positions(server: Server, tmp_path: Path) -> None:
     """A place that is not there, or where nothing begins, is not kept: with the right one the same folder goes on."""
     file = begin_log(server)

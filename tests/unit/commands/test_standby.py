@@ -18,7 +18,7 @@ from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
 from cdc.replication.follower import Follower
-from cdc.replication.role import read_term
+from cdc.replication.role import read_epoch
 from cdc.store.reader.reader import StoreReader
 from cdc.store.transaction import PutStatus
 from cdc.store.writer.log import RelayLog
@@ -100,9 +100,9 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start(config, log) is None
     log.close()
-    term = read_term(config.store.path)
+    term = read_epoch(config.store.path)
     assert term is not None
-    assert (term.term, term.state, term.since_seq) == (2, "master", made[-1].seq)
+    assert (term.number, term.state, term.since_seq) == (2, "master", made[-1].seq)
 
 
 def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start(config, log) is None
     log.close()
-    assert read_term(config.store.path) is None
+    assert read_epoch(config.store.path) is None
 
 
 def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

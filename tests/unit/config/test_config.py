@@ -139,6 +139,7 @@ def test_policies_of_a_table_win_one_by_one() -> None:
     assert parse(document(apply__zero_dates=None), FILE).apply.zero_dates == "null"  # YAML's null
 
 
+@pytest.mark.rule("canal-server-10")
 @pytest.mark.parametrize(
     ("db", "table", "included"),
     [
@@ -162,6 +163,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
     assert config.tables.includes(db, table) is included
 
 
+@pytest.mark.rule("canal-server-8", "canal-server-14")
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

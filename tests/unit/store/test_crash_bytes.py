@@ -132,6 +132,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.rule("rocketmq-log-34", "rocketmq-log-35")
 @pytest.mark.parametrize("acknowledged", range(COUNT + 1))
 def test_the_log_cut_at_every_byte(crashed: Crashed, copy: Copy, acknowledged: int) -> None:
     """With so many transactions acknowledged: what is left is a prefix of whole ones, never less than these; where the cut
@@ -150,6 +151,7 @@ def test_the_log_cut_at_every_byte(crashed: Crashed, copy: Copy, acknowledged: i
             assert copy.read() == expected and len(expected) >= acknowledged, f"cut at {at}"
 
 
+@pytest.mark.rule("rocketmq-log-33")
 @pytest.mark.parametrize("acknowledged", [0, 2, COUNT])
 def test_each_byte_of_the_log_flipped(crashed: Crashed, copy: Copy, acknowledged: int) -> None:
     data, index = crashed.data, index_path(crashed.segment).read_bytes()[: 128 * (acknowledged + 1)]
@@ -166,6 +168,7 @@ def test_each_byte_of_the_log_flipped(crashed: Crashed, copy: Copy, acknowledged
             assert copy.read() == crashed.seqs[:kept], f"flipped {at}"
 
 
+@pytest.mark.rule("rocketmq-log-36")
 def test_the_index_cut_at_every_byte(crashed: Crashed, copy: Copy) -> None:
     """It is completed from the log: all is there."""
     index = index_path(crashed.segment).read_bytes()
@@ -196,6 +199,7 @@ def test_the_checkpoint_cut_and_flipped(crashed: Crashed, copy: Copy) -> None:
         assert parse_checkpoint((copy.path / FILE_NAME).read_bytes(), "").segment == crashed.segment.name
 
 
+@pytest.mark.rule("rocketmq-log-37")
 def test_after_a_clean_stop_a_cut_is_noticed_at_every_byte(crashed: Crashed, copy: Copy) -> None:
     """By the sizes alone."""
     copy.reset()

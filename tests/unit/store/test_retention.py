@@ -53,6 +53,7 @@ def run(store: Path, *acked: int, **more: object) -> Outcome:
     return retain(store, [Holder(f"s{n}", seq) for n, seq in enumerate(acked)], rules, now_us=NOW)
 
 
+@pytest.mark.rule("canal-ring-36")
 def test_acked_by_all_and_old_enough(store: Path) -> None:
     old(store)
     before, ends = names(store), last_seqs(store)
@@ -66,6 +67,7 @@ def test_acked_by_all_and_old_enough(store: Path) -> None:
     assert run(store, ends[-1], ends[2]).removed == ()
 
 
+@pytest.mark.rule("canal-meta-11")
 def test_a_segment_acked_but_for_its_last_transaction_stays(store: Path) -> None:
     old(store)
     seqs, ends = all_seqs(store), last_seqs(store)
@@ -106,6 +108,7 @@ def test_without_a_subscriber_nothing_is_acked(store: Path) -> None:
     assert run(store, max_bytes=1).removed == ()
 
 
+@pytest.mark.rule("canal-ring-36")
 def test_an_unacked_segment_goes_only_if_the_user_said_so(store: Path) -> None:
     old(store, 1000)
     ends = last_seqs(store)

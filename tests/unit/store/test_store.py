@@ -87,6 +87,7 @@ def test_until_takes_what_was_committed_before(tmp_path: Path) -> None:
     assert StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000)) is None
 
 
+@pytest.mark.rule("rocketmq-log-3")
 def test_segments_roll_at_transaction_ends(tmp_path: Path) -> None:
     log = BinlogBuilder()
     for _ in range(300):
@@ -128,6 +129,7 @@ def test_an_empty_segment_is_gone_on_with(tmp_path: Path) -> None:
     assert len(seqs(tmp_path)) == 1
 
 
+@pytest.mark.rule("canal-server-20")
 def test_one_writer(tmp_path: Path) -> None:
     filler = Filler(tmp_path)
     with pytest.raises(LeaseHeldError, match="another capture"):
@@ -186,6 +188,7 @@ def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
         assert seqs(store) == expected[: sum(end <= at for end in ends)], f"cut at {at}"
 
 
+@pytest.mark.rule("rocketmq-log-35")
 def test_cut_below_what_was_acknowledged_is_named(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     (segment,) = list_segments(tmp_path)
@@ -249,6 +252,7 @@ def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: N
                 reader.select(0, Limits())
 
 
+@pytest.mark.rule("rocketmq-log-36")
 def test_index_is_made_anew_from_the_log(tmp_path: Path) -> None:
     fill(tmp_path, 5, ddl_at=2)
     (segment,) = list_segments(tmp_path)
