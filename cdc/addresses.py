@@ -1,4 +1,4 @@
-"""Network addresses: a host and a TCP port, as configurations and messages write them."""
+"""Network addresses as users write them: ``host:port``, with brackets around an IPv6 address."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cdc.errors import ConfigError
 
 
 class Address(NamedTuple):
-    """A host name or IP address, and a TCP port."""
+    """A host and a TCP port."""
 
     host: str
     port: int
@@ -22,5 +22,5 @@ def parse_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{text!r} is no address; write host:port")
+        raise ConfigError(f"{text!r} is not an address; write host:port")
     return Address(host, int(port))

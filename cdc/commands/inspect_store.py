@@ -62,7 +62,7 @@ def look_at_store(store: Path, report: dict[str, Any]) -> DamagedError | None:
             damage = DamagedError(
                 f"{len(losses)} part(s) of this segment cannot be read, the first at byte {first.offset}: {first.why}",
                 place=str(segment),
-                remedy="Restore the file from a copy; or see docs/operating/restoring.md for what else can be done.",
+                remedy="Restore the file from a copy; or see docs/how-to/restoring.md for what else can be done.",
             )
     return damage
 

@@ -38,7 +38,7 @@ Ask = Callable[[str, int, int, EntryKind], Compared]
 """Asks the master about entries (segment, start, stop, kind)."""
 
 _REMEDY = (
-    "If the master has lost its store, take over here instead (docs/operating/standby.md). If this is the wrong folder"
+    "If the master has lost its store, take over here instead (docs/how-to/standby.md). If this is the wrong folder"
     " or the wrong master, correct the configuration. If the content of this folder is not needed, empty it."
 )
 

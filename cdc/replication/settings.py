@@ -1,16 +1,11 @@
-"""Settings of a master and its standbys: timing, the master's behaviour, and the secret that both sides share."""
+"""Settings of a master and its standbys: the timing of a connection, and how a master serves standbys."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from cdc.addresses import Address
-from cdc.errors import ConfigError
-
-MIN_SECRET_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -48,34 +43,3 @@ class MasterSettings:
     """A standby that is further behind counts as not available."""
     secret: bytes | None = None
     timing: Timing = DEFAULT_TIMING
-
-
-def read_secret(env: str | None, file: Path | None) -> bytes | None:
-    """Reads the shared secret from an environment variable or a file, and strips white space around it.
-
-    Returns None when neither is named. The secret never reaches a log. Raises ConfigError.
-    """
-    if env is not None:
-        value = os.environ.get(env)
-        if value is None:
-            raise ConfigError(
-                "the environment variable is not set",
-                place=f"standby.secret_env: {env}",
-                remedy="Set it to the secret of both sides, or correct standby.secret_env.",
-            )
-        found, place = value.strip().encode(), f"standby.secret_env: {env}"
-    elif file is not None:
-        place = f"standby.secret_file: {file}"
-        try:
-            found = file.read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", place=place) from None
-    else:
-        return None
-    if len(found) < MIN_SECRET_BYTES:
-        raise ConfigError(
-            f"the secret has {len(found)} bytes; at least {MIN_SECRET_BYTES} are needed",
-            place=place,
-            remedy="Make one with: openssl rand -hex 32",
-        )
-    return found

@@ -65,7 +65,7 @@ def require_store_present(store: Path, found: Container[str]) -> None:
         raise StorageError(
             "the master's store has disappeared",
             place=str(store),
-            remedy="Mount its disk and start capture again. If it is lost, take over (docs/operating/standby.md).",
+            remedy="Mount its disk and start capture again. If it is lost, take over (docs/how-to/standby.md).",
         )
 
 

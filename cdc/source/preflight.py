@@ -9,10 +9,8 @@ from cdc.errors import SourceRefusedError
 from cdc.log import get_logger
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, ok, warning
-from cdc.source.members import check_members
-from cdc.source.policy_checks import check_key_dates, check_policies
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
-from cdc.source.schemas import list_tables, read_schemas
+from cdc.source.schemas import check_members, list_tables, read_schemas
 from cdc.source.server import (
     Connection,
     Flavor,
@@ -23,7 +21,7 @@ from cdc.source.server import (
     status_statement,
     variables,
 )
-from cdc.source.table_checks import check_names, check_tables
+from cdc.source.table_checks import check_key_dates, check_names, check_policies, check_tables
 
 __all__ = ["Finding", "check_source", "check_start", "examine", "require_source"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cdc.config import DestinationConfig
+from cdc.config import ColumnPolicy, DestinationConfig
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding, error, ok, warning
 from cdc.targets import PLAIN_READER, expected_reader, split_table, table_path
@@ -25,6 +25,14 @@ _TYPES = frozenset(
 # What a server adds to column_type: times in the storage of MariaDB before 10.1 or MySQL before 5.6, and COMPRESSED.
 _NOTE = re.compile(r"/\*(.*?)\*/")
 _NOTES = frozenset({"mariadb-5.3", "5.5 binary format", "M!100301 COMPRESSED"})
+
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "time"}) | {
+    "uuid", "inet4", "inet6", "xmltype"
+}  # fmt: skip
+"""Types that arrive as texts, as long as TIME is not mapped."""
+
+
+_CHARACTERS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
 def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
@@ -132,3 +140,95 @@ def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterato
 def exact(name: str) -> str:
     """A regular expression that matches ``db.table`` only, as ``tables.exclude`` takes it."""
     return re.escape(name).replace("'", "''")
+
+
+# --- column policies and type mappings
+
+
+def check_key_dates(config: DestinationConfig, schemas: Schemas, sql_mode: str) -> Iterator[Finding]:
+    """Dates in keys, where the server takes zero dates: the merge refuses the first such key that it meets."""
+    modes = frozenset(sql_mode.upper().split(","))
+    strict = modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "TRADITIONAL"}
+    if strict and modes >= {"NO_ZERO_DATE", "NO_ZERO_IN_DATE"} and "ALLOW_INVALID_DATES" not in modes:
+        return
+    for name, table in sorted(schemas.tables.items()):
+        apply = config.table_apply(name)
+        keys = {key.lower() for key in apply.keys or table.primary_key} if apply.mode != "append" else set()
+        for column in table.columns:
+            policy = apply.columns.get(column.name.lower())
+            is_text = policy is not None and policy.kind == "text"
+            if column.name.lower() in keys and column.data_type in ("date", "datetime", "timestamp") and not is_text:
+                yield warning(
+                    f"table {name}",
+                    f"key column {column.name!r} may hold zero dates (the server's sql_mode allows them), which have "
+                    "no place in Delta; a batch with such a key is refused",
+                    f"If there may be some, keep the column as text (tables.overrides.{name}: {{columns: "
+                    f"{{{column.name}: text}}}}) before the Delta table is made.",
+                )
+
+
+def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
+    """What apply would refuse of the policies, and what does nothing."""
+    for name, table in sorted(schemas.tables.items()):
+        yield from _policies_of(config, name, table)
+    known = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    for column in sorted(set(config.apply.columns) - known):
+        if schemas.tables:
+            yield warning(
+                "apply: columns", f"no included table has a column {column!r}", "Correct its name, or remove it."
+            )
+
+
+def _policies_of(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
+    apply = config.table_apply(name)
+    override = config.tables.overrides.get(name)
+    columns = {column.name.lower(): column for column in table.columns}
+    for missing in sorted(set((override.columns if override is not None else None) or {}) - set(columns)):
+        yield error(
+            f"table {name}",
+            f"has no column {missing!r}, which columns in tables.overrides names",
+            f"Its columns are {', '.join(table.column_names)}.",
+        )
+    keys = {key.lower() for key in apply.keys or table.primary_key} if apply.mode != "append" else set()
+    for key, policy in sorted(apply.columns.items()):
+        column = columns.get(key)
+        if column is None:
+            continue
+        why = _misfit(policy, column, columns, key in keys, apply.types.get("time", "text") == "text")
+        if why is not None:
+            yield error(f"table {name}", f"column {column.name!r} with the policy {policy}: {why[0]}", why[1])
+    for key in sorted(keys & set(columns)):
+        mapped = _mapped(columns[key], apply.types)
+        if mapped is not None:
+            yield error(
+                f"table {name}",
+                f"key column {columns[key].name!r} would become {mapped}, and different rows the same",
+                "Set types for this table otherwise (tables.overrides), or write mode: append.",
+            )
+
+
+def _misfit(
+    policy: ColumnPolicy, column: ColumnSchema, columns: dict[str, ColumnSchema], is_key: bool, times_are_texts: bool
+) -> tuple[str, str] | None:
+    """Why a policy cannot be, and the remedy."""
+    if is_key and policy.kind in ("drop", "null", "mask"):
+        return "a key must tell rows apart", "Remove the policy (hash and rename are possible), or write mode: append."
+    texts = _TEXTS if times_are_texts else _TEXTS - {"time"}
+    if policy.kind == "mask" and column.data_type not in texts:
+        return f"only texts can be masked, not {column.column_type}", "Write hash, drop or null instead."
+    if policy.kind == "text" and column.data_type not in ("date", "datetime", "timestamp"):
+        return f"it is for DATE, DATETIME and TIMESTAMP, not for {column.column_type}", "Remove the policy."
+    if policy.kind == "bytes" and column.data_type not in _CHARACTERS:
+        return f"it is for CHAR, VARCHAR and TEXT, not for {column.column_type}", "Remove the policy."
+    if policy.kind == "hash" and column.data_type == "vector":
+        return "only single values can be hashed", "Write drop or null instead."
+    if policy.kind == "rename" and policy.name.lower() != column.name.lower() and policy.name.lower() in columns:
+        return f"the table has a column {policy.name!r} already", "Choose another name."
+    return None
+
+
+def _mapped(column: ColumnSchema, types: dict[str, str]) -> str | None:
+    """What a column becomes by a mapping under which different values may be the same or have no order."""
+    if column.column_type.lower().startswith("tinyint(1)") and types.get("tinyint(1)") == "boolean":
+        return "boolean"
+    return "variant" if column.data_type == "json" and types.get("json") == "variant" else None

@@ -118,7 +118,7 @@ def test_zookeeper_may_go_and_come_back(tmp_path: Path) -> None:
             server.kill()
             for seq in range(1, 6):
                 meta.update_cursor("apply", seq)
-            server.again()
+            server.restart()
             wait_until(lambda: stored(make).subscription("apply").acked_seq == 5)
             meta.subscribe("audit")
 

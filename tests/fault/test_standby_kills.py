@@ -25,8 +25,7 @@ from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.transaction import PutStatus, Transaction
 from cdc.store.writer.log import RelayLog
-from cdc.testing.kind import HOST
-from cdc.testing.ports import free_port
+from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import QUICK, digests, open_master
 

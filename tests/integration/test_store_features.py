@@ -34,8 +34,7 @@ from cdc.store.formats.layout import list_segments, segments_folder
 from cdc.store.formats.time_index import read_clock
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
-from cdc.testing.ports import free_port
-from cdc.testing.servers import Server
+from cdc.testing.servers import Server, free_port
 from spark_jobs.apply import merge
 from tests.support.apply import OWNER, Loop
 from tests.support.compare import store_faults

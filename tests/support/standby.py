@@ -17,7 +17,7 @@ from cdc.replication.settings import MasterSettings, Timing
 from cdc.replication.snapshot import SMALL_FILES, segment_names
 from cdc.store.formats import layout
 from cdc.store.writer.log import RelayLog
-from cdc.testing.kind import HOST
+from cdc.testing.servers import HOST
 
 QUICK = Timing(heartbeat_s=0.1, dead_s=2.0, greeting_s=5.0, first_pause_s=0.02, longest_pause_s=0.1, poll_s=0.005)
 ANY_PORT = Address(HOST, 0)

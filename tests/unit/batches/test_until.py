@@ -16,7 +16,7 @@ import pytest
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.capture.clock import SourceClock
+from cdc.capture.watermark import WatermarkTracker
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.durable import replace_file
@@ -473,8 +473,8 @@ class Passed:
 
 def test_capture_notes_what_its_probes_prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probes = [ClockProbe(T0 + n * SECOND, BinlogPosition("binlog.000003", 100 * n), None) for n in (1, 2, 3, 4)]
-    monkeypatch.setattr("cdc.capture.clock.clock_and_position", lambda control: probes.pop(0))
-    clock, both = SourceClock(), Passed(tmp_path)
+    monkeypatch.setattr("cdc.capture.watermark.clock_and_position", lambda control: probes.pop(0))
+    clock, both = WatermarkTracker(), Passed(tmp_path)
     given: Any = both
     for _ in range(3):
         clock.probe(given)
@@ -499,7 +499,7 @@ def test_capture_notes_what_its_probes_prove(tmp_path: Path, monkeypatch: pytest
     damaged = bytearray(clock_path(tmp_path).read_bytes())
     damaged[5] ^= 1
     clock_path(tmp_path).write_bytes(damaged)
-    again = SourceClock()
+    again = WatermarkTracker()
     again.probe(given)
     again.settle(given, given)
     again.close()

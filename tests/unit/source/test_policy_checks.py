@@ -12,8 +12,8 @@ import yaml
 from cdc.config import DestinationConfig, load
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding
-from cdc.source.members import check_members, with_members
-from cdc.source.policy_checks import check_key_dates, check_policies
+from cdc.source.schemas import check_members, with_members
+from cdc.source.table_checks import check_key_dates, check_policies
 
 
 def column(name: str, data_type: str, column_type: str = "", charset: str | None = None) -> ColumnSchema:
