@@ -91,7 +91,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
         assert master.wait_until(made[-1].seq, 10)
     config = config_of(tmp_path, "{}")
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
-    assert replication.start(config, log) is None
+    assert replication.start_master(config, log) is None
     log.close()
     term = read_term(config.store.path)
     assert term is not None
@@ -101,7 +101,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
 def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
     config = config_of(tmp_path, "{}")
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
-    assert replication.start(config, log) is None
+    assert replication.start_master(config, log) is None
     log.close()
     assert read_term(config.store.path) is None
 
@@ -111,7 +111,7 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     port = free_port()
     config = config_of(tmp_path, f"{{role: sync_master, listen: '{HOST}:{port}', secret_env: STANDBY_SECRET}}")
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
-    master = replication.start(config, log)
+    master = replication.start_master(config, log)
     assert master is not None
     follower = Follower(tmp_path / "s", destination="shop", master=master.address, secret=SECRET.encode())
     stop = threading.Event()
@@ -119,7 +119,7 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     thread.start()
     made = make_transactions(20)
     log.put(made)
-    replication.finish(config, log, master)
+    replication.finish_master(config, log, master)
     assert StoreReader(tmp_path / "s").last_seq() == made[-1].seq
     stop.set()
     thread.join()
