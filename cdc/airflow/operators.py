@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 
 from cdc.airflow import interval
 from cdc.airflow import xcom as handoff
-from cdc.airflow.connections import with_connection
+from cdc.airflow.connections import airflow_connections
 from cdc.config import DestinationConfig, load
 from cdc.errors import PermanentError
 
@@ -63,7 +63,8 @@ class CaptureOperator(_DestinationOperator):
             return
         with handoff.airflow_errors():
             try:
-                self._capture(with_connection(self._config()), stop)
+                with airflow_connections():
+                    self._capture(self._config(), stop)
             except PermanentError as error:
                 self.log.error("Capture cannot go on: %s", error)
                 stop.wait(self.failure_pause_s)

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 from cdc import __version__
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE
 from cdc.durable import remove_file
 from cdc.errors import CdcError, CorruptStreamError, PeerUnavailableError
@@ -42,7 +43,7 @@ from cdc.replication.messages import (
 )
 from cdc.replication.reconcile import Plan, plan
 from cdc.replication.report import PeerReport, RoleReport, write_report
-from cdc.replication.settings import DEFAULT_TIMING, Address, Timing
+from cdc.replication.settings import DEFAULT_TIMING, Timing
 from cdc.replication.snapshot import Sort, View, read_small, small_files
 from cdc.replication.truncate import cut
 from cdc.store.formats import layout

@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from cdc.addresses import Address
 from cdc.errors import CdcError, ConfigError, PeerUnavailableError
 from cdc.log import get_logger
 from cdc.replication.connection import Link
 from cdc.replication.epoch import Term
 from cdc.replication.frames import Channel
 from cdc.replication.report import PeerReport, RoleReport, write_report
-from cdc.replication.settings import DEFAULT_TIMING, Address, Timing
+from cdc.replication.settings import DEFAULT_TIMING, Timing
 from cdc.store.transaction import PutStatus
 
 log = get_logger(__name__)

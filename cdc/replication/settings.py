@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
-
-from cdc.errors import ConfigError
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -37,37 +24,3 @@ class Timing:
 
 
 DEFAULT_TIMING = Timing()
-
-
-def parse_address(text: str) -> Address:
-    """``host:port``, ``[::1]:port``. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{text!r} is no address; write host:port")
-    return Address(host, int(port))
-
-
-def read_secret(env: str | None, file: Path | None) -> bytes | None:
-    """The secret from an environment variable or a file, without white space around it; None where neither is named. It
-    never reaches a log. Raises ConfigError."""
-    if env is not None:
-        value = os.environ.get(env)
-        if value is None:
-            raise ConfigError("the environment variable is not set", place=f"standby.secret_env: {env}")
-        found, place = value.strip().encode(), f"standby.secret_env: {env}"
-    elif file is not None:
-        place = f"standby.secret_file: {file}"
-        try:
-            found = file.read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", place=place) from None
-    else:
-        return None
-    if len(found) < 16:
-        raise ConfigError(
-            f"the secret has {len(found)} bytes; at least 16 are needed",
-            place=place,
-            remedy="Make one with: openssl rand -hex 32",
-        )
-    return found

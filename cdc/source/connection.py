@@ -2,87 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import pymysql
 from pymysql.constants import CR, ER
 
 from cdc.config import SourceConfig
+from cdc.config.secrets import source_credentials
 from cdc.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError
 
 Row = dict[str, Any]
-
-
-class Credentials(NamedTuple):
-    """Who connects."""
-
-    user: str
-    password: str
-
-
-def resolve_password(source: SourceConfig) -> str:
-    """The source's password; empty when the configuration names none. Raises ConfigError."""
-    return resolve_credentials(source).password
-
-
-def resolve_credentials(source: SourceConfig) -> Credentials:
-    """User and password from the environment, a file or an Airflow connection. Raises ConfigError.
-
-    Of Airflow's connections only those in the environment (``AIRFLOW_CONN_…``) are known here; inside Airflow
-    ``cdc.airflow`` asks Airflow itself.
-    """
-    if source.password_env is not None:
-        value = os.environ.get(source.password_env)
-        if value is None:
-            raise ConfigError(
-                f"the environment variable {source.password_env} is not set",
-                place="source.password_env",
-                remedy=f"Set {source.password_env} to the password of {source.user!r}.",
-            )
-        return Credentials(source.user, value)
-    if source.password_file is not None:
-        try:
-            lines = source.password_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"{source.password_file} cannot be read: {_reason(error)}",
-                place="source.password_file",
-                remedy="Write the password into its first line, readable by the user that runs cdc.",
-            ) from None
-        return Credentials(source.user, lines[0] if lines else "")
-    if source.connection is not None:
-        found = _lookup(source.connection)
-        return Credentials(found.user or source.user, found.password)
-    return Credentials(source.user, "")
-
-
-def _lookup(connection: str) -> Credentials:
-    name = f"AIRFLOW_CONN_{connection.upper()}"
-    text = os.environ.get(name)
-    if text is None:
-        raise ConfigError(
-            f"the Airflow connection {connection!r} is not known outside Airflow",
-            place="source.connection",
-            remedy=f"Set {name}, or use password_env or password_file.",
-        )
-    try:
-        if text.lstrip().startswith("{"):
-            fields = json.loads(text)
-            return Credentials(str(fields.get("login") or ""), str(fields.get("password") or ""))
-        parts = urlsplit(text)
-        return Credentials(unquote(parts.username or ""), unquote(parts.password or ""))
-    except ValueError:
-        # The text itself holds the password: not a letter of it may reach the message.
-        raise ConfigError(
-            "is neither a URL nor a JSON object", place=name, remedy="Write it as Airflow's documentation says."
-        ) from None
 
 
 def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Connection[Any]:
@@ -94,7 +27,7 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
     Raises ConfigError (no password to be had), SourceUnavailableError (not reachable; may pass), SourceRefusedError
     (user, password, certificate or account are not accepted).
     """
-    credentials = resolve_credentials(source)
+    credentials = source_credentials(source)
     arguments: dict[str, Any] = {
         "host": source.host,
         "port": source.port,

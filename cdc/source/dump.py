@@ -13,6 +13,7 @@ from typing import Any, Self
 from pymysql.constants import COMMAND
 
 from cdc.config import SourceConfig
+from cdc.config.secrets import source_credentials
 from cdc.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavailableError
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, explain, mapped, place_of
@@ -227,7 +228,7 @@ def explain_dump_error(code: int, text: str, source: SourceConfig, position: Bin
         )
     if code in (1227, 1045):
         return SourceRefusedError(
-            f"the user {source.user!r} may not read the binlog: {text}",
+            f"the user {source_credentials(source).user!r} may not read the binlog: {text}",
             place=place,
             remedy="GRANT REPLICATION SLAVE ON *.* to the user.",
         )

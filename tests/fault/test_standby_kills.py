@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.addresses import Address
 from cdc.log import configure
 from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
-from cdc.replication.settings import Address
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.transaction import PutStatus, Transaction

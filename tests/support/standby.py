@@ -8,11 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from cdc.addresses import Address
 from cdc.errors import CdcError
 from cdc.replication.epoch import become_master
 from cdc.replication.follower import Follower
 from cdc.replication.master import Master
-from cdc.replication.settings import Address, Timing
+from cdc.replication.settings import Timing
 from cdc.replication.snapshot import SMALL_FILES, segment_names
 from cdc.store.formats import layout
 from cdc.store.writer.log import RelayLog

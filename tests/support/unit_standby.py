@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from cdc.addresses import Address
 from cdc.replication.frames import Channel, Kind
 from cdc.replication.master import Master
 from cdc.replication.messages import Formats, Hello, Welcome, expect, new_nonce, parse, sealed
-from cdc.replication.settings import Address
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.writer.log import RelayLog

@@ -16,8 +16,7 @@ from cdc.store.retention.disk import DiskWatch, Level, Ratios, disk_usage
 from cdc.store.retention.retain import HeldBack, Holder, Outcome, Rules, held_back, retain
 
 if TYPE_CHECKING:
-    from cdc.config import DestinationConfig, StoreConfig
-    from cdc.config.retain import RetainConfig
+    from cdc.config import DestinationConfig, RetainConfig, StoreConfig
     from cdc.meta import Meta
     from cdc.meta.state import Subscription
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import (
     CdcError,
@@ -31,7 +32,6 @@ from cdc.replication.epoch import Term, become_master, read_term, require_follow
 from cdc.replication.frames import Channel, Frames, Kind
 from cdc.replication.messages import Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
 from cdc.replication.report import read_report
-from cdc.replication.settings import Address, parse_address, read_secret
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, seal
 from cdc.store.reader.reader import StoreReader
@@ -196,30 +196,6 @@ def test_a_recorded_greeting_is_worth_nothing(stack: ExitStack, tmp_path: Path) 
     for purpose, challenge in ((b"hello", other), (b"welcome", nonce)):
         with pytest.raises(ConfigError, match="same secret"):
             unsealed(data, purpose, challenge, SECRET, "peer")
-
-
-def test_where_the_secret_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "secret"
-    file.write_bytes(SECRET + b"\n")
-    assert read_secret(None, file) == SECRET
-    monkeypatch.setenv("STANDBY_SECRET", SECRET.decode())
-    assert read_secret("STANDBY_SECRET", None) == SECRET
-    assert read_secret(None, None) is None
-    with pytest.raises(ConfigError, match=r"NO_SUCH_VARIABLE.*not set"):
-        read_secret("NO_SUCH_VARIABLE", None)
-    file.write_bytes(b"short")
-    with pytest.raises(ConfigError, match="5 bytes; at least 16"):
-        read_secret(None, file)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_secret(None, tmp_path / "none")
-
-
-def test_addresses() -> None:
-    assert parse_address("db.example:4100") == ("db.example", 4100)
-    assert parse_address("[::1]:4100") == ("::1", 4100)
-    for text in ("4100", "host:", ":1", "host:0", "host:65536", "host:x"):
-        with pytest.raises(ConfigError, match="host:port"):
-            parse_address(text)
 
 
 # versions

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cdc import files
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.capture.replication import require_no_standby
 from cdc.cli import main
@@ -41,7 +42,6 @@ from cdc.replication.messages import (
     require_known,
 )
 from cdc.replication.report import PeerReport, RoleReport, read_report
-from cdc.replication.settings import Address
 from cdc.replication.stream import Stream
 from cdc.store.formats import layout
 from cdc.store.formats.damaged import GivenUp, write_damaged

@@ -1,4 +1,4 @@
-"""A key of the configuration that nothing reads promises something that does not happen: there is none."""
+"""Every key of the configuration is read by something: one that nothing reads would promise what does not happen."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def reads(package: str, files: Sequence[Path], folder: Path) -> list[Read]:
 
 
 def keys(model: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str]]:
-    """Every key of the sections, the sections' own keys included, that leaves a choice."""
+    """Every key of the sections that leaves a choice, the keys of sub-sections included."""
     for name, field in model.model_fields.items():
         if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
-            continue  # there is one value only: it says what is so
+            continue  # it takes one value only
         yield model, name
         for section in sections(field.annotation):
             yield from keys(section)
@@ -74,11 +74,12 @@ def sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def unread(model: type[BaseModel], found: Sequence[Read], package: Path) -> set[str]:
-    """The keys that nothing outside ``package`` reads, be it through a property or method of a section.
+    """The keys that nothing outside ``package`` reads, neither directly nor through a property or method of a section.
 
-    What validators and other functions of the package read does not count: checking a key gives it no effect.
+    Reads by validators and other functions of the package do not count, since checking a key gives it no effect. The
+    module ``secrets`` counts as outside: it is where the keys that name a secret have their effect.
     """
-    inside = {read for read in found if read.file.is_relative_to(package)}
+    inside = {read for read in found if read.file.is_relative_to(package) and read.file.name != "secrets.py"}
     reached = {read.what for read in found if read not in inside}
     members = _members(package)
     while True:
@@ -111,7 +112,7 @@ def _members(package: Path) -> dict[tuple[Path, int], str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
-    """The reads of the whole configuration. Files that do not speak of one are left out, which saves half a minute."""
+    """The reads of the whole configuration. Files that do not mention one are left out, which saves half a minute."""
     files = [
         file.relative_to(ROOT)
         for top in ("cdc", "spark_jobs")
@@ -122,7 +123,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
 
 
 def test_every_key_is_read(found: list[Read]) -> None:
-    """The keys of an override apart: they become those of ``apply``."""
+    """The keys of overrides are left out here: they become those of ``apply``."""
     missing = unread(DestinationConfig, found, ROOT / "cdc" / "config")
     assert {key for key in missing if ".ApplyOverrides." not in key} == set()
 

@@ -1,108 +1,44 @@
-"""From the text of a configuration file to plain data, and from what pydantic finds wrong to a user's words.
-
-Used by :mod:`cdc.config.files` alone.
-"""
+"""Translates pydantic's validation errors into messages for users: key, value, and what to write instead."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from cdc.errors import ConfigError
 from cdc.log import hide_password
 
-_ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-_NOT_YET = "is not there yet; leave it out"
+_NOT_YET = "is not available yet; leave it out"
+_NO_START = "is not available yet; give file and pos, or write start: earliest or start: now"
 _BY_PERIOD = (
-    "a meta that is written by period lives in the memory of one process, and capture and apply are two; leave it out "
-    "(a program of your own may use cdc.meta.mixed.MixedMeta)"
+    "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it "
+    "out (programs of your own may use cdc.meta.mixed.MixedMeta)"
 )
-_MEMORY_STORE = "belongs to a store in memory, which lives inside one process; leave it out"
+_MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave it out"
 _WITHOUT_EFFECT = {
-    "source.start.gtid": "is not there yet; give file and pos, or write start: earliest or start: now",
-    "source.start.time": "is not there yet; give file and pos, or write start: earliest or start: now",
-    "source.standbys": "failover to another source server is not there yet; leave it out",
+    "source.start.gtid": _NO_START,
+    "source.start.time": _NO_START,
+    "source.standbys": "failover to another source server is not available yet; leave it out",
     "store.buffer_size": _MEMORY_STORE,
     "store.buffer_unit_bytes": _MEMORY_STORE,
     "store.batch_mode": _MEMORY_STORE,
     "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
-    "out (cdc.replication.master.Master has it for programs of your own)",
+    "out (programs of your own may pass it to cdc.replication.master.Master)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
-    "apply.schema_changes": "there is no choice yet; leave it out: new tables and new nullable columns without a "
+    "apply.schema_changes": "cannot be chosen yet; leave it out: new tables and new nullable columns without a "
     "default are applied, and any other change of a table's columns stops apply",
-    "apply.on_truncate": "there is no choice yet; leave it out: TRUNCATE of a captured table stops apply",
-    "apply.on_drop": "there is no choice yet; leave it out: DROP of a captured table stops apply",
+    "apply.on_truncate": "cannot be chosen yet; leave it out: TRUNCATE of a captured table stops apply",
+    "apply.on_drop": "cannot be chosen yet; leave it out: DROP of a captured table stops apply",
     "apply.on_unknown_effect": _NOT_YET,
     "apply.catalog": _NOT_YET,
     "apply.shared": _NOT_YET,
 }
-"""Keys that have no effect today, and why. They are refused, because a key that is accepted promises something."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice, of which PyYAML silently keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} stands there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def read_yaml(text: str, file: Path) -> dict[str, Any]:
-    """The sections of the file, ``${NAME}`` replaced. Raises ConfigError."""
-    try:
-        data = yaml.load(text, _Loader)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        raise ConfigError(f"is not valid YAML: {error.problem}", place=f"{file}{line}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"is not valid YAML: {' '.join(str(error).split())}", place=str(file)) from None
-    if not isinstance(data, dict) or not data:
-        raise ConfigError("holds no sections", place=str(file), remedy="Write it with `cdc init`.")
-    replaced: dict[str, Any] = _replace_env(data, file, "")
-    return replaced
-
-
-def _replace_env(value: Any, file: Path, key: str) -> Any:
-    if isinstance(value, dict):
-        return {k: _replace_env(v, file, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_replace_env(v, file, f"{key}[{i}]") for i, v in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-
-    def one(match: re.Match[str]) -> str:
-        found = os.environ.get(match[1])
-        if found is None:
-            raise ConfigError(
-                f"the environment variable {match[1]} is not set",
-                place=f"{file}: {key}",
-                remedy=f"Set {match[1]}, or write the value itself.",
-            )
-        return found
-
-    replaced = _ENV.sub(one, value)
-    if replaced == value or not _ENV.fullmatch(value):
-        return replaced
-    try:
-        number = yaml.safe_load(replaced)  # ${N} alone may stand for a number or a boolean
-    except yaml.YAMLError:
-        return replaced
-    return number if isinstance(number, bool | int | float) else replaced
+"""Keys that have no effect today, and the reason. They are refused, because a key that is accepted is a promise."""
 
 
 _WORDS = {
@@ -132,7 +68,7 @@ _SECRET = re.compile(r"pass|secret|token", re.IGNORECASE)
 
 
 def explain(error: ValidationError, file: Path, model: type[BaseModel]) -> ConfigError:
-    """All that is wrong, one clause for each finding: key, value, and what to write instead."""
+    """Returns one error with a clause for each finding: key, value, and what to write instead."""
     findings: list[str] = []
     for item in error.errors():
         steps = _steps(item["loc"])
@@ -145,7 +81,7 @@ def explain(error: ValidationError, file: Path, model: type[BaseModel]) -> Confi
 def _steps(loc: tuple[int | str, ...]) -> list[str]:
     steps = [str(step) for step in loc]
     if steps[:2] == ["source", "start"]:
-        del steps[2:3]  # the name of the union's member, which is none of the user's business
+        del steps[2:3]  # the tag of the union's member, which users do not write
     return steps
 
 
@@ -154,7 +90,7 @@ def _finding(
 ) -> str:
     shown = "" if isinstance(value, dict | list | tuple | BaseModel) else f" {_show(steps, value)}"
     if kind == "extra_forbidden":
-        # What holds of a key of `apply` holds of the same key in an override of a table.
+        # A key of an override is refused for the same reason as the key of `apply`.
         plain = f"apply.{steps[-1]}" if steps[:2] == ["tables", "overrides"] else key
         if plain in _WITHOUT_EFFECT:
             return f"{key}: {_WITHOUT_EFFECT[plain]}"
@@ -184,7 +120,7 @@ def _show(steps: list[str], value: Any) -> str:
 
 
 def _known_keys(steps: list[str], model: type[BaseModel]) -> list[str]:
-    """The keys of the section at ``steps``."""
+    """Returns the keys of the section at the path ``steps``."""
     found: Any = model
     for step in steps:
         if isinstance(found, type) and issubclass(found, BaseModel):
