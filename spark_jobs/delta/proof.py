@@ -3,7 +3,7 @@
 A Delta table that was removed, replaced or restored looks like a new one, or like one whose applied position is ahead
 of its rows: merging into it would lose changes silently. Commits that lose nothing pass: OPTIMIZE, VACUUM, statements
 of others, properties of others; and a lake that is ahead of the meta, after a kill between the commit and the ack.
-``docs/operating/restoring.md`` lists what is refused.
+``docs/how-to/restoring.md`` lists what is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from spark_jobs.delta.tables import Target, target_of
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
-    from cdc.meta.records import TableRecord
-    from cdc.meta.state import Subscription
+    from cdc.meta.state import Subscription, TableRecord
 
 IDLE_TABLES = 500
 """Tables without changes in the batch that are proved for each batch, in turn."""

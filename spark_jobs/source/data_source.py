@@ -185,7 +185,7 @@ def _value_policies(option: str | None) -> ValuePolicies:
 
 def _log_null_dates(table: str, one: InputSplit, stats: DecodeStats) -> None:
     """Names the columns with dates that became null, in the executor's own log. The operator of a run gets one line a
-    table from :mod:`cdc.batches.report`. Only the read that counts them logs, since others read the same rows."""
+    table from :mod:`cdc.batches.results`. Only the read that counts them logs, since others read the same rows."""
     for column, count in stats.null_dates.items():
         logging.getLogger(__name__).warning(
             "table %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",

@@ -199,7 +199,7 @@ def test_a_server_that_comes_back_within_the_session_is_waited_for(own_server: S
         with meta.change() as state:
             state.subscription("apply").acked_seq = 4
             own_server.kill()
-            own_server.again()
+            own_server.restart()
         assert meta.cursor("apply") == 4
 
 
@@ -220,7 +220,7 @@ def test_a_server_that_stays_away_ends_a_change_in_time_and_changes_nothing(own_
         with pytest.raises(MetaUnavailableError):
             meta.read()
         assert time.monotonic() - began < 20
-        own_server.again()
+        own_server.restart()
         wait_until_it_answers(meta)
         assert meta.read() == before
         meta.update_cursor("apply", 5)

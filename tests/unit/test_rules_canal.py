@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.binlog.events import QueryEvent
-from cdc.binlog.framer import Judgement
-from cdc.capture.statement_filter import Judge
+from cdc.binlog.framer import Decision
+from cdc.capture.statement_filter import StatementFilter
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import BatchOrderError, SourceUnavailableError, UsageError
 from cdc.event_store.contract import EventStore
@@ -22,8 +22,8 @@ from cdc.event_store.file_store import RelayLogStore
 from cdc.event_store.memory_store import MemoryStore
 from cdc.patterns import is_list
 from cdc.positions import BinlogPosition
-from cdc.source import stream
-from cdc.source.stream import DumpStream
+from cdc.source import dump
+from cdc.source.dump import DumpStream
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.filters import TableFilter, join_filters
@@ -160,13 +160,13 @@ def test_an_empty_filter_is_refused(pattern: str) -> None:
 )
 def test_every_statement_that_canal_isolates_is_a_ddl_here(tmp_path: Path, sql: str) -> None:
     """Canal's ALTER, CREATE, ERASE, RENAME, TRUNCATE, CINDEX, DINDEX."""
-    judge = Judge(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
+    statements = StatementFilter(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
     query = QueryEvent(db="shop", sql=sql, timestamp=0, thread_id=1, error_code=0)
-    judgement, ended = judge.statement(query, "here", rows_before=False)
-    assert replace(judgement, altered=frozenset()) == Judgement(True, ddl=True, table_mask=1)
+    decision, ended = statements.statement(query, "here", rows_before=False)
+    assert replace(decision, altered=frozenset()) == Decision(True, ddl=True, table_mask=1)
     assert not ended
-    judgement, _ = judge.statement(replace(query, db="elsewhere"), "here", rows_before=False)
-    assert not judgement.keep, "of tables that are not captured there is nothing to isolate"
+    decision, _ = statements.statement(replace(query, db="elsewhere"), "here", rows_before=False)
+    assert not decision.keep, "of tables that are not captured there is nothing to isolate"
 
 
 # the source's connection
@@ -178,7 +178,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
 
     connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7)
-    monkeypatch.setattr(stream, "open_dump", lambda *_: connection)
+    monkeypatch.setattr(dump, "open_dump", lambda *_: connection)
     with ours, theirs:
         yield theirs
 
@@ -200,7 +200,9 @@ def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> N
             pass
 
     def silence() -> None:
-        with pytest.raises(SourceUnavailableError, match=r"3 heartbeats of 0.2 s were missed: the connection is dead"):
+        with pytest.raises(
+            SourceUnavailableError, match=r"the connection is dead: the server missed 3 heartbeats of 0.2 s"
+        ):
             until_something_comes()
 
     assert 0.5 <= took_s(silence) < 5
