@@ -13,6 +13,8 @@ export PYTHONUNBUFFERED := 1
 KILLS ?= 10
 # Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
 FUZZ_TABLES ?= 10000
+# Processes of pytest in `make test-unit`.
+JOBS ?= $(shell nproc)
 # Further arguments for pytest: make test-unit ARGS='-k lease -x'
 ARGS ?=
 
@@ -44,8 +46,8 @@ test: lint ## lint, and all tests: unit, contract, DAGs, real servers, real Spar
 	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
 	@$(WITH_JAVA) scripts/pytest-all.sh $(ARGS)
 
-test-unit: install ## the tests that need neither servers nor Spark (minutes)
-	@$(PY) -m pytest tests/unit $(ARGS)
+test-unit: install ## the quick tests, which need neither servers nor Spark (a minute)
+	@$(PY) -m pytest tests/unit -n $(JOBS) -q $(ARGS)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
 	@$(WITH_JAVA) TOWPATH_KILLS=$(KILLS) $(PY) -m pytest tests/fault -v $(ARGS)
@@ -54,7 +56,7 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 TOWPATH_SOURCE_SEEDS=300 \
 		TOWPATH_LARGE_MB=1000 \
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
-		tests/unit/store/test_crash_bytes.py tests/unit/store/test_recovery.py tests/source tests/soak \
+		tests/slow/store/test_crash_bytes.py tests/unit/store/test_recovery.py tests/source tests/soak \
 		tests/servers/capture/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)

@@ -1,14 +1,15 @@
-"""What capture writes into ``schemas/SEQ.json``: the captured tables' columns, and from which seq on they hold.
+"""The schema history: ``schemas/SEQ.json`` holds the captured tables' columns as they are from that seq on.
 
-Where table maps name the columns, this is what they lack (``tinyint(1)``, defaults, UUID and INET), and a definition
-that is a little too new does no harm. Where they do not (MySQL before 8.0, MariaDB before 10.5), columns have their
-names from here alone, and ``information_schema`` shows a table as it is now, while the stream may be behind. So there:
+If table maps name the columns, the files add what table maps lack (``tinyint(1)``, defaults, UUID and INET), and a
+definition that is slightly too new does no harm. If table maps name no columns (MySQL before 8.0, MariaDB before
+10.5), the files are the only source of names. But ``information_schema`` shows a table as it is now, while the stream
+may be behind. For such servers:
 
-- only tables that a DDL statement names are read anew; the others keep what was known of them, and so do all of them
-  when capture goes on after a pause;
-- the source's position is asked *after* the definitions. Up to there a further statement on the same table may be in
-  what was read; such a table is *unsure*, which is kept in the file. If that statement arrives and there were rows in
-  between, nobody knows their names: capture stops and says so.
+- Only the tables that a DDL statement names are read again. All others keep their known definition, also when capture
+  continues after a pause.
+- The source's position is read *after* the definitions. Up to that position, a further DDL statement may already be
+  part of a definition. Such a table is *unsure*, which is recorded in the file. If that statement arrives after rows
+  of the table, the names of their columns are unknown, and capture stops with an error.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
 @dataclass
 class _Unsure:
-    """A definition that was read when the source was further on than the stream."""
+    """A definition that was read while the source was ahead of the stream."""
 
     since: int
-    """The seq from which it is taken to hold."""
+    """The seq from which the definition is used."""
     until: int
-    """The seq of the source when it was read."""
+    """The seq of the source's position when it was read."""
     rows: bool
-    """The table has had rows since."""
+    """Whether the table has had rows since."""
 
 
 @dataclass(frozen=True)
 class _Altered:
-    """The tables whose columns one transaction's DDL may change. ``begins``: where the transaction begins in the
-    output, if it holds more than the statement."""
+    """The tables whose columns one transaction's DDL may change. ``begins`` is the transaction's offset in the output,
+    or None if the transaction is the statement alone."""
 
     names: frozenset[str]
     begins: int | None
 
 
 class SchemaHistory:
-    """Keeps the files of one store. ``named``: table maps name the columns themselves."""
+    """Writes the schema files of one store. ``named`` says that table maps name the columns."""
 
     def __init__(
         self, control: Connection, config: DestinationConfig, log: RelayLog, epoch: int, *, named: bool
@@ -74,10 +75,10 @@ class SchemaHistory:
         self._unsure: dict[str, _Unsure] = {}
         self._pending: deque[_Altered] = deque()
         self.ready = 0
-        """How many of the transactions last given to :meth:`before` have what they need."""
+        """How many of the rows last passed to :meth:`before` have their schemas written."""
 
     def begin(self, seq: int) -> None:
-        """Capture begins, or goes on, behind ``seq``."""
+        """Writes or completes the definitions that hold behind ``seq``, where capture begins to read."""
         if self._named:
             self._save_as_they_are(seq)
             return
@@ -102,7 +103,7 @@ class SchemaHistory:
             self._save(seq)
 
     def statement(self, altered: frozenset[str], begins: int | None) -> None:
-        """A DDL statement was kept, whose transaction ends later (``begins``: see :class:`_Altered`) or with it."""
+        """Notes the tables of a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
         last = self._pending[-1] if self._pending else None
         if begins is not None and last is not None and last.begins == begins:
             self._pending[-1] = _Altered(last.names | altered, begins)
@@ -110,13 +111,13 @@ class SchemaHistory:
             self._pending.append(_Altered(altered, begins))
 
     def abandon(self, begins: int) -> None:
-        """The transaction that begins there is forgotten."""
+        """Discards the notes of the unfinished transaction that begins at this offset."""
         if self._pending and self._pending[-1].begins == begins:
             self._pending.pop()
 
     def before(self, rows: Numbers) -> None:
-        """These transactions are about to become visible; what they need is written first. Raises
-        UnsupportedDdlError where nobody can know a table's columns any more."""
+        """Writes the schemas that transactions need. Call it before they become visible. Raises UnsupportedDdlError if
+        the columns of a table can no longer be known; :attr:`ready` then says how many rows may be published."""
         self.ready = begin = 0
         for at in np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL):
             self._pass(rows[begin:at])
@@ -127,7 +128,7 @@ class SchemaHistory:
                 self._save_as_they_are(seq)
             else:
                 self._alter(seq, altered.names)
-            begin = int(at)  # its own rows, those of CREATE TABLE … SELECT, are of the new definition
+            begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
         self.ready = len(rows)
 
@@ -147,7 +148,7 @@ class SchemaHistory:
         for name in self._matching(names, self._unsure):
             unsure = self._unsure[name]
             if unsure.rows and seq <= unsure.until:
-                raise _twice(name, unsure.since, seq)
+                raise _unknown_columns(name, unsure.since, seq)
         fresh, until = self._read()
         for name in self._matching(names, {**self._current, **fresh}):
             self._unsure.pop(name, None)
@@ -160,7 +161,7 @@ class SchemaHistory:
         self._save(seq)
 
     def _read(self) -> tuple[dict[str, TableSchema], int]:
-        """The definitions, and the seq of the source's position after they were read."""
+        """Reads the current definitions, then the source's position. Returns the definitions and the position's seq."""
         tables = read_schemas(self._control, self._config).tables
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
@@ -179,7 +180,7 @@ class SchemaHistory:
         return self._log.tables.number(name) & 63
 
     def _rows_since(self, seq: int, name: str) -> bool:
-        """Does the store hold rows of this table behind ``seq``?"""
+        """Whether the store holds rows of this table behind ``seq``."""
         for segment in reversed(list_segments(self._log.path)):
             entries = read_entries(segment)
             later = entries[entries["seq"] > seq]
@@ -192,7 +193,7 @@ class SchemaHistory:
 
     @staticmethod
     def _matching(names: frozenset[str], known: Iterable[str]) -> list[str]:
-        """The known tables that a statement names; in another case only where there is none in the very same."""
+        """Returns the known tables that a statement names. Names match in another case if none matches exactly."""
         known = list(known)
         exact = names.intersection(known)
         lower = {name.lower() for name in names - exact}
@@ -201,7 +202,7 @@ class SchemaHistory:
     # --- servers with names in table maps
 
     def _save_as_they_are(self, seq: int) -> None:
-        """A later DDL may already be in them, which readers allow for."""
+        """Writes the current definitions. They may contain a later DDL statement already, which readers allow for."""
         schemas = read_schemas(self._control, self._config)
         known = self._files()
         if known and known[-1] <= seq and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
@@ -212,13 +213,13 @@ class SchemaHistory:
         return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
 
 
-def _twice(name: str, since: int, seq: int) -> UnsupportedDdlError:
+def _unknown_columns(name: str, since: int, seq: int) -> UnsupportedDdlError:
     first, second = split_seq(since), split_seq(seq)
     return UnsupportedDdlError(
-        f"its columns were read when the next DDL statement may have changed them already (binlog file "
-        f"{second.file_number}, position {second.offset}), and there are rows before that statement (behind file "
-        f"{first.file_number}, position {first.offset}): what their columns were called cannot be known",
+        f"the column names of its rows between binlog file {first.file_number}, position {first.offset}, and the DDL "
+        f"statement in file {second.file_number}, position {second.offset}, are unknown: the statement may have "
+        "changed the columns before they were read",
         place=f"table {name}",
-        remedy="The binlog of this server names no columns. Leave the table out (tables.exclude) or begin a new "
-        "destination; see that capture is not behind when DDL runs.",
+        remedy="The binlog of this server names no columns. Exclude the table (tables.exclude) or start a new "
+        "destination. Before you run DDL, wait until capture has caught up.",
     )

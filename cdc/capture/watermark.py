@@ -1,9 +1,9 @@
-"""Up to when the store is known to be complete.
+"""The watermark: the time up to which the store is known to be complete.
 
-Heartbeats carry no time, so the source's clock is asked, *then* its binlog position: whatever committed before that
-moment stands before that position. Once the stream has passed the position and readers can see what it brought,
-the store is complete up to the clock's answer, less one second for transactions that had their time but not yet their
-place. What a probe has proved is kept in the store's clock log.
+Heartbeats carry no time. So capture probes the source: it asks for the clock, *then* for the binlog position. Whatever
+committed before that time lies before that position. Once the stream has passed the position and its transactions are
+visible to readers, the store is complete up to that time, less one second for transactions that already had their
+commit time but not yet their position. Each new watermark is recorded in the store's time index.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from cdc.store.writer.log import RelayLog
 
 log = get_logger(__name__)
 
-_MOST_PROBES = 600
+_MAX_PROBES = 600
 
 
 class WatermarkTracker:
-    """Probes of the source's clock and what they prove."""
+    """Probes the source's clock and advances the watermark, ``complete_until_us`` (Unix time in microseconds)."""
 
     def __init__(self) -> None:
-        self._ahead: deque[ClockProbe] = deque()
-        self._read: deque[tuple[int, int, int]] = deque()  # (clock, its place, entries that have to be visible)
+        self._ahead: deque[ClockProbe] = deque()  # the stream has not passed their positions yet
+        self._read: deque[tuple[int, int, int]] = deque()  # (time, seq of its position, entries that must be visible)
         self._log: ClockLog | None = None
         self.complete_until_us = 0
 
     def probe(self, control: pymysql.connections.Connection[Any]) -> None:
-        """Ask the source. Without an answer nothing is proved, and the next probe may do better."""
+        """Asks the source for its clock and position. A failure is logged only: the next probe replaces this one."""
         try:
             self._ahead.append(clock_and_position(control))
         except CdcError as error:
-            log.debug("the source's clock could not be asked", error=str(error))
+            log.debug("the source's clock could not be read", error=str(error))
             return
-        if len(self._ahead) > _MOST_PROBES:  # far behind: the older half of the probes is as good as all
+        if len(self._ahead) > _MAX_PROBES:  # capture is far behind: every second probe is enough
             self._ahead = deque(list(self._ahead)[::2])
 
     def expect(self, probe: ClockProbe) -> None:
-        """A probe that was made before all those still ahead: the place at which a bounded capture ends. Those of
-        :meth:`probe` may lie behind that place on a busy source, and then prove nothing any more."""
+        """Adds a probe that is older than all others: the one at whose position a bounded capture ends. On a busy
+        source those of :meth:`probe` may lie behind that position, which the stream then never passes."""
         self._ahead.appendleft(probe)
 
     def settle(self, session: Session, store: RelayLog) -> None:
-        """Take over what the stream has passed since."""
+        """Advances the watermark to the newest probe whose position the stream has passed."""
         while self._ahead and session.has_passed(self._ahead[0].position):
             probe = self._ahead.popleft()
             seq = make_seq(session.epoch, probe.position.file_number, probe.position.pos)
@@ -62,34 +62,35 @@ class WatermarkTracker:
             time_us, seq, _ = self._read.popleft()
             if time_us - MARGIN_US > self.complete_until_us:
                 self.complete_until_us = time_us - MARGIN_US
-                self._note(store.path, seq)
+                self._record(store.path, seq)
 
     def forget(self) -> None:
-        """The connection was lost: positions of the former one prove nothing."""
+        """Discards all probes, because a lost connection's positions prove nothing for the next one."""
         self._ahead.clear()
         self._read.clear()
 
     def close(self) -> None:
+        """Closes the time index."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
-    def _note(self, store: Path, seq: int) -> None:
+    def _record(self, store: Path, seq: int) -> None:
         try:
             if self._log is None:
                 self._log = _open_log(store)
             self._log.add(seq, self.complete_until_us)
-        except StorageError as error:  # the store's own writes will say it where it matters
-            log.warning("the source's time could not be noted", error=str(error))
+        except StorageError as error:  # a full disk fails the store's own writes, too
+            log.warning("the watermark could not be recorded", store=str(store), error=str(error))
 
 
 def _open_log(store: Path) -> ClockLog:
-    """The store's log; a damaged one is put aside, since capture can do without."""
+    """Opens the store's time index. Renames a damaged one and begins a new one, which capture can do without."""
     try:
         return ClockLog(store)
     except DamagedError as error:
         path = clock_path(store)
-        log.warning("the clock log is begun anew", reason=error.message, kept=f"{path}.damaged")
+        log.warning("a new time index is begun", reason=error.message, old_file=f"{path}.damaged")
         with storage_errors(path):
             path.replace(f"{path}.damaged")
         return ClockLog(store)

@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from cdc.batches.service import BatchService
-from cdc.capture import Capture, proof
+from cdc.capture import Capture, proof, reread
 from cdc.capture.start import prove_start
 from cdc.commands.check import examine
 from cdc.config import DestinationConfig, load
@@ -277,8 +277,8 @@ def test_a_large_transaction(
     server: Server, configure: Configure, monkeypatch: pytest.MonkeyPatch, compared: int, received: int
 ) -> None:
     """Of which only the beginning is compared, and in which other tables' rows come between."""
-    monkeypatch.setattr(proof, "_COMPARED_BYTES", compared)
-    monkeypatch.setattr(proof, "_RECEIVED_BYTES", received)
+    monkeypatch.setattr(reread, "_COMPARED_BYTES", compared)
+    monkeypatch.setattr(reread, "_RECEIVED_BYTES", received)
     make_tables(server)
     config = configure(server)
     capture(config)
@@ -292,7 +292,7 @@ def test_a_large_transaction(
     )
     assert capture(config) == 1
     assert capture(configure(server, r".*\..*")) == 0
-    stored = proof.read_stored(config.store.path)
+    stored = proof.read_store_end(config.store.path)
     assert stored is not None and stored.transaction is not None
     entry, segment = stored.transaction.entry, stored.transaction.segment
     with segment.open("r+b") as file:  # as if the source had another value there
