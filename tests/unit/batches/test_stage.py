@@ -439,7 +439,9 @@ def test_what_a_killed_get_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["/shared/stage", "file://stage", "stage", "s3://", ""])
 def test_what_is_no_uri_is_refused(tmp_path: Path, stage: str) -> None:
-    with pytest.raises(ConfigError, match=r"store.stage.*is not a URI; write file:///shared/stage or s3://bucket/stage"):
+    with pytest.raises(
+        ConfigError, match=r"store.stage.*is not a URI; write file:///shared/stage or s3://bucket/stage"
+    ):
         configure(tmp_path, stage)
 
 
