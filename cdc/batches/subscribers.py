@@ -1,74 +1,64 @@
-"""Coming and going of subscribers, and what their filters leave out."""
+"""Changes of subscribers: add and remove them, roll back their batches, skip what they filter out, accept a gap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from cdc.batches.lease import iso_time
-from cdc.batches.manifest import TableResult
-from cdc.errors import LeaseHeldError
+from cdc.errors import LeaseHeldError, UsageError
 from cdc.log import get_logger
-from cdc.meta import Meta, TableRecord
-from cdc.meta.state import Subscription
+from cdc.meta import Gap, Meta, Subscription, TableRecord
+from cdc.meta.state import check_name
+from cdc.units import iso_time
 
 if TYPE_CHECKING:
+    from cdc.batches.service import BatchService
     from cdc.store.reader.filters import TableFilter
 
 _log = get_logger(__name__)
 
 
-class Passing(Protocol):
-    """What is needed of a store; :class:`cdc.store.reader.reader.StoreReader` has it."""
+class SupportsPassed(Protocol):
+    """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping needs."""
 
     def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
 
-def as_filter(pattern: str | None) -> TableFilter | None:
-    """The filter of a subscription; None: all tables. Raises UsageError."""
+def make_filter(pattern: str | None) -> TableFilter | None:
+    """Returns the filter of a subscription; None: all tables. Raises UsageError."""
     if pattern is None:
         return None
-    from cdc.store.reader.filters import TableFilter  # most have none, and need no NumPy for it
+    from cdc.store.reader.filters import TableFilter  # imports NumPy, which most subscribers do not need
 
     return TableFilter(pattern)
 
 
 def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int, begins_seq: int = 0) -> Subscription:
-    """One that is there stays as it is. A new one begins at the store's first transaction, behind ``removed_seq`` and
-    the store's beginning, and its record says so; that retention has removed transactions is logged."""
+    """Adds a subscriber, and returns it; an existing one stays as it is.
+
+    A new one begins at the store's first transaction, behind ``removed_seq`` and the store's beginning, and its record
+    says so. A warning is logged if retention has removed transactions.
+    """
     with meta.change() as state:
-        fresh = name not in state.subscriptions
+        is_new = name not in state.subscriptions
         new = Subscription(next_batch=first_batch, acked_seq=removed_seq, since_seq=max(removed_seq, begins_seq))
         known = state.subscriptions.setdefault(name, new)
         known = known.model_copy(deep=True)
-    if fresh and removed_seq:
+    if is_new and removed_seq:
         _log.warning(
-            "retention has removed the store's beginning: the subscriber begins at its first transaction",
+            "retention has removed the store's beginning: the new subscriber begins at the first transaction left",
             subscriber=name,
             removed_until=removed_seq,
         )
     return known
 
 
-def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
-    """Keep what a merge says of the lake's tables. A record never goes back: of two drivers that merged the same batch,
-    the slower one may have seen an older version."""
-    for result in results:
-        if result.delta_id is None or result.delta_version is None:
-            continue
-        before = known.table(result.table)
-        record = TableRecord(result.generation, result.delta_version, result.applied_seq or 0, result.delta_id)
-        if before is not None and before.delta_id == record.delta_id:
-            ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
-            record = before if ahead else replace(record, version=max(before.version, record.version))
-        known.tables[result.table] = record.text
+def remove_subscriber(meta: Meta, name: str, now: datetime) -> list[int]:
+    """Removes a subscriber; returns the ids of its outstanding batches.
 
-
-def unsubscribe(meta: Meta, name: str, now: datetime) -> list[int]:
-    """Remove a subscriber; returns the ids of the batches that it had outstanding. Raises UsageError if there is none,
-    LeaseHeldError while a lease of it is live."""
+    Raises UsageError if there is no such subscriber, LeaseHeldError while one of its leases is live.
+    """
     with meta.change() as state:
         known = state.subscription(name)
         for entry in known.outstanding:
@@ -82,18 +72,92 @@ def unsubscribe(meta: Meta, name: str, now: datetime) -> list[int]:
         return [entry.batch for entry in known.outstanding]
 
 
-def pass_over(meta: Meta, reader: Passing, name: str) -> None:
-    """Move a filtered subscriber's cursor over what holds nothing for it: that must not hold the store back, nor be
-    looked through again and again."""
+def roll_back_from(known: Subscription, batch: int) -> list[int]:
+    """Rolls back an outstanding batch and all later ones; returns their ids."""
+    removed = known.remove_from(batch)
+    for entry in removed:
+        known.remember(entry, "rolled_back")
+    return [entry.batch for entry in removed]
+
+
+def skip_filtered(meta: Meta, reader: SupportsPassed, name: str) -> None:
+    """Moves the cursor of a filtered subscriber over transactions that its filter leaves out.
+
+    Otherwise they would hold back retention, and be searched again at every get.
+    """
     seen = meta.read().subscriptions.get(name)
     if seen is None or seen.filter is None or seen.outstanding:
         return
-    table_filter = as_filter(seen.filter)
+    table_filter = make_filter(seen.filter)
     assert table_filter is not None
     upto = reader.passed(seen.acked_seq, table_filter)
     if upto <= seen.acked_seq:
         return
     with meta.change() as state:
         known = state.subscriptions.get(name)
-        if known is not None and known == seen:  # else somebody has got or acked meanwhile; the next get does it
+        if known is not None and known == seen:  # else there was a get or an ack meanwhile: the next get does it
             known.acked_seq = upto
+
+
+# gaps -------------------------------------------------------------------------------------------------------------
+
+
+def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
+    """Lets a subscriber continue at the store's beginning, and records the gap before it as accepted.
+
+    Outstanding batches are rolled back, because their transactions are no longer in the store. If the cursor is not
+    before the beginning, and no table was merged for this subscriber yet, the gap is the one that existing tables may
+    have: everything before the subscriber began. Raises UsageError if nothing is missing, or the gap was accepted
+    before.
+    """
+    begins_seq, removed_seq = service.beginning_seqs()
+    with service.meta.change() as state:
+        known = state.subscription(check_name(subscriber))
+        position, since = known.position(), known.since_seq
+        first = max(begins_seq, removed_seq)
+        if position < first:
+            gap = _gap(position, first, "the store begins behind the cursor")
+            rolled_back = roll_back_from(known, known.outstanding[0].batch) if known.outstanding else []
+            known.acked_seq = first
+        elif since and not known.tables and not known.has_accepted(0, since):
+            gap, rolled_back = _gap(0, since, "nothing proves what tables had before the subscriber began"), []
+        else:
+            raise UsageError(
+                f"{subscriber} has no gap that was not accepted before: its cursor is at {position}, and the store "
+                f"begins at {first}",
+                remedy="For a Delta table that has lost changes, name it with --table.",
+            )
+        known.gaps = [*known.gaps, gap]
+    service.manifests.remove(subscriber, rolled_back)
+    return [gap]
+
+
+def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+    """Accepts Delta tables as they are now, whatever they have lost, and records a gap for each of them.
+
+    The gap reaches up to the cursor. None in ``tables`` stands for a table that is gone; it is created again when its
+    next changes come. Raises UsageError for a table that has lost nothing since the last ack.
+    """
+    gaps = []
+    with meta.change() as state:
+        known = state.subscription(check_name(subscriber))
+        for name, record in tables.items():
+            before = known.table(name)
+            if record is not None and before == record:
+                raise UsageError(
+                    f"the Delta table of {name} is as it was at the last ack",
+                    remedy="There is nothing to accept: leave it out.",
+                )
+            if record is None:
+                known.tables.pop(name, None)
+                reason = "the Delta table is gone"
+            else:
+                known.tables[name] = record.text
+                reason = "the Delta table is taken as it is"
+            gaps.append(_gap(0, known.position(), reason, name))
+        known.gaps = [*known.gaps, *gaps]
+    return gaps
+
+
+def _gap(after_seq: int, until_seq: int, reason: str, table: str | None = None) -> Gap:
+    return Gap(after_seq=after_seq, until_seq=until_seq, table=table, reason=reason, accepted=datetime.now(UTC))

@@ -16,7 +16,7 @@ _NOT_YET = "is not available yet; leave it out"
 _NO_START = "is not available yet; give file and pos, or write start: earliest or start: now"
 _BY_PERIOD = (
     "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it "
-    "out (programs of your own may use cdc.meta.mixed.MixedMeta)"
+    "out (programs of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
 )
 _MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave it out"
 _WITHOUT_EFFECT = {
@@ -27,7 +27,7 @@ _WITHOUT_EFFECT = {
     "store.buffer_unit_bytes": _MEMORY_STORE,
     "store.batch_mode": _MEMORY_STORE,
     "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
-    "out (programs of your own may pass it to cdc.replication.master.Master)",
+    "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
     "apply.schema_changes": "cannot be chosen yet; leave it out: new tables and new nullable columns without a "

@@ -24,7 +24,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]*|\.(?:ci|github)/[\w./-]+")
 NAME = re.compile(r"(?:cdc|spark_jobs)(?:\.\w+)+")
-DOCUMENT = re.compile(r"docs/(?:decisions/(?P<decision>\d{4})|[\w/-]+\.(?:md|json|svg)|[\w-]+(?:/[\w-]+)*)")
+DOCUMENT = re.compile(r"docs/(?:decisions/(?P<decision>\d{4})|[\w/.-]+\.(?:md|json|svg)|[\w-]+(?:/[\w-]+)*)")
 TEMPLATE = DOCS / "decisions" / "template.md"
 
 

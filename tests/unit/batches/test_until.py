@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc.batches.lease import Lease, iso_time_us, time_us
+from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture.watermark import WatermarkTracker
@@ -44,6 +44,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
+from cdc.units import iso_time_us, time_us
 from tests.support.unit_batches import IDENTITY, NumberStore, make_config, make_service
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "clock-v1.log"
@@ -271,7 +272,7 @@ def test_the_remedy_depends_on_capture(config: DestinationConfig) -> None:
     fill(config.store.path, [1])
     lock = StoreLock(config.store.path)
     service = BatchService(config)
-    for connected, remedy in ((True, "Capture is behind, or that moment"), (False, "has no connection to the source")):
+    for connected, remedy in ((True, "Capture is behind, or the source"), (False, "has no connection to the source")):
         say_complete(config.store.path, 5, connected=connected)
         while (lease := service.get(OWNER, until=at(5), wait_s=0)) is not None:
             service.ack(lease.batch, lease.token)
@@ -531,7 +532,7 @@ def test_apply_up_to_a_time_that_is_not_complete_ends_with_1(
     layout.create(config.store.path, "shop")
     assert main([*arguments, "--wait", "0"]) == 1
     said = capsys.readouterr().err
-    assert "committed before 2023-11-14T22:13:20Z may not all be here" in said
+    assert "committed before 2023-11-14T22:13:20Z may be missing" in said
     assert said.count("\n") == 1
     say_complete(config.store.path, 1)
     assert main([*arguments, "--wait", "0"]) == 0

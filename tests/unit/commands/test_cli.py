@@ -163,7 +163,7 @@ def test_a_sigterm_that_python_cannot_raise_is_not_lost() -> None:
         ("mysql://u:Sesam@h:99999", "the URL has no valid host and port"),
         ("mysql://h", "the URL names no user"),
         ("mysql://u@", "the URL names no host"),
-        ("mysql://u:Sesam@h/shop", "the URL goes on after the port"),
+        ("mysql://u:Sesam@h/shop", "the URL has something after the port"),
         ("binlog:///var/lib/mysql", "binlog files cannot be a source yet"),
     ],
 )
@@ -182,11 +182,11 @@ def test_init_refuses_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     arguments = ("--conf-dir", str(conf), "init", "mysql://u@h", "--target", "./lake", "--name")
     code, _, err = run(capsys, *arguments, "shop")
     assert code == 2
-    assert err.startswith(f"cdc: {conf}/shop.yaml: there is a configuration already, and it is not overwritten")
+    assert err.startswith(f"cdc: {conf}/shop.yaml: this configuration exists already, and is not overwritten")
     assert (conf / "shop.yaml").read_text() == "mine"
     code, _, err = run(capsys, *arguments, "../shop")
     assert code == 2
-    assert err.startswith("cdc: '../shop' cannot be the name of a configuration")
+    assert err.startswith("cdc: '../shop' cannot be the name of a destination")
 
 
 def test_init_needs_a_password(

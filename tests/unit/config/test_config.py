@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -497,3 +498,13 @@ def test_the_example_has_every_key() -> None:
 
 def test_a_connect_servers_token_is_not_in_its_address() -> None:
     assert SparkConfig(remote="sc://spark:15002/;token=secret;user_id=shop").remote_address == "sc://spark:15002/"
+
+
+def test_messages_name_classes_that_exist() -> None:
+    found = set[str]()
+    for module in sorted((ROOT / "cdc" / "config").glob("*.py")):
+        found |= set(re.findall(r"may (?:use|set it in) (cdc(?:\.\w+)+)", " ".join(module.read_text().split())))
+    assert len(found) == 4
+    for name in found:
+        module_name, _, word = name.rpartition(".")
+        assert hasattr(importlib.import_module(module_name), word), name
