@@ -9,7 +9,7 @@ from cdc.config import DestinationConfig
 from cdc.config.secrets import standby_secret
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.replication.epoch import become_master
+from cdc.replication.role import become_master
 from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ def start_master(config: DestinationConfig, store: RelayLog) -> Master | None:
         return None
     # Imported here because it takes a while, and most captures have no standby.
     from cdc.replication.master import Master
+    from cdc.replication.settings import MasterSettings
 
     assert standby.listen is not None
     secret = standby_secret(standby)
-    term = become_master(store.path, store.last_seq)
-    assert term is not None
+    epoch = become_master(store.path, store.last_seq)
+    assert epoch is not None
     master = Master(
         store.path,
         destination=config.name,
-        term=term,
-        listen=parse_address(standby.listen),
-        role="sync_master" if standby.role == "sync_master" else "async_master",
-        timeout_s=standby.timeout_s,
-        secret=secret,
+        epoch=epoch,
+        settings=MasterSettings(
+            listen=parse_address(standby.listen), role=standby.role, timeout_s=standby.timeout_s, secret=secret
+        ),
     )
     store.replication = master
     store.on_moved.append(master.moved)

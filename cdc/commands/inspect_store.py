@@ -11,8 +11,8 @@ from cdc.errors import DamagedError
 
 def checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
     """What a checkpoint file says. Raises DamagedError, VersionError."""
-    from cdc.batches.lease import iso_time_us
     from cdc.store.formats.checkpoint import parse
+    from cdc.units import iso_time_us
 
     note = parse(data, str(path))
     return {**asdict(note), "segment": note.segment or None, "time": iso_time_us(note.time_us)}

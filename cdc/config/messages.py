@@ -16,7 +16,7 @@ _NOT_YET = "is not available yet; leave it out"
 _NO_START = "is not available yet; give file and pos, or write start: earliest or start: now"
 _BY_PERIOD = (
     "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it "
-    "out (programs of your own may use cdc.meta.mixed.MixedMeta)"
+    "out (programs of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
 )
 _MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave it out"
 _WITHOUT_EFFECT = {

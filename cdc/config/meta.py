@@ -50,7 +50,7 @@ class MetaConfig(Section):
         if kind == "memory":
             raise ValueError(
                 "a memory meta lives in one process, and capture and apply are two; use file or zookeeper "
-                "(programs of your own may use cdc.meta.memory.MemoryMeta)"
+                "(programs of your own may use cdc.event_store.memory_meta.MemoryMeta)"
             )
         return kind
 

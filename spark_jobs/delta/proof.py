@@ -24,8 +24,7 @@ from spark_jobs.delta.tables import Target, target
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
-    from cdc.meta.records import TableRecord
-    from cdc.meta.state import Subscription
+    from cdc.meta.state import Subscription, TableRecord
 
 IDLE_TABLES = 500
 """So many tables without changes in the batch are looked at for each batch, in turn."""

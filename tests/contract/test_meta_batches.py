@@ -10,10 +10,10 @@ import pytest
 from cdc.batches import BatchService
 from cdc.config import DestinationConfig, parse
 from cdc.errors import BatchOrderError, LeaseHeldError, TokenError
+from cdc.event_store.memory_meta import MemoryMeta
+from cdc.event_store.periodic_meta import PeriodicMeta
 from cdc.meta import Meta, open_meta
 from cdc.meta.file import FileMeta
-from cdc.meta.memory import MemoryMeta
-from cdc.meta.mixed import MixedMeta
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.servers import Server
 from tests.contract.meta_support import maker
@@ -34,7 +34,7 @@ def meta(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meta]:
             if request.param.startswith("file")
             else maker(request.getfixturevalue("zookeeper"))()
         )
-        found = MixedMeta(durable, period_s=0.05) if request.param.endswith("period") else durable
+        found = PeriodicMeta(durable, period_s=0.05) if request.param.endswith("period") else durable
     with found:
         yield found
 

@@ -10,10 +10,10 @@ from typing import Literal
 
 from cdc.addresses import Address
 from cdc.errors import CdcError
-from cdc.replication.epoch import become_master
 from cdc.replication.follower import Follower
 from cdc.replication.master import Master
-from cdc.replication.settings import Timing
+from cdc.replication.role import become_master
+from cdc.replication.settings import MasterSettings, Timing
 from cdc.replication.snapshot import SMALL_FILES, segment_names
 from cdc.store.formats import layout
 from cdc.store.writer.log import RelayLog
@@ -35,18 +35,13 @@ def open_master(
     timing: Timing = QUICK,
 ) -> Master:
     """A store that is open for writing becomes the master."""
-    term = become_master(log.path, log.last_seq)
-    assert term is not None
+    epoch = become_master(log.path, log.last_seq)
+    assert epoch is not None
     master = Master(
         log.path,
         destination=destination,
-        term=term,
-        listen=listen,
-        role=role,
-        timeout_s=timeout_s,
-        max_behind_bytes=max_behind_bytes,
-        secret=secret,
-        timing=timing,
+        epoch=epoch,
+        settings=MasterSettings(listen, role, timeout_s, max_behind_bytes, secret, timing),
     )
     log.replication = master
     log.on_moved.append(master.moved)

@@ -17,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from cdc.batches.manifest import TableResult
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError, CutOffError, TargetError
 from cdc.store.formats.beginning import Beginning

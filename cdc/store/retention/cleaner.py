@@ -176,6 +176,6 @@ class Keeper:
 
 def iso_us(time_us: int | None) -> str | None:
     """Microseconds since 1970 as ISO 8601, UTC."""
-    from cdc.batches.lease import iso_time_us
+    from cdc.units import iso_time_us
 
     return None if time_us is None else iso_time_us(time_us)

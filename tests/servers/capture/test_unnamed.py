@@ -135,7 +135,7 @@ def test_transactions_are_framed(
 def test_no_other_start_than_now(
     mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], begun: DestinationConfig
 ) -> None:
-    words = "the binlog of MySQL 5.6.24 names no columns: what they were called there is not known"
+    words = "the binlog of MySQL 5.6.24 names no columns: their names at that position are unknown"
     for start in ("earliest", "{file: binlog.000001, pos: 4}"):
         other = configure(tmp_path / "other", mysql56, db, start=start)
         with pytest.raises(ConfigError, match=words):

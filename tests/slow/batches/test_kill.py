@@ -10,7 +10,7 @@ from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.config import DestinationConfig
 from tests.support.unit_batches import NumberStore, make_config, make_service
 

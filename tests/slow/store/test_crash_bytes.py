@@ -19,7 +19,7 @@ import pytest
 
 from cdc import files
 from cdc.batches.manifest import Manifest
-from cdc.batches.manifests import parse_manifest
+from cdc.batches.manifest_files import parse_manifest
 from cdc.binlog.entry import Entries
 from cdc.errors import CdcError, DamagedError, VersionError
 from cdc.meta import Outstanding

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.lease import Lease
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService, limits_of
 from cdc.config import DestinationConfig
 from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, TokenError, UsageError

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc.batches.lease import Lease, iso_time_us, time_us
+from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.capture.watermark import WatermarkTracker
@@ -44,6 +44,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
+from cdc.units import iso_time_us, time_us
 from tests.support.unit_batches import IDENTITY, NumberStore, make_config, make_service
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "clock-v1.log"

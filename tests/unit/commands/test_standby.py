@@ -12,8 +12,8 @@ from cdc.capture import Capture, replication
 from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
-from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
+from cdc.replication.role import read_epoch
 from cdc.store.reader.reader import StoreReader
 from cdc.store.writer.log import RelayLog
 from cdc.testing.servers import HOST, free_port
@@ -54,7 +54,7 @@ def test_the_section(tmp_path: Path) -> None:
         ("{role: slave}", "sync", r"store\.standby\.role.*slave"),
         ("{role: standby}", "sync", "needs master; add master: host:port"),
         ("{role: sync_master}", "sync", "needs listen; add listen: host:port"),
-        ("{role: async_master, listen: '4100'}", "sync", "no address; write host:port"),
+        ("{role: async_master, listen: '4100'}", "sync", "not an address; write host:port"),
         ("{role: sync_master, listen: 'h:1', secret_env: A, secret_file: b}", "sync", "contradict"),
         ("{role: sync_master, listen: 'h:1'}", "async", "use flush: sync, or async_master"),
     ],
@@ -93,9 +93,9 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start_master(config, log) is None
     log.close()
-    term = read_term(config.store.path)
+    term = read_epoch(config.store.path)
     assert term is not None
-    assert (term.term, term.state, term.since_seq) == (2, "master", made[-1].seq)
+    assert (term.number, term.state, term.since_seq) == (2, "master", made[-1].seq)
 
 
 def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start_master(config, log) is None
     log.close()
-    assert read_term(config.store.path) is None
+    assert read_epoch(config.store.path) is None
 
 
 def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

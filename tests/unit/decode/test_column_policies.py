@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 import cdc.decode
 from cdc.batches.manifest import TableResult
-from cdc.batches.report import run_report
+from cdc.batches.results import run_stats
 from cdc.binlog.table_map import ColumnType
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
 from cdc.decode import TableLayout, ValuePolicies
@@ -323,7 +323,7 @@ def test_a_run_tells_of_null_dates_once_a_table() -> None:
     def merged(table: str, count: int) -> TableResult:
         return TableResult(table=table, null_dates=count)
 
-    with capture_logs() as logs, contextlib.suppress(MergeFailedError), run_report() as report:
+    with capture_logs() as logs, contextlib.suppress(MergeFailedError), run_stats() as report:
         report.add([merged("shop.a", 3), merged("shop.b", 0), merged("shop.c", 1)])
         report.add([merged("shop.a", 4), merged("shop.b", 0)])
         raise MergeFailedError("the third batch failed")

@@ -20,7 +20,7 @@ from cdc.binlog.file import scan
 from cdc.config import StoreConfig
 from cdc.errors import ConfigError, StorageError, StoreClosedError, UsageError
 from cdc.event_store.file_store import RelayLogStore
-from cdc.replication.master import Master
+from cdc.replication.settings import MasterSettings
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.reader import StoreReader
@@ -662,7 +662,7 @@ def test_the_defaults_are_rocketmqs() -> None:
     assert (policy.slow_flush_s, policy.slow_put_s) == (0.5, 0.5)
     for put in (RelayLog.put, RelayLog.put_async):
         assert inspect.signature(put).parameters["timeout_s"].default == 5.0
-    master = inspect.signature(Master).parameters
+    master = inspect.signature(MasterSettings).parameters
     assert (master["timeout_s"].default, master["max_behind_bytes"].default) == (5.0, 256 << 20)
     assert policy.mode == StoreConfig.model_fields["flush"].default == "sync"
     assert StoreConfig.model_fields["segment_bytes"].default == 256 << 20

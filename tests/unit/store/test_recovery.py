@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cdc import files
-from cdc.batches.manifests import Manifests, load_manifest
+from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import CdcError, DamagedError, StorageError, VersionError
 from cdc.meta.file import FileMeta
@@ -513,7 +513,7 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
 ) -> None:
     """Where the call fails, the old content is there; where it returned, the new one, whatever happens next."""
     manifest = load_manifest(GOLDEN / "manifest-v1.json")
-    meta, manifests, store = FileMeta(tmp_path / "meta", "shop"), Manifests(tmp_path / "meta"), tmp_path / "store"
+    meta, manifests, store = FileMeta(tmp_path / "meta", "shop"), ManifestFiles(tmp_path / "meta"), tmp_path / "store"
 
     def change(value: int) -> None:
         if kind == "meta":

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cdc.errors import CdcError, LeaseHeldError, UsageError
+from cdc.event_store.memory_meta import NamedLock
 from cdc.log import get_logger
 from cdc.meta.base import DurableMeta, Meta
-from cdc.meta.named_locks import Turns
 from cdc.meta.state import State
 
 RESERVED_IDS = 1000
@@ -24,7 +24,7 @@ RESERVED_IDS = 1000
 _log = get_logger(__name__)
 
 
-class MixedMeta(Meta):
+class PeriodicMeta(Meta):
     """Meta of one destination in one process. ``close`` stores what is not stored yet, and closes ``durable``.
 
     At once stored: the source, subscribers and their filters. Every ``period_s`` seconds, several changes in one write:
@@ -38,7 +38,7 @@ class MixedMeta(Meta):
         self._durable = durable
         self._period_s = period_s
         self._lock_wait_s = lock_wait_s
-        self._turns = Turns(lock_wait_s)  # who changes
+        self._changing = NamedLock(lock_wait_s)  # who changes
         self._storing = threading.Lock()  # who stores; taken after the turn, never before it
         self._known: State | None = None  # replaced, never changed in place
         self._stored = State()  # the object of `_known` that is stored
@@ -54,14 +54,14 @@ class MixedMeta(Meta):
 
     def read(self) -> State:
         if self._known is None:
-            with self._turns.turn(self.place):
+            with self._changing.hold(self.place):
                 self._load()
         assert self._known is not None
         return self._known.model_copy(deep=True)
 
     @contextmanager
     def change(self) -> Iterator[State]:
-        with self._turns.turn(self.place):
+        with self._changing.hold(self.place):
             known = self._load()
             if self._failure is not None:
                 raise self._failure
@@ -84,7 +84,7 @@ class MixedMeta(Meta):
                 self._store(self._known)
 
     def close(self) -> None:
-        with self._turns.turn(self.place):
+        with self._changing.hold(self.place):
             if self._ending.is_set():
                 return
             self._ending.set()

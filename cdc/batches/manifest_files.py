@@ -10,21 +10,18 @@ import json
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from cdc.batches.manifest import FORMAT, VERSION, Acked, Manifest, TableResult
 from cdc.durable import explain, make_folder, replace_file, storage_errors, sync_folder
-from cdc.errors import DamagedError, UsageError, VersionError
+from cdc.errors import DamagedError, VersionError
 from cdc.permissions import CHANGE, Permissions, secure_folder
 
 KEPT = 1000
 
-_RESULTS = TypeAdapter(tuple[TableResult, ...])
 
-
-class Manifests:
+class ManifestFiles:
     """The manifests of one destination. Writers hold the meta's lock."""
 
     def __init__(self, meta_path: Path, *, kept: int = KEPT, permissions: Permissions = "private") -> None:
@@ -79,16 +76,6 @@ class Manifests:
             if acked is not None:  # None: left by a get that was killed
                 return acked.versions
         return {}
-
-
-def read_results(results: Any) -> tuple[TableResult, ...]:
-    """Results of a merge, given as models, dataclasses or dictionaries. Raises UsageError."""
-    if results is None:
-        return ()
-    try:
-        return _RESULTS.validate_python(tuple(results), from_attributes=True)
-    except (TypeError, ValidationError) as error:
-        raise UsageError(f"these are not the results of a merge: {' '.join(str(error).split())}") from None
 
 
 def load_manifest(path: Path) -> Manifest:

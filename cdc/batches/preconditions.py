@@ -6,11 +6,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from cdc.batches.lease import iso_time, iso_time_us
 from cdc.batches.manifest import Manifest
 from cdc.errors import BatchError, CutOffError, DamagedError, StorageError, StoreIncompleteError, TokenError
 from cdc.meta.state import Outstanding, State, Subscription
 from cdc.positions import format_seq
+from cdc.units import iso_time, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.store.formats.beginning import Beginning

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import LeaseHeldError, StorageError, UsageError
+from cdc.event_store.periodic_meta import RESERVED_IDS, PeriodicMeta
 from cdc.meta import State
 from cdc.meta.base import DurableMeta
 from cdc.meta.file import FileMeta
-from cdc.meta.mixed import RESERVED_IDS, MixedMeta
 from cdc.testing.meta_contract import IDENTITY, entry
 from cdc.testing.servers import Server
 from tests.contract.meta_support import maker
@@ -41,7 +41,7 @@ def stored(durable: MakeDurable) -> State:
 
 
 def test_source_subscribers_and_filters_are_stored_at_once(durable: MakeDurable) -> None:
-    with MixedMeta(durable(), period_s=600) as meta:
+    with PeriodicMeta(durable(), period_s=600) as meta:
         meta.bind_source(IDENTITY)
         assert stored(durable).source == IDENTITY
         meta.subscribe("apply", "f")
@@ -55,7 +55,7 @@ def test_source_subscribers_and_filters_are_stored_at_once(durable: MakeDurable)
 
 
 def test_close_stores_everything(durable: MakeDurable) -> None:
-    with MixedMeta(durable(), period_s=600) as meta:
+    with PeriodicMeta(durable(), period_s=600) as meta:
         meta.subscribe("apply")
         meta.update_cursor("apply", 9)
         meta.add_batch("apply", entry(1, 9, 12))
@@ -84,7 +84,7 @@ class Counting(FileMeta):
 @pytest.mark.rule("canal-meta-19")
 def test_several_changes_are_one_write_and_no_change_is_none(tmp_path: Path) -> None:
     file = Counting(tmp_path, "shop")
-    with MixedMeta(file, period_s=0.1) as meta:
+    with PeriodicMeta(file, period_s=0.1) as meta:
         meta.subscribe("apply")
         before, began = file.changes, time.monotonic()
         for seq in range(1, 301):
@@ -98,7 +98,7 @@ def test_several_changes_are_one_write_and_no_change_is_none(tmp_path: Path) -> 
 
 def test_a_full_disk_is_tried_again_and_what_must_be_stored_is_refused(tmp_path: Path) -> None:
     file = Counting(tmp_path, "shop")
-    with MixedMeta(file, period_s=0.02) as meta:
+    with PeriodicMeta(file, period_s=0.02) as meta:
         meta.subscribe("apply")
         file.full = True
         meta.update_cursor("apply", 5)
@@ -113,7 +113,7 @@ def test_a_full_disk_is_tried_again_and_what_must_be_stored_is_refused(tmp_path:
 def test_zookeeper_may_go_and_come_back(tmp_path: Path) -> None:
     with Server("zookeeper", folder=tmp_path / "zookeeper") as server:
         make = maker(server)
-        with MixedMeta(make(), period_s=0.05) as meta:
+        with PeriodicMeta(make(), period_s=0.05) as meta:
             meta.subscribe("apply")
             server.kill()
             for seq in range(1, 6):
@@ -128,7 +128,7 @@ def test_zookeeper_may_go_and_come_back(tmp_path: Path) -> None:
 
 def work_and_wait(make: MakeDurable, period_s: float, pipe: Connection) -> None:
     """Acks five batches, leaves one outstanding, tells the last id, and waits."""
-    meta = MixedMeta(make(), period_s=period_s)
+    meta = PeriodicMeta(make(), period_s=period_s)
     if "apply" not in meta.subscriptions():
         meta.subscribe("apply")
     for _ in range(6):
@@ -167,7 +167,7 @@ def test_a_sigkill_takes_the_cursor_back_and_no_id_comes_twice(durable: MakeDura
         with worker(durable, period_s=600) as batches:
             seen += batches
     assert seen == sorted(set(seen))
-    with MixedMeta(durable(), period_s=600) as meta:
+    with PeriodicMeta(durable(), period_s=600) as meta:
         known = meta.subscriptions()["apply"]
         assert known.acked_seq == 10  # of 60: each run's first change stores ids ahead, and what is known with them
         assert known.next_batch > seen[-1]
@@ -177,13 +177,13 @@ def test_a_sigkill_takes_the_cursor_back_and_no_id_comes_twice(durable: MakeDura
 def test_a_sigkill_after_the_period_loses_nothing(durable: MakeDurable) -> None:
     with worker(durable, period_s=0.02) as batches:
         wait_until(lambda: stored(durable).subscription("apply").acked_seq == 50)
-    with MixedMeta(durable()) as meta:
+    with PeriodicMeta(durable()) as meta:
         assert meta.cursor("apply") == 50
         assert meta.batches("apply") == [entry(batches[-1], 50, 60)]
 
 
 def test_more_ids_than_are_stored_ahead(durable: MakeDurable) -> None:
-    with MixedMeta(durable(), period_s=600) as meta:
+    with PeriodicMeta(durable(), period_s=600) as meta:
         meta.subscribe("apply")
         for batch in (1, RESERVED_IDS, RESERVED_IDS + 1, RESERVED_IDS + 2, 5 * RESERVED_IDS):
             meta.add_batch("apply", entry(batch, batch, batch + 1))
@@ -193,17 +193,17 @@ def test_more_ids_than_are_stored_ahead(durable: MakeDurable) -> None:
 def test_a_second_process_is_refused_naming_the_first(durable: MakeDurable) -> None:
     with (
         worker(durable, period_s=600),
-        MixedMeta(durable(), lock_wait_s=0.2) as meta,
+        PeriodicMeta(durable(), lock_wait_s=0.2) as meta,
         pytest.raises(LeaseHeldError, match=r"process \d+.*(holds this lock|keeps this meta in memory)"),
     ):
         meta.read()
-    with MixedMeta(durable()) as meta:  # waits until what the killed one held is free
+    with PeriodicMeta(durable()) as meta:  # waits until what the killed one held is free
         assert list(meta.subscriptions()) == ["apply"]
 
 
 @pytest.mark.parametrize("period_s", [0.02, 600])
 def test_what_another_changed_is_not_overwritten(durable: MakeDurable, period_s: float) -> None:
-    meta = MixedMeta(durable(), period_s=period_s)
+    meta = PeriodicMeta(durable(), period_s=period_s)
     meta.subscribe("apply")
     with durable() as other:
         other.update_cursor("apply", 77)
@@ -219,7 +219,7 @@ def test_what_another_changed_is_not_overwritten(durable: MakeDurable, period_s:
 @pytest.mark.rule("canal-meta-20")
 def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
     """As in Canal's period-mixed and file-mixed managers."""
-    with MixedMeta(FileMeta(tmp_path, "shop")) as meta:
+    with PeriodicMeta(FileMeta(tmp_path, "shop")) as meta:
         meta.subscribe("apply")
         began = time.monotonic()
         meta.update_cursor("apply", 5)
@@ -230,7 +230,7 @@ def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
 
 def test_a_period_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="period_s: 0 must be more than 0"):
-        MixedMeta(FileMeta(tmp_path, "shop"), period_s=0)
+        PeriodicMeta(FileMeta(tmp_path, "shop"), period_s=0)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
