@@ -1,4 +1,4 @@
-"""``cdc init`` and ``cdc check`` against real servers, as a newcomer uses them."""
+"""``cdc init`` and ``cdc check`` against real servers, as new users run them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_password_in_the_url(source: Server, here: Path) -> None:
     assert config.tables.includes("other-db", "t")
 
 
-def test_the_wrong_scheme_is_put_right(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_wrong_scheme_is_corrected(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = "mariadb" if source.url.startswith("mysql") else "mysql"
     url = f"{wrong}://{source.url.split('://')[1]}"
     assert cli.main(["init", url, "--target", "./lake", "--tables", r"shop\..*"]) == 0
@@ -160,7 +160,7 @@ def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest
     assert sorted(p.name for p in here.iterdir()) == ["conf"]  # check has created nothing
 
 
-def test_check_of_this_side(
+def test_check_of_this_machine(
     source: Server, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert init(source) == 0
