@@ -21,7 +21,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-kill test-soak test-fuzz test-nemesis types docs bench demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-kill test-soak test-fuzz test-nemesis types docs docs-reference bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -69,6 +69,9 @@ types: install ## every type of every server through Spark into Delta, and docs/
 
 docs: install ## the documentation's site, in site/; a broken link or anchor is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+docs-reference: install ## docs/reference, examples/shop.yaml and the table in conf/ from the settings' models and the commands
+	@$(PY) -m tests.support.reference
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)

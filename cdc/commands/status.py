@@ -150,7 +150,8 @@ def _disk(config: DestinationConfig) -> dict[str, Any] | None:
 
 
 def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[dict[str, Any]]:
-    from cdc.targets import TablePosition, read_position, split_table, table_path
+    from cdc.targets import split_table, table_path
+    from spark_jobs.delta.log import TablePosition, read_position
 
     def look(name: str) -> tuple[str, TablePosition]:
         path = table_path(config.apply.target, *split_table(name))

@@ -10,7 +10,7 @@ from cdc.config.values import Doc, DurationS, Section, Whole
 
 
 class AirflowConfig(Section):
-    """How the generated DAGs capture_DEST and apply_DEST are scheduled."""
+    """How the generated DAGs `capture_DEST` and `apply_DEST` are scheduled."""
 
     apply_every: DurationS = 60.0
     """Interval of the apply DAG."""

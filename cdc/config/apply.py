@@ -12,34 +12,35 @@ from cdc.config.values import Doc, FilledText, Section
 
 MODES = {
     "upsert": "a mirror of the source's table, equal to SELECT",
-    "append": "a changelog: each change is a row, with _op, _seq, _commit_time and _before",
+    "append": "a changelog: each change is a row, with `_op`, `_seq`, `_commit_time` and `_before`",
 }
 """The modes that are available, each with its meaning."""
 Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSchema({"enum": list(MODES)})]
 
 
 class ApplyConfig(Section):
-    """What becomes of the changes in the Delta tables. tables.overrides changes it for single tables."""
+    """What becomes of the changes in the Delta tables. `tables.overrides` changes it for single tables."""
 
     mode: Annotated[Mode, Doc(choices=MODES)] = "upsert"
     """What a Delta table holds."""
     target: Annotated[FilledText, Doc(example="./lake")]
-    """Folder or URI of the Delta tables; each is TARGET/DATABASE/TABLE. A relative folder is taken from the folder
-    above that of this file. A URI is any that Spark can write, like s3a://bucket/lake."""
+    """Folder or URI of the Delta tables; each is `TARGET/DATABASE/TABLE`. A URI is any that Spark can write, like
+    `s3a://bucket/lake`. A relative folder is taken from the folder above that of this file."""
     keys: tuple[str, ...] | None = None
     """Columns that identify a row, for tables without a primary key; null means the primary key."""
     zero_dates: Annotated[
         ZeroDates, Doc(choices={"null": "they become null", "fail": "a batch that holds one is refused"})
     ] = "null"
-    """What becomes of zero and impossible dates, like 0000-00-00 and 2023-02-31."""
-    types: Annotated[Types, Doc(example={"tinyint(1)": "boolean"})] = Field(default_factory=dict)
-    """Types with another form in Delta: tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant."""
-    columns: Annotated[Columns, Doc(choices=POLICIES, example={"password_hash": "drop"})] = Field(default_factory=dict)
-    """Policies by the name of a column, for every table that has such a column."""
-    hash_key_env: Annotated[str | None, Doc(example="SHOP_HASH_KEY")] = None
-    """Environment variable that holds the key of the policy hash."""
+    """What becomes of zero and impossible dates, like `0000-00-00` and `2023-02-31`."""
+    types: Types = Field(default_factory=dict)
+    """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
+    columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)
+    """Policies by the name of a column, like `{password: drop}`, for every table that has such a column."""
+    hash_key_env: str | None = None
+    """Environment variable that holds the key of the policy `hash`."""
     hash_key_file: Annotated[Path | None, Doc(example="shop.hash_key", instead_of="hash_key_env")] = None
-    """File whose first line is the key of the policy hash. A relative path is taken from the folder of this file."""
+    """File whose first line is the key of the policy `hash`. A relative path is taken from the folder of this
+    file."""
 
     @field_validator("mode")
     @classmethod

@@ -12,7 +12,7 @@ class BatchConfig(Section):
     exceeds a limit is a batch of its own."""
 
     max_bytes: Whole = Field(default=268435456, gt=0)
-    """Size limit."""
+    """Limit of the size."""
     max_transactions: Whole | None = Field(default=None, gt=0)
     """Limit of transactions; null means no limit."""
     max_row_events: Whole | None = Field(default=None, gt=0)
@@ -20,7 +20,7 @@ class BatchConfig(Section):
     max_wait_s: WaitS = 5.0
     """How long a run waits for a first transaction."""
     until_wait_s: WaitS = 60.0
-    """How long a run with a time limit (`cdc apply --until`, airflow.until) waits until the store is complete up to
+    """How long a run with a time limit (`cdc apply --until`, `airflow.until`) waits until the store is complete up to
     that time."""
     lease_s: DurationS = 3600.0
     """Lease time: how long an owner that does not renew its batch keeps it before another owner may take it over."""

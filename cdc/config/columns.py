@@ -26,11 +26,11 @@ TYPES: dict[str, tuple[str, str]] = {
 """The types that can be mapped, each with its default form and its other form in Delta."""
 
 POLICIES = {
-    "keep": "the column as it is, as an exception from apply.columns",
+    "keep": "the column as it is, as an exception from `apply.columns`",
     "drop": "no such column",
     "null": "the column with null in every row",
-    "hash": "HMAC-SHA-256 of the value, with the key of hash_key_env or hash_key_file",
-    "{mask: 4}": "the last 4 characters; each character before them becomes *",
+    "hash": "HMAC-SHA-256 of the value, with the key of `hash_key_env` or `hash_key_file`",
+    "{mask: 4}": "the last 4 characters; each character before them becomes `*`",
     "{rename: name}": "the column under another name",
     "text": "a date or time as the text that SELECT prints",
     "bytes": "the bytes of a text in its own character set",

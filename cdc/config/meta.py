@@ -21,13 +21,13 @@ class MetaConfig(Section):
         Doc(
             choices={
                 "file": "a file on a local disk, for capture and apply on one machine",
-                "zookeeper": "nodes in ZooKeeper, with hosts",
+                "zookeeper": "nodes in ZooKeeper, at the servers that hosts names",
             }
         ),
     ] = "file"
     """Where the state is kept."""
     path: Annotated[FilledPath, Doc(example="./data/shop/meta")]
-    """Folder of the batch manifests and, with kind: file, of the meta file. A relative path is taken from the folder
+    """Folder of the batch manifests and, with `kind: file`, of the meta file. A relative path is taken from the folder
     above that of this file."""
     permissions: Annotated[
         Permissions,
@@ -40,9 +40,9 @@ class MetaConfig(Section):
     ] = "private"
     """Who has access to the files of the meta."""
     hosts: Annotated[FilledText | None, Doc(example="h1:2181,h2:2181", only_with="kind: zookeeper")] = None
-    """Servers of ZooKeeper, like h1:2181,h2:2181. Required with kind: zookeeper."""
+    """Servers of ZooKeeper, like `h1:2181,h2:2181`."""
     root: Annotated[FilledText, Doc(only_with="kind: zookeeper")] = "/otter/canal"
-    """Node of ZooKeeper below which destinations/DEST is kept."""
+    """Node of ZooKeeper below which `destinations/DEST` is kept."""
 
     @field_validator("kind", mode="before")
     @classmethod

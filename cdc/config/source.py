@@ -42,13 +42,13 @@ class SourceConfig(Section):
     """The MySQL or MariaDB server that is captured."""
 
     url: Annotated[FilledText, Doc(example="mysql://cdc@db.example:3306")]
-    """Address of the server: mysql://USER@HOST:PORT or mariadb://USER@HOST:PORT, without the password."""
+    """Address of the server, without the password: `mysql://USER@HOST:PORT` or `mariadb://USER@HOST:PORT`."""
     password_env: Annotated[str | None, Doc(example="SHOP_DB_PASSWORD")] = None
     """Environment variable that holds the password."""
     password_file: Annotated[Path | None, Doc(example="shop.password", instead_of="password_env")] = None
     """File whose first line is the password. A relative path is taken from the folder of this file."""
     connection: Annotated[str | None, Doc(example="shop_db", instead_of="password_env")] = None
-    """Id of an Airflow connection. Its user and password are used; host and port stay those of url."""
+    """Id of an Airflow connection. Its user and password are used; host and port stay those of `url`."""
     server_id: Annotated[Whole, Doc(example=52017)] = Field(ge=1, le=2**32 - 1)
     """Server id of capture. It must differ from those of the source and of all its replicas."""
     start: Annotated[
@@ -69,8 +69,8 @@ class SourceConfig(Section):
     connect_timeout_s: DurationS = 10.0
     """Time limit for connecting to the server."""
     max_failures: Whole = Field(default=10, ge=1)
-    """Number of connections in a row that may break without a new transaction, while the server has more to send. Then
-    capture stops, because an event is damaged at the source."""
+    """Capture stops after this number of connections in a row that broke while the server had more to send, and brought
+    no new transaction. An event is damaged at the source then."""
     ssl_ca: Path | None = None
     """PEM file of the certificate authority. With it the connection uses TLS, and the server's certificate is verified.
     A relative path is taken from the folder of this file."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from cdc.config.values import Doc, Section
+from cdc.config.values import Section
 
 _FALSE_ONLY = {
     "spark.sql.variable.substitute": "Spark would replace ${...} in statements that hold names and keys of the source",
@@ -22,18 +22,17 @@ class SparkConfig(Section):
     """Where the merges run: in the task itself, by spark-submit, or on a Spark Connect server."""
 
     master: str = "local[*]"
-    """Spark's master: local[*] runs the merges in the task itself; spark://host:7077, yarn or k8s://… runs them by
-    spark-submit."""
+    """Spark's master. `local[*]` runs the merges in the task itself; `spark://host:7077`, `yarn` or `k8s://…` runs
+    them by spark-submit."""
     remote: str | None = None
-    """Spark Connect server, like sc://host:15002. It is used instead of master, and it is always warm."""
+    """Spark Connect server, like `sc://host:15002`. It is used instead of `master`, and its session is warm already."""
     conf: Annotated[
         dict[str, str],
         WithJsonSchema(
             {"type": "object", "propertyNames": {"pattern": r"^spark\."}, "additionalProperties": _ONE_VALUE}
         ),
-        Doc(example={"spark.executor.memory": "4g"}),
     ] = Field(default_factory=dict)
-    """Settings of Spark, like spark.executor.memory: 4g."""
+    """Settings of Spark, like `{spark.executor.memory: 4g}`."""
 
     @field_validator("master")
     @classmethod

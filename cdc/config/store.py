@@ -27,12 +27,12 @@ class RetainConfig(Section):
     """Age from which a segment is removed that every subscriber has acked; null means that age alone is no reason."""
     unacked_for: DurationS | None = None
     """Age from which a segment is removed even if a subscriber has not acked it. That subscriber is cut off: its next
-    get fails. null means never."""
+    `cdc batch get` fails. null means never."""
     max_bytes: Whole | None = Field(default=None, gt=0)
     """Size of the store above which acked segments are removed at any age; null means no limit."""
     lost_after: DurationS = 24 * 3600.0
     """Time after which an alarm names a subscriber that has left a transaction unacked. It must be less than
-    unacked_for."""
+    `unacked_for`."""
     wait_for: tuple[FilledText, ...] = ("apply",)
     """Subscribers that hold the store back even before they have read for the first time."""
     delete_at: Annotated[
@@ -47,8 +47,8 @@ class RetainConfig(Section):
             }
         ),
     ] = None
-    """Hours of the day, in local time, in which segments are removed because of their age: '04', or several as '04;16'
-    (RocketMQ's deleteWhen). null means any hour."""
+    """Hours of the day, in local time, in which segments are removed because of their age: `'04'`, or several as
+    `'04;16'` (RocketMQ's deleteWhen). null means any hour."""
 
     @field_validator("delete_at", mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class RetainConfig(Section):
 
 
 class DiskConfig(Section):
-    """What happens when the store's disk fills up. The shares count all that is on the disk, whoever wrote it."""
+    """What happens when the store's disk fills up. The shares count everything on the disk, not only the store."""
 
     warn_ratio: float = Field(default=0.75, gt=0, le=1)
     """Used share of the disk from which a warning is logged."""
@@ -100,8 +100,8 @@ class DiskConfig(Section):
 
 
 class StandbyConfig(Section):
-    """A second machine that holds a copy of the store. Both machines may have the same section except for role, so that
-    a take-over changes one word."""
+    """A second machine that holds a copy of the store. Both machines may have the same section except for `role`, so
+    that a take-over changes one word."""
 
     role: Annotated[
         Literal["none", "sync_master", "async_master", "standby"],
@@ -116,11 +116,11 @@ class StandbyConfig(Section):
     ] = "none"
     """The role of this machine."""
     listen: AddressText | None = None
-    """Address at which a master accepts standbys, like 10.0.0.7:4100. Required for both master roles."""
+    """Address at which a master accepts standbys, like `10.0.0.7:4100`. Both master roles need it."""
     master: AddressText | None = None
-    """Address at which a standby reaches its master. Required with role: standby."""
+    """Address at which a standby reaches its master. `role: standby` needs it."""
     timeout_s: DurationS = 5.0
-    """How long capture with role: sync_master waits, when it ends, until the standby has everything."""
+    """How long capture with `role: sync_master` waits, when it ends, until the standby has everything."""
     secret_env: str | None = None
     """Environment variable that holds the secret of both machines, of at least 16 bytes."""
     secret_file: Annotated[Path | None, Doc(instead_of="secret_env")] = None
@@ -140,8 +140,8 @@ class StandbyConfig(Section):
 class StoreConfig(Section):
     """The durable store between capture and apply: binlog segments on a local disk."""
 
-    kind: Annotated[Literal["file"], Doc(choices={"file": "segments in a folder"})] = "file"
-    """Kind of the store."""
+    kind: Literal["file"] = "file"
+    """Kind of the store. It is always `file`: segments in a folder."""
     path: Annotated[FilledPath, Doc(example="./data/shop/store")]
     """Folder of the store. A relative path is taken from the folder above that of this file."""
     segment_bytes: Whole = Field(default=268435456, ge=65536, le=2**40)
@@ -155,13 +155,13 @@ class StoreConfig(Section):
             }
         ),
     ] = "sync"
-    """When a transaction is flushed to the disk. Readers see only what is flushed."""
+    """When a transaction is flushed to the disk, and so becomes visible to readers."""
     flush_interval_s: Annotated[DurationS, Doc(only_with=_ASYNC)] = 0.5
-    """Time from one flush to the next, if at least flush_least_pages wait for it."""
+    """Time from one flush to the next, if at least `flush_least_pages` wait for it."""
     flush_least_pages: Annotated[Whole, Doc(only_with=_ASYNC)] = Field(default=4, ge=0)
-    """Number of pages of 4 KiB that make a flush worth while."""
+    """Number of pages of 4 KiB that `flush_interval_s` waits for."""
     flush_thorough_interval_s: Annotated[DurationS, Doc(only_with=_ASYNC)] = 10.0
-    """Time from one flush to the next, however few pages wait for it. It must not be less than flush_interval_s."""
+    """Time from one flush to the next, however few pages wait for it. It must not be less than `flush_interval_s`."""
     slow_flush_s: DurationS = 0.5
     """Time above which a flush is logged as slow."""
     permissions: Annotated[
@@ -173,10 +173,10 @@ class StoreConfig(Section):
             }
         ),
     ] = "private"
-    """Who has access to the store's files, and to the copies below stage where that is a file:// URI."""
+    """Who has access to the store's files, and to the copies below `stage` where that is a `file://` URI."""
     stage: str | None = None
-    """URI below which the bytes of each batch are copied, like s3://bucket/stage, for executors that do not see path.
-    null means that they see it."""
+    """URI below which the bytes of each batch are copied, like `s3://bucket/stage`, for executors that do not see
+    `path`. null means that they see it."""
     retain: RetainConfig = RetainConfig()
     disk: DiskConfig = DiskConfig()
     standby: StandbyConfig = StandbyConfig()

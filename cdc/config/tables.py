@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.apply import MODES, Mode
-from cdc.config.columns import POLICIES, Columns, TableZeroDates, Types
+from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.values import Doc, Section
 from cdc.patterns import is_list
 
@@ -18,18 +18,18 @@ SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema",
 
 
 class ApplyOverrides(Section):
-    """The settings of a single table, by its name. A key that is absent has the value from apply."""
+    """The settings of a single table, by its name. A key that is absent has its value from `apply`."""
 
-    mode: Annotated[Mode | None, Doc(choices=MODES)] = None
-    """As apply.mode."""
+    mode: Mode | None = None
+    """As `apply.mode`."""
     keys: tuple[str, ...] | None = None
     """Columns that identify a row, for a table without a primary key."""
     zero_dates: TableZeroDates = None
-    """As apply.zero_dates."""
+    """As `apply.zero_dates`."""
     types: Types | None = None
-    """As apply.types; they are added to those."""
-    columns: Annotated[Columns | None, Doc(choices=POLICIES)] = None
-    """As apply.columns; they are added to those. Every column that is named here must be in the table."""
+    """As `apply.types`; they are added to those."""
+    columns: Columns | None = None
+    """As `apply.columns`; they are added to those. Every column that is named here must be in the table."""
     members: dict[str, tuple[str, ...]] | None = None
     """Members of ENUM and SET columns, by the name of the column, for MySQL 5.6 and 5.7, which show some characters of
     them as question marks."""
@@ -46,12 +46,12 @@ class ApplyOverrides(Section):
 
 
 class TablesConfig(Section):
-    r"""Which tables are captured. The expressions are Python's regular expressions over db.table, matched whole."""
+    r"""Which tables are captured, by regular expressions of Python over `db.table`, matched whole."""
 
     include: Annotated[tuple[str, ...], Doc(example=[r"shop\..*"])] = Field(min_length=1)
-    """Regular expressions of the tables that are captured. The servers' own schemas never are."""
+    """Expressions for the tables that are captured. The servers' own schemas never are."""
     exclude: Annotated[tuple[str, ...], Doc(example=[r"shop\.tmp_.*"])] = ()
-    """Regular expressions of the tables among them that are not captured."""
+    """Expressions for the tables among them that are not captured."""
     overrides: Annotated[
         dict[str, ApplyOverrides],
         Doc(
@@ -65,7 +65,7 @@ class TablesConfig(Section):
             }
         ),
     ] = Field(default_factory=dict)
-    """Settings of single tables, by db.table: any key of apply except target and the key of hash."""
+    """Settings of single tables, by `db.table`: any key of `apply` except `target` and the key of `hash`."""
 
     @field_validator("include", "exclude")
     @classmethod

@@ -25,7 +25,7 @@ class Doc:
     """What the reference says about a key beyond its description, its type and its default."""
 
     choices: Mapping[str, str] = field(default_factory=dict)
-    """Each value that the key takes today, and its meaning."""
+    """Each value that the key takes today, and its meaning. The description then ends where a list can follow it."""
     example: Any = None
     """A value for the example file, for a key without a default or whose default shows nothing."""
     only_with: str = ""
@@ -65,8 +65,11 @@ def _address(value: str) -> str:
     return value
 
 
+DURATION_PATTERN = f"^{_DURATION}$"
+
+
 def _duration_schema(limit: Mapping[str, int]) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "number", **limit}, {"type": "string", "pattern": f"^{_DURATION}$"}]})
+    return WithJsonSchema({"anyOf": [{"type": "number", **limit}, {"type": "string", "pattern": DURATION_PATTERN}]})
 
 
 DurationS = Annotated[

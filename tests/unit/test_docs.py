@@ -16,7 +16,7 @@ from tests.support import decisions
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "conf" / "README.md", *DOCS.rglob("*.md")],
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "conf" / "README.md", *DOCS.rglob("*.md")],
     key=lambda page: page.relative_to(ROOT).parts,
 )
 FOLDERS = "cdc|spark_jobs|dags|docs|tests|scripts|examples|benchmarks|requirements"
@@ -24,7 +24,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]*|\.(?:ci|github)/[\w./-]+")
 NAME = re.compile(r"(?:cdc|spark_jobs)(?:\.\w+)+")
-DOCUMENT = re.compile(r"docs/(?:decisions/(?P<decision>\d{4})|[\w/-]+\.(?:md|json|svg)|[\w-]+(?:/[\w-]+)*)")
+DOCUMENT = re.compile(r"docs/(?:decisions/(?P<decision>\d{4})|[\w/.-]+\.(?:md|json|svg)|[\w-]+(?:/[\w-]+)*)")
 TEMPLATE = DOCS / "decisions" / "template.md"
 
 

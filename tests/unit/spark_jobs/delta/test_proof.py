@@ -23,7 +23,7 @@ from cdc.targets import SINCE_PROPERTY, application_id
 from cdc.testing.pipeline import sample_manifest
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, read_state
 from spark_jobs.delta.proof import prove, prove_idle, retention_is_long
-from spark_jobs.delta.tables import Target, target
+from spark_jobs.delta.tables import Target, target_of
 from tests.support.unit_batches import make_config
 
 TABLE = "shop.orders"
@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> DestinationConfig:
 
 @pytest.fixture
 def place(config: DestinationConfig) -> Target:
-    return target(config, TABLE)
+    return target_of(config, TABLE)
 
 
 def make(place: Target, **properties: str) -> None:
@@ -303,7 +303,7 @@ def test_a_table_before_the_subscribers_beginning_is_refused(place: Target) -> N
     """Store and meta lost, capture started at another place."""
     make(place)
     commit(place, 300)
-    with pytest.raises(TargetError, match=r"changes up to 300 .*behind 1500 .*nothing proves"):
+    with pytest.raises(TargetError, match=r"changes up to 300 .*after 1500 .*nothing proves"):
         proved(place, Subscription(since_seq=1500))
     gap = {"after_seq": 0, "until_seq": 1500, "reason": "x", "accepted": "2026-11-22T06:00:00Z"}
     proved(place, Subscription(since_seq=1500, gaps=[Gap.model_validate(gap)]))

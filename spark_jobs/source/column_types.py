@@ -1,4 +1,4 @@
-"""Column types: from ``information_schema`` to Delta, as ``interface`` promises, and from the decoder's Arrow types."""
+"""Spark types of columns: from ``information_schema``, and from and to the decoder's Arrow types."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _BINARIES = word_set(
     "multipolygon geometrycollection geomcollection"
 )
 DATES = word_set("date datetime timestamp")
-"""Types that the policy ``text`` is for."""
+"""Types that the policy ``text`` applies to."""
 TEXTS = word_set("char varchar tinytext text mediumtext longtext")
-"""Types that the policy ``bytes`` is for."""
+"""Types that the policy ``bytes`` applies to."""
 _DECIMAL = re.compile(r"\((\d+)(?:,(\d+))?\)")
 MAX_PRECISION = 38
 
 
 def spark_type(column: ColumnSchema, table: str, policies: ValuePolicies = DEFAULT_POLICIES) -> t.DataType:
-    """The type that a column is decoded to. Raises UnsupportedTypeError."""
+    """Returns the type that a column is decoded to. Raises UnsupportedTypeError."""
     kind, full = column.data_type.lower(), column.column_type.lower()
     if kind in DATES and column.name.lower() in policies.as_text:
         return t.StringType()
@@ -85,50 +85,31 @@ def spark_type(column: ColumnSchema, table: str, policies: ValuePolicies = DEFAU
     if kind in _BINARIES:
         return t.BinaryType()
     raise UnsupportedTypeError(
-        f"column {column.name} has the type {column.column_type}, which has no place in Delta yet",
+        f"column {column.name} has the type {column.column_type}, which is not supported yet",
         place=table,
         remedy="Exclude the table.",
     )
 
 
 def from_arrow(kind: pa.DataType) -> t.DataType:
-    """The Spark type of the decoder's Arrow type."""
+    """Returns the Spark type of an Arrow type of the decoder."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(kind)
 
 
 def to_arrow(kind: t.DataType) -> pa.DataType:
-    """The decoder's Arrow type of a Spark type."""
+    """Returns the Arrow type of the decoder for a Spark type."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(kind, timezone="UTC")
 
 
 def from_arrow_schema(schema: pa.Schema) -> t.StructType:
-    """A schema for Spark with every column nullable."""
+    """Returns the schema for Spark, with every column nullable."""
     return t.StructType([t.StructField(field.name, from_arrow(field.type), True) for field in schema])
 
 
 def shown(kind: t.DataType) -> str:
-    """A type as SQL writes it: ``decimal(20,0)``."""
+    """Returns a type as SQL writes it: ``decimal(20,0)``."""
     return kind.simpleString()
-
-
-def quote(name: str) -> str:
-    """An identifier in backticks, for Spark's SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(text: str) -> str:
-    """A string literal of Spark's SQL, for texts that a statement takes as literals only, such as table properties.
-
-    Needs a session in which :data:`spark_jobs.runtime.session.FIXED` holds. Never use it for
-    values of a table: see :func:`text_literal`.
-    """
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def text_literal(text: str) -> str:
-    """A string for Spark's SQL in hexadecimal digits: whatever the text holds, none of it is read as SQL."""
-    return f"CAST(X'{text.encode().hex()}' AS STRING)"

@@ -1,4 +1,4 @@
-"""How byte ranges are cut for Spark's tasks, and that the pieces give all rows of the table and none twice."""
+"""How byte ranges are cut for Spark's tasks, and that the splits give all rows of the table and none twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from spark_jobs.source.input_splits import Piece, split
+from spark_jobs.source.input_splits import InputSplit, input_splits
 
 TABLES = ("shop.orders", "shop.items")
 
@@ -34,12 +34,17 @@ def filled(folder: Path, log: BinlogBuilder) -> list[ByteRange]:
     return ranges
 
 
-def rows(pieces: Sequence[Piece], table: str) -> list[tuple[int, int, int]]:
-    """Seq, row and value of all rows that the pieces hold."""
+def rows(splits: Sequence[InputSplit], table: str) -> list[tuple[int, int, int]]:
+    """Seq, row and value of all rows that the splits hold."""
     found = []
-    for piece in pieces:
+    for input_split in splits:
         batches = decode_range(
-            piece.path, piece.offset, piece.length, table=table, part=piece.part, table_mask=piece.table_mask
+            input_split.path,
+            input_split.offset,
+            input_split.length,
+            table=table,
+            part=input_split.part,
+            table_mask=input_split.table_mask,
         )
         found += [(r["_seq"], r["_row"], r["id"]) for batch in batches for r in batch.to_pylist()]
     return found
@@ -74,14 +79,14 @@ def test_pieces_make_up_the_whole(tmp_path: Path, size_bytes: int, table: str) -
     large(log)
     many(log)
     ranges = filled(tmp_path, log)
-    whole = [Piece(one.path, one.offset, one.length) for one in ranges]
+    whole = [InputSplit(one.path, one.offset, one.length) for one in ranges]
     expected = rows(whole, table)
     assert len(expected) == {"shop.orders": 2 * 60 + 5010, "shop.items": 2 * 20 + 10}[table]
     assert len(set(expected)) == len(expected)
-    pieces = split(ranges, 0, size_bytes, table)
-    assert rows(pieces, table) == expected
-    assert len(pieces) > 20 if size_bytes < 1000 else len(pieces) >= 1
-    cut = [piece for piece in pieces if piece.part is not None]
+    splits = input_splits(ranges, 0, size_bytes, table)
+    assert rows(splits, table) == expected
+    assert len(splits) > 20 if size_bytes < 1000 else len(splits) >= 1
+    cut = [input_split for input_split in splits if input_split.part is not None]
     assert bool(cut) == (size_bytes < 10_000)
 
 
@@ -89,9 +94,9 @@ def test_pieces_begin_after_the_cut(tmp_path: Path) -> None:
     log = BinlogBuilder()
     many(log)
     ranges = filled(tmp_path, log)
-    whole = rows([Piece(one.path, one.offset, one.length) for one in ranges], "shop.orders")
+    whole = rows([InputSplit(one.path, one.offset, one.length) for one in ranges], "shop.orders")
     cut = whole[30][0]
-    assert rows(split(ranges, cut, 700, "shop.orders"), "shop.orders") == [row for row in whole if row[0] > cut]
+    assert rows(input_splits(ranges, cut, 700, "shop.orders"), "shop.orders") == [row for row in whole if row[0] > cut]
 
 
 def test_transactions_without_the_table_are_left_out(tmp_path: Path) -> None:
@@ -100,10 +105,10 @@ def test_transactions_without_the_table_are_left_out(tmp_path: Path) -> None:
         log.transaction("shop", "orders", [n])
     log.transaction("shop", "items", [7])
     ranges = filled(tmp_path, log)
-    (piece,) = split(ranges, 0, 1 << 20, "shop.items")
-    assert piece.table_mask == 2
-    assert piece.length < ranges[0].length // 50
-    assert split(ranges, 0, 1 << 20, "shop.none") == []
+    (input_split,) = input_splits(ranges, 0, 1 << 20, "shop.items")
+    assert input_split.table_mask == 2
+    assert input_split.length < ranges[0].length // 50
+    assert input_splits(ranges, 0, 1 << 20, "shop.none") == []
 
 
 def test_a_copy_outside_of_a_store_has_no_mask(tmp_path: Path) -> None:
@@ -113,6 +118,6 @@ def test_a_copy_outside_of_a_store_has_no_mask(tmp_path: Path) -> None:
     copy = tmp_path / Path(one.path).name
     copy.write_bytes(Path(one.path).read_bytes())
     index_path(copy).write_bytes(index_path(Path(one.path)).read_bytes())
-    pieces = split([one.model_copy(update={"path": str(copy)})], 0, 1 << 20, "shop.items")
-    assert [piece.table_mask for piece in pieces] == [ALL_TABLES]
-    assert len(rows(pieces, "shop.items")) == 20
+    splits = input_splits([one.model_copy(update={"path": str(copy)})], 0, 1 << 20, "shop.items")
+    assert [input_split.table_mask for input_split in splits] == [ALL_TABLES]
+    assert len(rows(splits, "shop.items")) == 20

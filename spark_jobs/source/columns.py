@@ -1,4 +1,7 @@
-"""A table's own columns in the lake: the source's, after the user's policies."""
+"""The columns of a source table and the user's policies for them: how each is decoded and what it becomes in Delta.
+
+Key, types and names come from the table maps of a batch, or from ``information_schema``.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from pyspark.sql import types as t
 from cdc.binlog.table_map import ColumnType
 from cdc.config.columns import ColumnPolicy
 from cdc.config.secrets import hash_key
-from cdc.decode.columns import OWN_NAMES
+from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, police
 from cdc.errors import ConfigError, UnsupportedError
-from spark_jobs.apply.column_types import from_arrow, spark_type, to_arrow
+from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,22 +35,22 @@ _DIGITS = re.compile(r"(?:datetime|timestamp)\((\d)\)")
 
 
 @dataclass(frozen=True)
-class Policies:
-    """What a user wants of one table's columns and values."""
+class TablePolicies:
+    """The policies of the configuration for the columns and values of one table."""
 
     table: str
     mode: str = "upsert"
     columns: dict[str, ColumnPolicy] = field(default_factory=dict)
     """By the source's name in lower case."""
     required: frozenset[str] = frozenset()
-    """Those of the columns that were named for this table, and so must be there."""
+    """Names of columns that are configured for this very table, so that the table must have them."""
     values: ValuePolicies = DEFAULT_POLICIES
     json: str = "text"
     key: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, table: str, apply: ApplyConfig, required: Iterable[str] = ()) -> Policies:
-        """Raises ConfigError where the key of ``hash`` cannot be had."""
+    def of(cls, table: str, apply: ApplyConfig, required: Iterable[str] = ()) -> TablePolicies:
+        """Takes the policies from the settings of a table. Raises ConfigError if the key of ``hash`` is missing."""
         return cls(
             table,
             apply.mode,
@@ -62,12 +65,12 @@ class Policies:
         return self.columns.get(name.lower(), KEEP)
 
     def lake_name(self, name: str) -> str | None:
-        """What a source's column is called in the lake; None where it is dropped."""
+        """Returns the name of a source's column in Delta; None if it is dropped."""
         policy = self.column(name)
         return None if policy.kind == "drop" else policy.name if policy.kind == "rename" else name
 
     def require_names(self, names: Sequence[str]) -> None:
-        """Raises ConfigError where one column of the table would get the name of another."""
+        """Raises ConfigError if a column would be renamed to the name of another one."""
         there = {name.lower() for name in names}
         for name in names:
             policy = self.column(name)
@@ -79,7 +82,7 @@ class Policies:
                 )
 
     def require_there(self, names: Iterable[str]) -> None:
-        """Raises ConfigError where a column was named that the table does not have."""
+        """Raises ConfigError if the table lacks a column that is configured for it."""
         known = list(names)
         unknown = sorted(self.required - {name.lower() for name in known})
         if unknown:
@@ -91,7 +94,7 @@ class Policies:
 
 
 def value_policies(apply: ApplyConfig) -> ValuePolicies:
-    """``zero_dates`` and ``types`` as the decoder takes them."""
+    """Returns ``zero_dates`` and ``types`` in the decoder's form."""
     types = {kind.replace("(1)", "1"): to for kind, to in apply.types.items() if kind != "json"}
     found: dict[str, Any] = {"zero_dates": apply.zero_dates, **types}
     for kind in ("text", "bytes"):
@@ -100,44 +103,44 @@ def value_policies(apply: ApplyConfig) -> ValuePolicies:
 
 
 @dataclass(frozen=True)
-class OwnColumns:
-    """The columns of one table, as they are read and as they stand in the lake."""
+class SourceColumns:
+    """The columns of one table: how they are read, and what they are in Delta."""
 
     table: str
     mode: str
     policies: ColumnPolicies
     values: ValuePolicies = DEFAULT_POLICIES
     variants: frozenset[str] = frozenset()
-    """Names in the lake of columns that are read as JSON's text and become VARIANT in the merge."""
+    """Names in Delta of columns that are read as JSON text and become VARIANT in the merge."""
     labels: dict[str, str] = field(default_factory=dict)
-    """By the source's name in lower case: what became of the column, where that is not what becomes of it without a
-    policy. The Delta table keeps it, since its schema alone does not tell."""
+    """By the source's name in lower case: the policy that was applied to the column, if it changes the column. The
+    Delta table keeps the labels in a property, because its schema alone does not show them."""
     lossy: frozenset[str] = frozenset()
-    """Source's names of numbers that are read as booleans: different values may become the same."""
+    """Source names of numbers that are read as booleans: different values may become equal."""
 
     @property
     def read_fields(self) -> list[t.StructField]:
-        """As the data source delivers them."""
+        """The columns as the data source delivers them."""
         return [t.StructField(f.name, from_arrow(f.type), True) for f in self.policies.fields]
 
     @property
     def fields(self) -> list[t.StructField]:
-        """As they stand in the lake."""
+        """The columns as they are in Delta."""
         return [
             t.StructField(f.name, t.VariantType(), True) if f.name in self.variants else f for f in self.read_fields
         ]
 
     def field_of(self, source: str) -> t.StructField | None:
-        """The lake's column of a source's one; None where it is dropped."""
+        """Returns the Delta column of a source column; None if it is dropped."""
         sources = [column.source.name.lower() for column in self.policies.columns]
         return self.fields[sources.index(source.lower())] if source.lower() in sources else None
 
     def has(self, source: str) -> bool:
-        """Has the source's table this column, dropped or not?"""
+        """Whether the source table has this column, dropped or not."""
         return source.lower() in self.labels or self.field_of(source) is not None
 
     def keys(self, sources: Sequence[str]) -> tuple[str, ...]:
-        """The names in the lake of the columns that identify a row. Raises ConfigError where they cannot any more."""
+        """Returns the Delta names of the key columns. Raises ConfigError if a policy makes their values ambiguous."""
         columns = {column.source.name.lower(): column for column in self.policies.columns}
         found = []
         for name in sources:
@@ -151,7 +154,7 @@ class OwnColumns:
                 found.append(column.field.name)
                 continue
             raise ConfigError(
-                f"the column {name} tells the table's rows apart, which is not possible with the policy {what}",
+                f"the column {name} is part of the table's key, which is not possible with the policy {what}",
                 place=f"table {self.table}",
                 remedy="Remove the policy (hash and rename are possible for keys), or write mode: append.",
             )
@@ -159,7 +162,7 @@ class OwnColumns:
 
     @property
     def dates(self) -> list[str]:
-        """The lake's names of those in which a zero date becomes null."""
+        """Delta names of the columns in which a zero date becomes null."""
         if self.values.zero_dates == "fail":
             return []
         import pyarrow as pa
@@ -170,18 +173,18 @@ class OwnColumns:
             if pa.types.is_date(c.source.type) or pa.types.is_timestamp(c.source.type)
         ]
 
-    def exact(self, sources: Sequence[str]) -> OwnColumns:
-        """The same, read so that a value of these columns of the source, which are a key, is refused where it would
-        become null or lose bytes."""
+    def exact(self, sources: Sequence[str]) -> SourceColumns:
+        """Returns the same columns with an exact key: a value of these source columns is refused if it would become
+        null or lose bytes."""
         return replace(self, values=replace(self.values, exact=tuple(name.lower() for name in sources)))
 
-    def only(self, names: Sequence[str]) -> OwnColumns:
-        """These alone, by their names in the lake."""
+    def only(self, names: Sequence[str]) -> SourceColumns:
+        """Returns only these columns, by their names in Delta."""
         columns = tuple(column for column in self.policies.columns if column.field.name in names)
         return replace(self, policies=replace(self.policies, columns=columns), variants=self.variants & {*names})
 
     def options(self) -> dict[str, str]:
-        """What the data source must know, for its options; without the key."""
+        """Returns the options for the data source; without the key."""
         columns = [
             {"source": c.source.name, "digits": c.source.digits, "name": c.field.name, "policy": c.policy.model_dump()}
             for c in self.policies.columns
@@ -189,8 +192,8 @@ class OwnColumns:
         return {"columns": json.dumps(columns), "values": json.dumps(asdict(self.values))}
 
 
-def own_columns_of_layout(layout: TableLayout, policies: Policies) -> OwnColumns:
-    """A table's own columns as the decoder delivers them. Raises UnsupportedTypeError, ConfigError."""
+def columns_of_layout(layout: TableLayout, policies: TablePolicies) -> SourceColumns:
+    """Returns the columns as a table map describes them. Raises UnsupportedTypeError, ConfigError."""
     names = [column.name for column in layout.columns]
     policies.require_names(names)
     wanted = [name for name in names if policies.lake_name(name) is not None]
@@ -199,13 +202,16 @@ def own_columns_of_layout(layout: TableLayout, policies: Policies) -> OwnColumns
     columns = {column.name: column for column in layout.columns}
     digits = {name: columns[name].scale or _digits(columns[name].column_type) for name in wanted}
     documents = {name for name in wanted if columns[name].type == ColumnType.JSON}
-    return _own_columns(policies, names, types, plain, digits, documents)
+    return _columns(policies, names, types, plain, digits, documents)
 
 
-def own_columns_of_schema(schema: TableSchema, policies: Policies) -> OwnColumns:
-    """A table's own columns by ``information_schema``. Raises UnsupportedTypeError, UnsupportedError, ConfigError."""
+def columns_of_schema(schema: TableSchema, policies: TablePolicies) -> SourceColumns:
+    """Returns the columns as ``information_schema`` describes them.
+
+    Raises UnsupportedTypeError, UnsupportedError, ConfigError.
+    """
     for column in schema.columns:
-        if column.name.lower() in OWN_NAMES:
+        if column.name.lower() in METADATA_COLUMNS:
             raise UnsupportedError(
                 f"the column {column.name} has a name that Towpath uses itself",
                 place=f"table {policies.table}",
@@ -218,11 +224,11 @@ def own_columns_of_schema(schema: TableSchema, policies: Policies) -> OwnColumns
     types = {name: to_arrow(spark_type(column, policies.table, policies.values)) for name, column in columns.items()}
     digits = {name: _digits(column.column_type) for name, column in columns.items()}
     documents = {name for name, column in columns.items() if column.data_type == "json"}
-    return _own_columns(policies, names, types, plain, digits, documents)
+    return _columns(policies, names, types, plain, digits, documents)
 
 
-def _require_fit(policies: Policies, name: str, policy: ColumnPolicy, plain: pa.DataType) -> None:
-    """Raises ConfigError for ``text`` and ``bytes`` on a column that is of another type. ``plain``: the type that it is
+def _require_fit(policies: TablePolicies, name: str, policy: ColumnPolicy, plain: pa.DataType) -> None:
+    """Raises ConfigError for ``text`` and ``bytes`` on a column of another type. ``plain``: the type that the column is
     decoded to without a policy."""
     import pyarrow as pa
 
@@ -243,15 +249,15 @@ def _digits(column_type: str) -> int:
     return int(found[1]) if found is not None else 0
 
 
-def _own_columns(
-    policies: Policies,
+def _columns(
+    policies: TablePolicies,
     names: Sequence[str],
     types: dict[str, pa.DataType],
     plain: dict[str, pa.DataType],
     digits: dict[str, int],
     documents: set[str],
-) -> OwnColumns:
-    """``types`` and ``plain``: those of the columns that are not dropped, with the policies for values and without."""
+) -> SourceColumns:
+    """``types`` and ``plain``: the types of the columns that are not dropped, with the value policies and without."""
     import pyarrow as pa
 
     policed: list[PolicedColumn] = []
@@ -266,8 +272,8 @@ def _own_columns(
             column = police(policies.table, SourceColumn(name, types[name], digits[name]), policy)
             assert column is not None  # a dropped column has no type here
             policed.append(column)
-            as_it_is = policy.kind in ("keep", "rename", "null")
-            if name in documents and policies.json == "variant" and as_it_is:
+            is_unchanged = policy.kind in ("keep", "rename", "null")
+            if name in documents and policies.json == "variant" and is_unchanged:
                 variants.add(column.field.name)
                 label += " as variant"
             elif types[name] != plain[name] and policy.kind not in ("text", "bytes"):
@@ -277,6 +283,6 @@ def _own_columns(
         if label:
             labels[name.lower()] = label.strip()
     columns = ColumnPolicies(tuple(policed), policies.key)
-    return OwnColumns(
+    return SourceColumns(
         policies.table, policies.mode, columns, policies.values, frozenset(variants), labels, frozenset(lossy)
     )

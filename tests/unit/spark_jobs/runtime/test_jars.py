@@ -58,7 +58,7 @@ def test_a_jar_that_comes_otherwise_is_refused(fetches: list[Path], monkeypatch:
     one, _ = jars.delta_jars()
     one.write_bytes(b"evil")
     monkeypatch.setitem(CONTENT, one.name, b"another")
-    with pytest.raises(DamagedError, match=r"had .* before") as raised:
+    with pytest.raises(DamagedError, match=r"had .* at its first download") as raised:
         jars.delta_jars()
     assert raised.value.place == str(one)
 
