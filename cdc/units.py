@@ -1,6 +1,8 @@
-"""Sizes and durations as people read them."""
+"""Sizes, durations and times as people read them."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 
 def human_bytes(size_bytes: int) -> str:
@@ -26,3 +28,11 @@ def human_seconds(seconds: float) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def iso_us(time_us: int | None) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC, without rounding; None stays None."""
+    if time_us is None:
+        return None
+    seconds, micros = divmod(time_us, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros).isoformat().replace("+00:00", "Z")

@@ -13,8 +13,7 @@ from cdc.meta.state import Outstanding, State, Subscription
 from cdc.positions import format_seq
 
 if TYPE_CHECKING:
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.formats.state import CaptureState
+    from cdc.store.formats.state import Beginning, CaptureState
 
 
 class StoreState(Protocol):

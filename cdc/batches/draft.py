@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from cdc.batches.lease import iso_time_us
 from cdc.batches.manifest import AcceptedGap, ByteRange, Manifest, Position, Positions, StoreBeginning
-from cdc.positions import split_seq
+from cdc.positions import CommitPosition, split_seq
 
 if TYPE_CHECKING:
     from cdc.meta import Gap
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.reader.selection import Place, Selection
+    from cdc.store.formats.state import Beginning
+    from cdc.store.reader.batch_builder import Selection
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ def _beginning(found: Beginning) -> StoreBeginning:
     )
 
 
-def _position(place: Place, file_created_s: int | None = None) -> Position:
-    time = iso_time_us(place.commit_time_us) if place.commit_time_us > 0 else None
-    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time, file_created_s=file_created_s)
+def _position(end: CommitPosition, file_created_s: int | None = None) -> Position:
+    time = iso_time_us(end.commit_time_us) if end.commit_time_us > 0 else None
+    return Position(
+        file=end.position.file, pos=end.position.pos, gtid=end.gtid, time=time, file_created_s=file_created_s
+    )

@@ -160,6 +160,6 @@ class Manifest(_Part):
         """Does the subscriber's filter let this ``db.table`` through?"""
         if self.table_filter is None:
             return True
-        from cdc.store.reader.filters import TableFilter
+        from cdc.store.reader.batch_builder import TableFilter
 
         return TableFilter(self.table_filter).matches(table)

@@ -30,10 +30,8 @@ from cdc.meta.state import HistoryMark, Outstanding, Subscription, check_name
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.formats.state import CaptureState
-    from cdc.store.reader.filters import TableFilter
-    from cdc.store.reader.selection import Limits, Range, Selection
+    from cdc.store.formats.state import Beginning, CaptureState
+    from cdc.store.reader.batch_builder import Limits, Range, Selection, TableFilter
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _log = get_logger(__name__)
@@ -54,7 +52,7 @@ class Reader(Protocol):
 
     def beginning(self) -> Beginning | None: ...
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
     def complete_until_us(self) -> int: ...
 
@@ -423,7 +421,7 @@ class BatchService:
     def _roll_back_moved(self, known: Subscription, subscriber: str) -> None:
         """Roll back the outstanding batches from the first one on whose bytes do not lie where its manifest says: the
         store is another one, or was restored from an older copy. They come again in new batches."""
-        from cdc.store.reader.selection import Limits
+        from cdc.store.reader.batch_builder import Limits
 
         for entry in known.outstanding:
             try:
@@ -498,6 +496,6 @@ def _mark(manifest: Manifest) -> HistoryMark | None:
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
     """The configuration's limits; ``until_us``: only what was committed before (microseconds since 1970)."""
-    from cdc.store.reader.selection import Limits
+    from cdc.store.reader.batch_builder import Limits
 
     return Limits(batch.max_bytes, batch.max_transactions, batch.max_row_events, until_us)

@@ -15,7 +15,7 @@ from cdc.meta import Meta, TableRecord
 from cdc.meta.state import Subscription
 
 if TYPE_CHECKING:
-    from cdc.store.reader.filters import TableFilter
+    from cdc.store.reader.batch_builder import TableFilter
 
 _log = get_logger(__name__)
 
@@ -23,14 +23,14 @@ _log = get_logger(__name__)
 class Passing(Protocol):
     """What is needed of a store; :class:`cdc.store.reader.reader.StoreReader` has it."""
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
 
 def as_filter(pattern: str | None) -> TableFilter | None:
     """The filter of a subscription; None: all tables. Raises UsageError."""
     if pattern is None:
         return None
-    from cdc.store.reader.filters import TableFilter  # most have none, and need no NumPy for it
+    from cdc.store.reader.batch_builder import TableFilter  # most have none, and need no NumPy for it
 
     return TableFilter(pattern)
 
@@ -90,7 +90,7 @@ def pass_over(meta: Meta, reader: Passing, name: str) -> None:
         return
     table_filter = as_filter(seen.filter)
     assert table_filter is not None
-    upto = reader.passed(seen.acked_seq, table_filter)
+    upto = reader.skippable_until(seen.acked_seq, table_filter)
     if upto <= seen.acked_seq:
         return
     with meta.change() as state:

@@ -20,7 +20,7 @@ from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import make_seq
 from cdc.source.server import ClockProbe, clock_and_position
-from cdc.store.formats.time_index import MARGIN_US, ClockLog, clock_path
+from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path
 from cdc.store.writer.log import RelayLog
 
 log = get_logger(__name__)
@@ -34,7 +34,7 @@ class SourceClock:
     def __init__(self) -> None:
         self._ahead: deque[ClockProbe] = deque()
         self._read: deque[tuple[int, int, int]] = deque()  # (clock, its place, entries that have to be visible)
-        self._log: ClockLog | None = None
+        self._log: TimeIndexWriter | None = None
         self.complete_until_us = 0
 
     def probe(self, control: pymysql.connections.Connection[Any]) -> None:
@@ -83,13 +83,13 @@ class SourceClock:
             log.warning("the source's time could not be noted", error=str(error))
 
 
-def _open_log(store: Path) -> ClockLog:
+def _open_log(store: Path) -> TimeIndexWriter:
     """The store's log; a damaged one is put aside, since capture can do without."""
     try:
-        return ClockLog(store)
+        return TimeIndexWriter(store)
     except DamagedError as error:
-        path = clock_path(store)
+        path = time_index_path(store)
         log.warning("the clock log is begun anew", reason=error.message, kept=f"{path}.damaged")
         with storage_errors(path):
             path.replace(f"{path}.damaged")
-        return ClockLog(store)
+        return TimeIndexWriter(store)

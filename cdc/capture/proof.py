@@ -45,6 +45,7 @@ from cdc.source.history import (
 from cdc.source.server import Connection, Flavor
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
+from cdc.store.formats.segment_header import source_file_created_s
 
 log = get_logger(__name__)
 
@@ -231,7 +232,7 @@ class _Prover:
         for segment in reversed(self._segments):
             start = layout.segment_start(segment)
             if start is not None and start >> FILE_SHIFT == int(entry["seq"]) >> FILE_SHIFT:
-                return layout.source_file_created_s(segment)
+                return source_file_created_s(segment)
         return None
 
     # --- words

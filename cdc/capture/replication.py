@@ -8,7 +8,7 @@ from cdc.config import DestinationConfig
 from cdc.errors import UsageError
 from cdc.log import get_logger
 from cdc.replication.epoch import become_master
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.log import LogWriter
 
 if TYPE_CHECKING:
     from cdc.replication.master import Master
@@ -27,7 +27,7 @@ def require_no_standby(config: DestinationConfig) -> None:
         )
 
 
-def start(config: DestinationConfig, store: RelayLog) -> Master | None:
+def start(config: DestinationConfig, store: LogWriter) -> Master | None:
     """Whoever opens the store of a standby for writing has taken over, whatever its role; a master listens from here
     on. Raises ConfigError, DamagedError."""
     standby = config.store.standby
@@ -51,12 +51,11 @@ def start(config: DestinationConfig, store: RelayLog) -> Master | None:
         timeout_s=standby.timeout_s,
         secret=secret,
     )
-    store.replication = master
     store.on_moved.append(master.moved)
     return master
 
 
-def finish(config: DestinationConfig, store: RelayLog, master: Master | None) -> None:
+def finish(config: DestinationConfig, store: LogWriter, master: Master | None) -> None:
     """Capture ends in order: a synchronous master gives the standby its time to have everything, and says where it has
     not. Capture itself never waits while it reads: what only the master has is still at the source."""
     if master is None or config.store.standby.role != "sync_master" or store.last_seq is None:

@@ -23,7 +23,7 @@ def look_at_store(store: Path, report: dict[str, Any]) -> DamagedError | None:
     work meanwhile."""
     from cdc.store.formats import layout
     from cdc.store.formats.checkpoint import FILE_NAME, read_checkpoint, was_aborted
-    from cdc.store.formats.damaged import read_damaged
+    from cdc.store.formats.missing import read_damaged
     from cdc.store.formats.state import is_locked
     from cdc.store.recovery.salvage import examine
 
@@ -69,7 +69,7 @@ def look_at_store(store: Path, report: dict[str, Any]) -> DamagedError | None:
 
 def accept(store: Path, name: str, report: dict[str, Any]) -> None:
     """Give up what is damaged in a segment. Raises UsageError, LeaseHeldError, StorageError."""
-    from cdc.store.recovery.salvage import accept_loss
+    from cdc.store.recovery.salvage import salvage
 
     report["kind"] = "store"
-    report["accepted"] = [asdict(one) for one in accept_loss(store, name)]
+    report["accepted"] = [asdict(one) for one in salvage(store, name)]

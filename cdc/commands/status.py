@@ -99,13 +99,13 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
     from cdc.commands.accept_gap import plain_gap
     from cdc.commands.batch import plain
-    from cdc.store.retention.cleaner import iso_us
+    from cdc.units import iso_us
 
     found = []
     removed_seq = reader.removed_seq()
     begins = reader.beginning() if reader.exists() else None
     for name, known in sorted(state.subscriptions.items()):
-        behind = reader.behind(known.acked_seq)
+        behind = reader.backlog(known.acked_seq)
         oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
         lag_s = 0.0 if oldest_us is None else max(0.0, round(time.time() - oldest_us / 1e6, 3))
         waiting_s = 0.0 if since_us is None else time.time() - since_us / 1e6
@@ -144,8 +144,8 @@ def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
 
 def _disk(config: DestinationConfig) -> dict[str, Any] | None:
     """Of the store; None where there is no store yet."""
+    from cdc.batches.retention import make_watch
     from cdc.commands.maintain import disk_document
-    from cdc.store.retention.cleaner import make_watch
 
     return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
 

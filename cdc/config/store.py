@@ -11,7 +11,7 @@ from cdc.config.retain import DiskConfig, RetainConfig
 from cdc.config.standby import StandbyConfig
 from cdc.config.values import DurationS, FilledPath, Section, Whole
 from cdc.permissions import Permissions
-from cdc.store.writer.policy import FlushPolicy
+from cdc.store.writer.durability import FlushPolicy
 
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
 

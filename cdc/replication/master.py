@@ -17,7 +17,7 @@ from cdc.replication.epoch import Term
 from cdc.replication.frames import Channel
 from cdc.replication.report import PeerReport, RoleReport, write_report
 from cdc.replication.settings import DEFAULT_TIMING, Address, Timing
-from cdc.store.transaction import PutStatus
+from cdc.store.writer.durability import PutStatus
 
 log = get_logger(__name__)
 
@@ -80,8 +80,8 @@ class Master:
     # --- what a put asks
 
     def wait(self, segment_name: str, end_offset: int, seq: int, timeout_s: float | None) -> PutStatus:
-        """As :class:`cdc.event_store.put.Replication` says; waits ``timeout_s`` or the configured time, whichever is
-        shorter. An asynchronous master never waits."""
+        """Waits as :class:`cdc.event_store.transaction_log.Replication` says, for ``timeout_s`` or the configured time,
+        whichever is shorter. An asynchronous master never waits."""
         with self._changed:
             for link in self._links:
                 link.wake()

@@ -18,7 +18,7 @@ from cdc.positions import format_seq
 from cdc.replication.messages import Compared, Have
 from cdc.replication.snapshot import Sort, View
 from cdc.store.formats import layout
-from cdc.store.formats.removed import kept_names
+from cdc.store.formats.missing import kept_names
 
 log = get_logger(__name__)
 

@@ -22,8 +22,9 @@ from cdc.replication.frames import MAX_PAYLOAD, PIECE_BYTES, Kind
 from cdc.replication.messages import DATA, ENTRIES, FILE, Have
 from cdc.replication.snapshot import LASTING, read_small, require_there, small_files
 from cdc.store.formats import layout
-from cdc.store.formats.index import IndexFile, first_bad, head_size
-from cdc.store.formats.removed import kept_names, read_removed
+from cdc.store.formats.index import IndexFile, first_bad
+from cdc.store.formats.missing import kept_names, read_removed
+from cdc.store.formats.segment_header import segment_header_size
 
 ENTRIES_AT_ONCE = 4096
 
@@ -116,7 +117,7 @@ class Stream:
         if not self._offset:
             with storage_errors(path):
                 try:
-                    size = head_size(path)
+                    size = segment_header_size(path)
                 except FileNotFoundError:
                     self.close()
                     return False

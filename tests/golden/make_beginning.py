@@ -12,7 +12,7 @@ from cdc.meta.file import parse, render
 from cdc.meta.nodes import Address
 from cdc.meta.nodes import render as render_nodes
 from cdc.store.formats import layout
-from cdc.store.formats.beginning import Beginning, record_beginning
+from cdc.store.formats.state import Beginning, record_beginning
 
 HERE = Path(__file__).parent
 

@@ -17,11 +17,11 @@ from cdc.capture import Capture, replication
 from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
 from cdc.store.reader.reader import StoreReader
-from cdc.store.transaction import PutStatus
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.kind import HOST
 from cdc.testing.ports import free_port
 from cdc.testing.transactions import make_transactions
@@ -88,7 +88,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
     """Whatever the role is then: an old master must be known as such."""
     made = make_transactions(10)
     with ExitStack() as stack:
-        log = RelayLog(tmp_path / "m", destination="shop", segment_bytes=65536)
+        log = TransactionLog(tmp_path / "m", destination="shop", segment_bytes=65536)
         stack.callback(log.close)
         master = open_master(log)
         stack.callback(master.close)
@@ -97,7 +97,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
         log.put(made)
         assert master.wait_until(made[-1].seq, 10)
     config = config_of(tmp_path, "{}")
-    log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
+    log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start(config, log) is None
     log.close()
     term = read_term(config.store.path)
@@ -107,7 +107,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
 
 def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
     config = config_of(tmp_path, "{}")
-    log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
+    log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start(config, log) is None
     log.close()
     assert read_term(config.store.path) is None
@@ -117,7 +117,7 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("STANDBY_SECRET", SECRET)
     port = free_port()
     config = config_of(tmp_path, f"{{role: sync_master, listen: '{HOST}:{port}', secret_env: STANDBY_SECRET}}")
-    log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
+    log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     master = replication.start(config, log)
     assert master is not None
     follower = Follower(tmp_path / "s", destination="shop", master=master.address, secret=SECRET.encode())
@@ -141,7 +141,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
     secret.parent.mkdir(parents=True)
     secret.write_text(SECRET + "\n")
     with ExitStack() as stack:
-        log = RelayLog(tmp_path / "a" / "store", destination="shop", segment_bytes=65536)
+        log = TransactionLog(tmp_path / "a" / "store", destination="shop", segment_bytes=65536)
         stack.callback(log.close)
         master = open_master(log, secret=SECRET.encode())
         stack.callback(master.close)
