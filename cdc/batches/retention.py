@@ -14,8 +14,7 @@ from cdc.store.retention.cleaner import Holder, LogCleaner, RetentionRules
 from cdc.store.retention.disk import DiskWatch, Ratios
 
 if TYPE_CHECKING:
-    from cdc.config import DestinationConfig, StoreConfig
-    from cdc.config.retain import RetainConfig
+    from cdc.config import DestinationConfig, RetainConfig, StoreConfig
     from cdc.meta import Meta
     from cdc.meta.state import Subscription
 

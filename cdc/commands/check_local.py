@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
-from cdc.targets import local_path
+from cdc.targets import LOG_FOLDER, local_path
 from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
@@ -114,7 +114,7 @@ def _strangers(config: DestinationConfig, folder: Path) -> list[Finding]:
             if not config.tables.includes(*names):
                 continue
             holds_something = not table.is_dir() or any(table.iterdir())
-            if holds_something and not (table / "_delta_log").is_dir():
+            if holds_something and not (table / LOG_FOLDER).is_dir():
                 found.append(
                     error(
                         "target",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.commands.common import Destination, Json, load, out, print_json, tables
-from cdc.units import human_bytes
+from cdc.units import human_bytes, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -53,9 +53,8 @@ def maintain(
 
 def held_document(held: SubscriberBacklog) -> dict[str, Any]:
     """What a subscriber holds back, as scripts find it."""
-    from cdc.units import iso_us
-
-    return {"bytes": held.bytes, "transactions": held.transactions, "since": iso_us(held.since_us), "lost": held.lost}
+    since = None if held.since_us is None else iso_time_us(held.since_us)
+    return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
 
 
 def disk_document(watch: DiskWatch) -> dict[str, Any]:

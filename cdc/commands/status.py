@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cdc.commands.common import Destination, Json, load, print_json, tables
-from cdc.units import human_bytes, human_seconds
+from cdc.units import human_bytes, human_seconds, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -79,19 +79,18 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
     """The store's part in a pair of master and standby; ``peers`` is empty where nobody is there."""
-    from cdc.replication.epoch import read_term
-    from cdc.replication.report import read_report
+    from cdc.replication.role import read_epoch, read_status
 
-    report, term = read_report(config.store.path), read_term(config.store.path)
-    fresh = report is not None and report.is_fresh
+    last, epoch = read_status(config.store.path), read_epoch(config.store.path)
+    fresh = last is not None and last.is_fresh
     return {
         "role": config.store.standby.role,
-        "term": None if term is None else term.term,
-        "state": None if term is None else term.state,
+        "term": None if epoch is None else epoch.number,
+        "state": None if epoch is None else epoch.state,
         "running": fresh,
         "peers": [
             {"address": p.address, "connected": p.connected, "seq": p.seq or None, "behind_bytes": p.behind_bytes}
-            for p in (report.peers if report is not None and fresh else ())
+            for p in (last.peers if last is not None and fresh else ())
         ],
     }
 
@@ -99,7 +98,6 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
     from cdc.commands.accept_gap import plain_gap
     from cdc.commands.batch import plain
-    from cdc.units import iso_us
 
     found = []
     removed_seq = reader.removed_seq()
@@ -119,7 +117,7 @@ def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader)
                 "held_back": {
                     "bytes": behind.bytes,
                     "transactions": behind.transactions,
-                    "since": iso_us(since_us),
+                    "since": None if since_us is None else iso_time_us(since_us),
                     "lost": waiting_s > config.store.retain.lost_after,
                 },
                 "cut_off": known.acked_seq < removed_seq and _is_cut_off(reader, known.acked_seq),
@@ -151,7 +149,8 @@ def _disk(config: DestinationConfig) -> dict[str, Any] | None:
 
 
 def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[dict[str, Any]]:
-    from cdc.targets import TablePosition, read_position, split_table, table_path
+    from cdc.targets import split_table, table_path
+    from spark_jobs.delta.log import TablePosition, read_position
 
     def look(name: str) -> tuple[str, TablePosition]:
         path = table_path(config.apply.target, *split_table(name))
@@ -188,7 +187,7 @@ def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | No
 
 
 def _iso(time_us: int) -> str | None:
-    from cdc.batches.lease import iso_time_us
+    from cdc.units import iso_time_us
 
     return iso_time_us(time_us) if time_us > 0 else None
 

@@ -18,7 +18,7 @@ from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 from cdc.sql.tokens import word_set
 
 BINARY = "binary"
-OWN_NAMES = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
+METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
 """Names of the columns that Towpath adds, in lower case."""
 
 BLOBS = frozenset({ColumnType.TINY_BLOB, ColumnType.BLOB, ColumnType.MEDIUM_BLOB, ColumnType.LONG_BLOB})
@@ -108,7 +108,7 @@ def resolve(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Colu
     else:
         columns, key = _from_schema(table_map, schema)
     for column in columns:
-        if column.name.lower() in OWN_NAMES:
+        if column.name.lower() in METADATA_COLUMNS:
             raise UnsupportedError(
                 f"the column {column.name} has a name that Towpath uses itself",
                 place=f"table {table_map.full_name}",

@@ -15,7 +15,7 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.scan import list_table_maps
 from cdc.decode.layout import TableLayout
 from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
-from cdc.decode.transactions import Transactions, open_range
+from cdc.decode.transactions import ALL_TABLES, Transactions, open_range
 from cdc.errors import CdcError, UnsupportedError, UsageError
 from cdc.schemas import Schemas, TableSchema
 
@@ -104,11 +104,13 @@ def survey(
     tables: Iterable[str],
     schemas: Schemas | None = None,
     policies: Callable[[str], ValuePolicies] = lambda _: DEFAULT_POLICIES,
+    table_mask: int = ALL_TABLES,
 ) -> Survey:
     """The layouts of these tables in the ranges, and how large row events are there.
 
     ``ranges``: (path, offset, length), or objects with these attributes. ``schemas``: ``information_schema`` there.
-    ``policies`` tells each table's. Raises DamagedError; SourceRefusedError where names are neither in the table maps
+    ``policies`` tells each table's. ``table_mask``: only transactions with one of these bits in their index entry are
+    read. Raises DamagedError; SourceRefusedError where names are neither in the table maps
     nor in the schemas; UnsupportedError where a table's columns or key change inside the ranges.
     """
     wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
@@ -116,7 +118,7 @@ def survey(
     sizes: dict[str, int] = {}
     for one in ranges:
         path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
-        transactions = open_range(path, offset, length).between(0, None)
+        transactions = open_range(path, offset, length, table_mask).between(0, None)
         for position, layout, largest in range_layouts(transactions, wanted):
             sizes[layout.table] = max(largest, sizes.get(layout.table, 0))
             first = found.setdefault(layout.table, replace(layout, policies=policies(layout.table)))

@@ -1,7 +1,7 @@
 """The event store in memory: Canal's ring of events, over whole transactions.
 
 The rules are those of ``MemoryEventStoreWithBuffer``; ``docs/decisions/0011`` names the rules that whole transactions
-change. ``docs/operating/capacity.md`` has the sizing.
+change. ``docs/how-to/capacity.md`` has the sizing.
 """
 
 from __future__ import annotations

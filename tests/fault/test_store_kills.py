@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
@@ -69,6 +70,7 @@ def visible(store: Path) -> list[tuple[int, Path, int, int]]:
     return found
 
 
+@pytest.mark.rule("canal-ring-34")
 def test_nothing_acknowledged_is_missing(tmp_path: Path, seed: int) -> None:
     store, journal = tmp_path / "store", tmp_path / "journal"
     journal.touch()

@@ -29,7 +29,7 @@ from cdc.store.formats.index import IndexFile, update_stats
 from cdc.store.formats.missing import Removed, finish_removal, kept_names, read_removed, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import DiskWatch, Level
-from cdc.units import iso_us
+from cdc.units import iso_time_us
 
 log = get_logger(__name__)
 
@@ -376,7 +376,7 @@ class LogCleaner:
                     subscriber=backlog.name,
                     acked_seq=backlog.acked_seq,
                     bytes=backlog.bytes,
-                    since=iso_us(backlog.since_us),
+                    since=None if backlog.since_us is None else iso_time_us(backlog.since_us),
                     remedy=f"Start it, or `cdc batch unsubscribe {self._destination} --subscriber {backlog.name}`.",
                 )
         if removal.over_bytes:

@@ -27,7 +27,7 @@ import yaml
 
 from cdc.batches import stage as stage_module
 from cdc.batches.lease import Lease
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.batches.stage import Stage
 from cdc.binlog.file import BinlogFile
@@ -44,7 +44,7 @@ from cdc.store.reader.batch_builder import Limits, Range
 from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from spark_jobs.source.input_splits import SPLIT_BYTES, split
+from spark_jobs.source.input_splits import SPLIT_BYTES, input_splits
 from tests.support.s3 import s3_server
 from tests.support.unit_batches import IDENTITY, make_config
 
@@ -336,22 +336,22 @@ def test_a_task_reads_only_transactions_of_its_table(
     assert len(manifest.ranges) > 3
     fetched = Fetched(monkeypatch)
     for table, share in (("shop.items", 0.02), ("shop.orders", 1.5)):
-        wanted = read_pieces(split(unstaged.ranges, 0, SPLIT_BYTES, table), table)
+        wanted = read_splits(input_splits(unstaged.ranges, 0, SPLIT_BYTES, table), table)
         fetched.bytes = 0
-        pieces = split(manifest.ranges, 0, SPLIT_BYTES, table, manifest.table_mask(table))
+        splits = input_splits(manifest.ranges, 0, SPLIT_BYTES, table, manifest.table_mask(table))
         assert fetched.bytes == 0, "the driver needs indexes only"
-        assert read_pieces(pieces, table) == wanted
+        assert read_splits(splits, table) == wanted
         assert len(wanted) == {"shop.items": 10, "shop.orders": 60_000}[table]
         assert fetched.bytes < share * manifest.bytes
-        transactions = sum(len(open_range(one.path, one.offset, one.length, one.table_mask).entries) for one in pieces)
+        transactions = sum(len(open_range(one.path, one.offset, one.length, one.table_mask).entries) for one in splits)
         assert transactions == {"shop.items": 10, "shop.orders": 30}[table]
-    assert len(split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", 2)) < len(manifest.ranges)
+    assert len(input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", 2)) < len(manifest.ranges)
 
 
-def read_pieces(pieces: Any, table: str) -> list[Any]:
+def read_splits(splits: Any, table: str) -> list[Any]:
     return [
         (row["_seq"], row["_row"], row["id"])
-        for one in pieces
+        for one in splits
         for batch in decode_range(one.path, one.offset, one.length, table=table, table_mask=one.table_mask)
         for row in batch.to_pylist()
     ]
@@ -361,27 +361,27 @@ def test_damage_in_a_part_that_is_fetched_is_found(config: DestinationConfig, mo
     monkeypatch.setattr(staged, "_GAP_BYTES", 0)
     manifest = get(BatchService(config)).manifest
     mask = manifest.table_mask("shop.items")
-    pieces = split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", mask)
-    assert read_pieces(pieces, "shop.items")
-    entries = staged_entries(pieces[0].path, pieces[0].offset, pieces[0].length)
+    splits = input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", mask)
+    assert read_splits(splits, "shop.items")
+    entries = staged_entries(splits[0].path, splits[0].offset, splits[0].length)
     (first, *_) = entries[(entries["table_mask"] & np.uint64(mask or 0)) != 0]
-    fs, path = fsspec.url_to_fs(pieces[0].path)
+    fs, path = fsspec.url_to_fs(splits[0].path)
     flip(config, path, at=int(first["offset"]) + int(first["length"]) // 2)
     with pytest.raises(DamagedError, match="checksum"):
-        read_pieces(pieces, "shop.items")
+        read_splits(splits, "shop.items")
     data = fs.cat(path)
     fs.pipe(path, data[: int(first["offset"]) + 10])
     with pytest.raises(DamagedError, match=r"shorter than its index says|checksum"):
-        read_pieces(pieces, "shop.items")
+        read_splits(splits, "shop.items")
 
 
 def test_a_manifest_without_bits_is_read_as_before(config: DestinationConfig) -> None:
     manifest = get(BatchService(config)).manifest
     older = [part.model_copy(update={"table_bits": None}) for part in manifest.ranges]
-    with_bits = read_pieces(
-        split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", manifest.table_mask("shop.items")), "shop.items"
+    with_bits = read_splits(
+        input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", manifest.table_mask("shop.items")), "shop.items"
     )
-    assert with_bits and read_pieces(split(older, 0, SPLIT_BYTES, "shop.items", None), "shop.items") == with_bits
+    assert with_bits and read_splits(input_splits(older, 0, SPLIT_BYTES, "shop.items", None), "shop.items") == with_bits
 
 
 # --- with SIGKILL, on real files -------------------------------------------------------------------------------------
@@ -439,7 +439,9 @@ def test_what_a_killed_get_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["/shared/stage", "file://stage", "stage", "s3://", ""])
 def test_what_is_no_uri_is_refused(tmp_path: Path, stage: str) -> None:
-    with pytest.raises(ConfigError, match=r"store.stage.*is no URI; write file:///shared/stage or s3://bucket/stage"):
+    with pytest.raises(
+        ConfigError, match=r"store.stage.*is not a URI; write file:///shared/stage or s3://bucket/stage"
+    ):
         configure(tmp_path, stage)
 
 
