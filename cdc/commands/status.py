@@ -187,8 +187,6 @@ def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | No
 
 
 def _iso(time_us: int) -> str | None:
-    from cdc.units import iso_time_us
-
     return iso_time_us(time_us) if time_us > 0 else None
 
 
