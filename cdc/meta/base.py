@@ -120,7 +120,7 @@ class Meta(ABC):
         """Take away all outstanding batches; the cursor stays. Returns what was taken away."""
         with self.change() as state:
             found = state.subscription(name)
-            return found.cut(found.outstanding[0].batch) if found.outstanding else []
+            return found.remove_from(found.outstanding[0].batch) if found.outstanding else []
 
     # cursor -----------------------------------------------------------------------------------------------------
 

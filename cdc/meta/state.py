@@ -206,7 +206,7 @@ class Subscription(_Part):
         del self.outstanding[0]
         return entry
 
-    def cut(self, batch: int) -> list[Outstanding]:
+    def remove_from(self, batch: int) -> list[Outstanding]:
         """Take away a batch and all later ones; the cursor stays, so that they are handed out again."""
         index = self.outstanding.index(self.require(batch))
         gone = self.outstanding[index:]

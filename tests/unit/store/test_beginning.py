@@ -129,7 +129,7 @@ def test_a_gap_that_is_not_there_cannot_be_accepted(config: DestinationConfig) -
     lease = service.get("me")
     assert lease is not None
     service.ack(lease.batch, lease.token)
-    with pytest.raises(UsageError, match="lacks nothing"):
+    with pytest.raises(UsageError, match="has no gap that was not accepted"):
         accept_beginning(service, "apply")
 
 
@@ -158,7 +158,7 @@ def test_a_store_that_the_meta_knows_and_that_is_not_there_is_an_error(config: D
     with pytest.raises(StorageError) as caught:
         service.get("me")
     assert caught.value.retryable
-    for part in (str(config.store.path), "cursor stands at 3", "Mount its disk", "cdc capture shop"):
+    for part in (str(config.store.path), "cursor is at 3", "Mount its disk", "cdc capture shop"):
         assert part in str(caught.value)
     assert config.meta.path.joinpath("meta.json").read_bytes() == before
 
@@ -166,7 +166,7 @@ def test_a_store_that_the_meta_knows_and_that_is_not_there_is_an_error(config: D
 def test_an_empty_store_behind_a_cursor_is_an_error(config: DestinationConfig) -> None:
     acked(config, NumberStore(last=3))
     layout.create(config.store.path, "shop")
-    with pytest.raises(StorageError, match="the store is empty, but the cursor stands at 3"):
+    with pytest.raises(StorageError, match="the store is empty, but the cursor is at 3"):
         make_service(config, StoreReader(config.store.path)).get("me")  # type: ignore[arg-type]
 
 
