@@ -71,7 +71,7 @@ types: install ## every type of every server through Spark into Delta, and docs/
 docs: install ## the documentation's site, in site/; a broken link or anchor is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
-docs-reference: install ## docs/reference and examples/shop.yaml from the models of the configuration and from the commands
+docs-reference: install ## docs/reference, examples/shop.yaml and the table in conf/ from the settings' models and the commands
 	@$(PY) -m tests.support.reference
 
 bench: install ## benchmarks, as a table of ratios measured in one run
