@@ -16,7 +16,7 @@ from tests.support import decisions
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "conf" / "README.md", *DOCS.rglob("*.md")],
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "conf" / "README.md", *DOCS.rglob("*.md")],
     key=lambda page: page.relative_to(ROOT).parts,
 )
 FOLDERS = "cdc|spark_jobs|dags|docs|tests|scripts|examples|benchmarks|requirements"

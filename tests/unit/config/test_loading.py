@@ -16,8 +16,8 @@ import pytest
 from cdc.config import DestinationConfig, as_named, conf_dir, find, load, load_destination, parse
 from cdc.config.loading import server_ids
 from cdc.errors import ConfigError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.reader.reader import StoreReader
-from cdc.store.writer.log import RelayLog
 from cdc.testing.transactions import make_transactions
 from tests.support.configurations import FILE, document, message, release
 
@@ -33,7 +33,7 @@ def test_the_store_stays_when_the_link_to_conf_is_swapped(tmp_path: Path) -> Non
     link = tmp_path / "conf"
     swap(link, release(tmp_path, "a") / "conf")
     before = load(link / "shop.yaml")
-    with closing(RelayLog(before.store.path, destination="shop", segment_bytes=1 << 20)) as log:
+    with closing(TransactionLog(before.store.path, destination="shop", segment_bytes=1 << 20)) as log:
         log.put(make_transactions(3))
     swap(link, release(tmp_path, "b") / "conf")
     after = load(link / "shop.yaml")
