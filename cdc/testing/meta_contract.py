@@ -129,7 +129,7 @@ class MetaContract:
         audit = meta.subscriptions()["audit"]
         meta.unsubscribe("apply")
         assert meta.subscriptions() == {"audit": audit}
-        with pytest.raises(UsageError, match=r"there is no subscriber 'apply'\. There are: audit"):
+        with pytest.raises(UsageError, match=r"there is no subscriber 'apply'\. Subscribers: audit"):
             meta.unsubscribe("apply")
         meta.subscribe("apply")
         assert (meta.cursor("apply"), meta.batches("apply")) == (0, [])
