@@ -52,8 +52,8 @@ class EntryFlag(enum.IntFlag):
     """``gtid_source`` is a MariaDB domain and server id."""
     XA_PREPARED = 8
     """Reserved: prepared, its fate unknown, invisible to readers."""
-    GIVEN_UP = 16
-    """With POSITION: in the place of a transaction whose bytes were damaged; somebody has said to go on without it."""
+    LOST = 16
+    """With POSITION: in the place of a transaction whose bytes are damaged, and whose loss was accepted."""
 
 
 def format_gtid(entry: np.void) -> str | None:

@@ -22,6 +22,8 @@ from cdc.config import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_BEGIN = "<!-- sections: written by `make docs-reference` -->"
+_END = "<!-- end of sections -->"
 _COMMANDS_HEAD = """\
 # Commands
 
@@ -54,6 +56,10 @@ SIGTERM and Ctrl-C end a command cleanly. SIGKILL loses nothing: the next run go
 |---|---|
 | `CDC_CONF` | Folder of the configuration files, as `--conf-dir`. |
 | `CDC_SOURCE_PASSWORD` | Password of the source for `cdc init`. |
+| `CDC_SPARK_LOG` | Level of Spark's own log on standard error, like `info`. Without it Spark is quiet. |
+| `TOWPATH_CACHE` | Folder of Delta's jars; the default is `towpath` in `$XDG_CACHE_HOME` or `~/.cache`. |
+| `JAVA_HOME` | Java 17 or 21, for Spark. |
+| `COLUMNS` | Width of the help texts, in characters. |
 
 ## Options of cdc
 
@@ -68,7 +74,15 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "reference" / "conf.schema.json": reference.render_schema(),
         ROOT / "docs" / "reference" / "commands.md": commands(),
         ROOT / "examples" / "shop.yaml": reference.example(),
+        ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
     }
+
+
+def _with_sections(page: Path) -> str:
+    """The page of ``conf/`` with its table of sections as it must be."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{reference.section_table('../docs/reference/settings.md')}\n{_END}{after}"
 
 
 def commands() -> str:

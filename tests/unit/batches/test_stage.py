@@ -40,7 +40,7 @@ from cdc.meta import open_meta
 from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader import staged
-from cdc.store.reader.selection import Limits, Range
+from cdc.store.reader.batch_builder import Limits, Range
 from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
@@ -277,11 +277,11 @@ def test_who_was_slower_removes_its_copy(config: DestinationConfig, monkeypatch:
 
 
 def test_a_large_transaction_is_one_file_and_others_are_cut(config: DestinationConfig) -> None:
-    stage = Stage(str(config.store.stage), "shop", piece_bytes=3000)
+    stage = Stage(str(config.store.stage), "shop", file_bytes=3000)
     segment = list_segments(config.store.path)[0]
     chosen = BatchService(config)._reader.select(0, stage_limits())
     assert chosen is not None
-    ranges, _ = stage.copy("apply", 1, [r for r in chosen.ranges if r.path == segment], None)
+    ranges = stage.copy("apply", 1, [r for r in chosen.ranges if r.path == segment], None).ranges
     lengths = [len(staged_entries(part.path, part.offset, part.length)) for part in ranges]
     assert len(ranges) > 3 and 1 in lengths
     for part, count in zip(ranges, lengths, strict=True):
@@ -290,7 +290,7 @@ def test_a_large_transaction_is_one_file_and_others_are_cut(config: DestinationC
 
 
 def stage_limits() -> Any:
-    from cdc.store.reader.selection import Limits
+    from cdc.store.reader.batch_builder import Limits
 
     return Limits()
 
@@ -330,7 +330,7 @@ def test_a_task_reads_only_transactions_of_its_table(
     limits = Limits()
     plain = BatchService(config.model_copy(update={"store": config.store.model_copy(update={"stage": None})}))
     unstaged = get(plain, subscriber="plain", limits=limits).manifest
-    monkeypatch.setattr(Stage.__init__, "__kwdefaults__", {"piece_bytes": 40_000})
+    monkeypatch.setattr(Stage.__init__, "__kwdefaults__", {"file_bytes": 40_000})
     manifest = get(BatchService(config), limits=limits).manifest
     assert manifest.table_bits == unstaged.table_bits == {"shop.orders": 0, "shop.items": 1}
     assert len(manifest.ranges) > 3

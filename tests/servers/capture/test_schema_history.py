@@ -1,5 +1,5 @@
-"""Capture of servers whose table maps name no columns: MySQL 5.6, with GTIDs and without, transactional engines and
-others."""
+"""The schema history of servers whose table maps name no columns: MySQL 5.6 with and without GTIDs, with transactional
+and other engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Database = Callable[[Server], str]
 
 @pytest.fixture(scope="module")
 def no_gtids() -> Iterator[Server]:
-    """As a server that was upgraded from 5.5 is often left: no checksums either, and row events of the first version."""
+    """Configured as many servers are after an upgrade from 5.5: no GTIDs, no checksums, row events of version 1."""
     options = ["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF", "--binlog-checksum=NONE"]
     with Server("mysql56", options=[*options, "--log-bin-use-v1-row-events=1"]) as server:
         yield server
@@ -65,7 +65,7 @@ def db(mysql56: Server, database: Database) -> str:
 
 @pytest.fixture
 def begun(mysql56: Server, db: str, tmp_path: Path) -> DestinationConfig:
-    """A table, and a capture that has begun behind it."""
+    """Returns a destination whose capture began after its tables were created."""
     mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, a INT)", f"CREATE TABLE {db}.u (id INT PRIMARY KEY)")
     config = configure(tmp_path, mysql56, db)
     Capture(config).run(until_current=True)
@@ -73,7 +73,7 @@ def begun(mysql56: Server, db: str, tmp_path: Path) -> DestinationConfig:
 
 
 def columns(config: DestinationConfig, table: str, seq: int) -> tuple[str, ...] | None:
-    """A table's columns as they were at a seq."""
+    """Returns a table's column names at a seq."""
     path = StoreReader(config.store.path).schema_path(seq)
     assert path is not None
     found = Schemas.load(path).tables.get(table)
@@ -81,7 +81,7 @@ def columns(config: DestinationConfig, table: str, seq: int) -> tuple[str, ...] 
 
 
 def entries_of(config: DestinationConfig) -> list[tuple[int, bool]]:
-    """(seq, whether it is a DDL) of each transaction in the store."""
+    """Returns (seq, whether it is DDL) of each transaction in the store."""
     found = [e for s in list_segments(config.store.path) for e in read_entries(s) if e["length"]]
     return [(int(e["seq"]), bool(int(e["flags"]) & EntryFlag.DDL)) for e in found]
 
@@ -107,12 +107,12 @@ def test_transactions_are_framed(
         *[f"TRUNCATE TABLE {db}.i", f"ALTER TABLE {db}.i ADD z INT", f"DROP TABLE {db}.m"],
     ]
     rows = [0, 0, 1, 1, 2, 0, 0, 0]
-    if kind != "mysql56":  # GTIDs do not allow it
+    if kind != "mysql56":  # not allowed with GTIDs
         statements.append(f"CREATE TABLE {db}.s SELECT 1 AS one")
         rows.append(1)
     done = 0
-    for lot in (statements[:2], statements[2:]):
-        server.execute(*lot)
+    for part in (statements[:2], statements[2:]):
+        server.execute(*part)
         done += Capture(config).run(until_current=True).transactions
     assert done == len(rows)
     assert Capture(config).run(until_current=True).transactions == 0
@@ -125,7 +125,7 @@ def test_transactions_are_framed(
     assert all(s == int(s) and before[0] <= s <= before[0] + 20 for s in seconds)
     numbers = [int(e["gtid_number"]) for e in entries]
     assert numbers == (list(range(numbers[0], numbers[0] + 8)) if kind == "mysql56" else [0] * 9)
-    # What a scan of the segment finds is what capture wrote.
+    # A scan of the segment finds what capture wrote.
     (config.store.path / "checkpoint").unlink()
     capsys.readouterr()
     assert cli.main(["inspect", str(segment), "--json"]) == 0
@@ -146,7 +146,7 @@ def test_no_other_start_than_now(
     assert [(f["subject"], f["remedy"]) for f in found if f["level"] == "error"] == [
         ("source: start", "Set source.start to now.")
     ]
-    # A store that was begun goes on, whatever is written there now.
+    # An existing store continues, whatever source.start says now.
     configure(tmp_path, mysql56, db, start="earliest")
     config = load(begun.file)
     mysql56.execute(f"INSERT INTO {db}.u VALUES (1)")
@@ -154,16 +154,16 @@ def test_no_other_start_than_now(
     assert cli.main(["--conf-dir", str(config.file.parent), "check", "shop"]) == 0
 
 
-def test_init_says_where_to_begin(
+def test_init_names_the_start(
     mysql56: Server, db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CDC_SOURCE_PASSWORD", PASSWORD)
     monkeypatch.chdir(tmp_path)
     mysql56.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
     assert cli.main(["init", mysql56.url, "--target", "./lake", "--tables", rf"{db}\..*", "--name", "old"]) == 0
-    said = capsys.readouterr().out
-    assert "start: now" in said and "earliest" not in said
-    assert "The binlog of MySQL 5.6.24 names no columns" in said
+    printed = capsys.readouterr().out
+    assert "start: now" in printed and "earliest" not in printed
+    assert "The binlog of MySQL 5.6.24 names no columns" in printed
     file = tmp_path / "conf/old.yaml"
     file.write_text(file.read_text().replace("start: snapshot", "start: now"))
     assert cli.main(["check", "old"]) == 0
@@ -174,8 +174,7 @@ def test_init_says_where_to_begin(
 def test_a_definition_that_cannot_be_read(
     mysql56: Server, db: str, begun: DestinationConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The statement is not in the store without its definition; what came before it is, and what is read again comes
-    once."""
+    """The statement is not stored without its definition. Transactions before it are, and later ones are stored once."""
     mysql56.execute(
         f"INSERT INTO {db}.t VALUES (1, 1)",
         f"ALTER TABLE {db}.t CHANGE a b INT",
@@ -186,7 +185,7 @@ def test_a_definition_that_cannot_be_read(
     def fails_once(conn: Connection, tables: TablesConfig) -> Schemas:
         nonlocal calls
         calls += 1
-        if calls == 2:  # the first is when capture begins
+        if calls == 2:  # the first call is at the start of capture
             raise SourceUnavailableError("the connection failed")
         return read_schemas(conn, tables)
 
@@ -199,8 +198,8 @@ def test_a_definition_that_cannot_be_read(
     assert BinlogFile.open(segment).entries["seq"].tolist()[-3:] == [seq for seq, _ in entries_of(begun)]
 
 
-def test_definitions_are_not_those_of_later(mysql56: Server, db: str, begun: DestinationConfig) -> None:
-    """What was changed while capture stood still holds from the statement on, and for its table alone."""
+def test_definitions_do_not_apply_to_earlier_rows(mysql56: Server, db: str, begun: DestinationConfig) -> None:
+    """Changes made while capture was stopped apply from the statement on, and to its table only."""
     mysql56.execute(
         f"INSERT INTO {db}.t VALUES (1, 1)",
         f"ALTER TABLE {db}.u ADD b INT",
@@ -230,14 +229,14 @@ def test_two_changes_of_one_table(mysql56: Server, db: str, begun: DestinationCo
         assert Capture(begun).run(until_current=True).transactions == 4
         assert columns(begun, f"{db}.t", entries_of(begun)[-1][0]) == ("id", "a2")
         return
-    for _ in range(2):  # it stays there, and what came before is in the store
+    for _ in range(2):  # the second run stops at the same statement
         with pytest.raises(UnsupportedDdlError, match=r"the column names of its rows .* are unknown") as caught:
             Capture(begun).run(until_current=True)
         assert str(caught.value).startswith(f"table {db}.t: ")
         assert [ddl for _, ddl in entries_of(begun)] == [True, False, False]
 
 
-def test_a_drop_takes_the_definition(mysql56: Server, db: str, begun: DestinationConfig) -> None:
+def test_a_drop_removes_the_definition(mysql56: Server, db: str, begun: DestinationConfig) -> None:
     mysql56.execute(
         f"DROP TABLE {db}.t",
         f"CREATE TABLE {db}.T2 (x INT)",
@@ -255,7 +254,7 @@ SMILE, ROCKET = "\U0001f600", "\U0001f680"
 
 
 def test_members_that_the_server_shows_as_question_marks(mysql56: Server, db: str, tmp_path: Path) -> None:
-    """Refused, unless they are written down or the column is left out; then the stored schema has them."""
+    """Capture refuses them unless they are configured or the column is dropped. The stored schema has the true members."""
     mysql56.execute(
         f"CREATE TABLE {db}.t (id INT PRIMARY KEY, e ENUM('a','{SMILE}','?') CHARACTER SET utf8mb4,"
         f" s SET('{ROCKET}','it''s') CHARACTER SET utf16)"
@@ -289,11 +288,11 @@ def test_members_that_the_server_shows_as_question_marks(mysql56: Server, db: st
         Capture(config).run(until_current=True)
 
 
-def test_members_of_a_table_that_is_made_while_capture_runs(
+def test_members_of_a_table_that_is_created_while_capture_runs(
     mysql56: Server, begun: DestinationConfig, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mysql56.execute(f"CREATE TABLE {db}.v (id INT PRIMARY KEY, e ENUM('{ROCKET}') CHARACTER SET utf8mb4)")
-    # As if the table had come after the preflight.
+    # As if the table had been created after the preflight.
     monkeypatch.setattr("cdc.capture.loop.require_source", lambda *_: None)
     monkeypatch.setattr("cdc.capture.schema_history.SchemaHistory.begin", lambda *_: None)
     with pytest.raises(UnsupportedTypeError, match="question marks"):

@@ -1,4 +1,4 @@
-"""The slow decoder of row events: values against known bytes, and events made by hand."""
+"""The reference decoder of row events: values of known bytes, and events built by the test."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_decimals_have_groups_of_nine_digits() -> None:
         ("80c8b801e240", 6, "12:34:56.123456"),
     ],
 )
-def test_times_below_zero_are_negative_numbers(raw: str, digits: int, shown: str) -> None:
+def test_negative_times_are_negative_numbers(raw: str, digits: int, shown: str) -> None:
     assert values.time2(bytes.fromhex(raw), digits) == shown
 
 
-def test_dates_that_are_none_are_none() -> None:
+def test_zero_and_impossible_dates_are_none() -> None:
     assert values.date3((2024 << 9 | 2 << 5 | 29).to_bytes(3, "little")) == date(2024, 2, 29)
     assert values.date3((2023 << 9 | 2 << 5 | 31).to_bytes(3, "little")) is None
     assert values.date3(bytes(3)) is None
@@ -122,7 +122,7 @@ def test_json_of_small_arrays_and_objects() -> None:
 
 
 def test_partial_updates_of_json() -> None:
-    """Replace, insert, remove, in this order, each on what the one before left."""
+    """Replace, insert and remove, in this order, each on the result of the one before."""
 
     def diff(operation: int, path: bytes, value: bytes = b"") -> bytes:
         return bytes([operation, len(path)]) + path + (bytes([len(value)]) + value if value else b"")
@@ -135,7 +135,7 @@ def test_partial_updates_of_json() -> None:
     assert binary_json.apply_diffs(one, diff(1, b'$."a b"', number)) == '{"k": 9, "a b": 7}'
 
 
-def test_charsets_where_servers_differ_from_python() -> None:
+def test_charsets_in_which_servers_differ_from_python() -> None:
     assert charsets.text(b"\x81\x80", "latin1") == "\x81€"
     assert charsets.text(b"\x81\x5f\x5c\xb1", "sjis") == "\\\\ｱ"
     assert charsets.text(b"[a]", "swe7") == "ÄaÅ"
@@ -164,7 +164,7 @@ def test_columns_that_an_image_leaves_out_are_marked(tmp_path: Path) -> None:
     assert decode_rows(_file(tmp_path, log), "shop.orders") == [RowChange("update", {"id": 7}, {"id": ABSENT})]
 
 
-def test_a_row_that_ends_early_is_damage(tmp_path: Path) -> None:
+def test_a_truncated_row_is_damage(tmp_path: Path) -> None:
     log = BinlogBuilder()
     log.table_map("shop", "orders")
     head = (100).to_bytes(6, "little") + struct.pack("<HH", 1, 2) + b"\x01\xff"
@@ -173,7 +173,7 @@ def test_a_row_that_ends_early_is_damage(tmp_path: Path) -> None:
         decode_rows(_file(tmp_path, log), "shop.orders")
 
 
-def test_events_that_it_does_not_know_are_refused(tmp_path: Path) -> None:
+def test_unknown_events_are_refused(tmp_path: Path) -> None:
     log = BinlogBuilder()
     log.event(EventType.TRANSACTION_PAYLOAD, b"\0")
     with pytest.raises(UnsupportedEventError, match="40"):

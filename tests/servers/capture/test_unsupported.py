@@ -1,5 +1,5 @@
-"""What is not captured must not stop capture: compressed transactions and events, XA and tagged GTIDs on real servers,
-of other databases and of captured ones."""
+"""Compressed transactions and events, XA and tagged GTIDs on real servers: those of other databases do not stop capture,
+those of captured tables do."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def compression(server: Server, on: bool) -> list[str]:
 
 @pytest.fixture
 def compressing(server: Server) -> object:
-    """Ends what a test switches on for the whole server."""
+    """Resets the global settings that a test changes."""
     yield None
     if not is_mysql(server):
         server.execute("SET GLOBAL log_bin_compress = OFF", "SET GLOBAL log_bin_compress_min_len = DEFAULT")
@@ -81,12 +81,12 @@ def index(config: DestinationConfig) -> Entries:
 
 
 def ids(config: DestinationConfig, table: str) -> list[int]:
-    """The captured ids of a table, decoded from the store."""
+    """Returns the captured ids of a table, decoded from the store."""
     return [n for batch in read(config.store.path, table=table) for n in batch.column("id").to_pylist()]
 
 
 def executed(entries: Entries) -> dict[str, set[int]]:
-    """Every GTID that the index has, by source and tag (MariaDB: by domain)."""
+    """Returns every GTID in the index, by source and tag (MariaDB: by domain)."""
     result: dict[str, set[int]] = {}
     for entry in entries:
         count, number, source = int(entry["gtid_count"]), int(entry["gtid_number"]), bytes(entry["gtid_source"])
@@ -98,7 +98,7 @@ def executed(entries: Entries) -> dict[str, set[int]]:
 
 
 def servers_gtids(server: Server, before: str) -> dict[str, set[int]]:
-    """What the server has executed since ``before``, in the form of :func:`executed`."""
+    """Returns the GTIDs that the server has executed since ``before``, in the form of :func:`executed`."""
     with server.connect() as conn:
         if not is_mysql(server):
             after = query(conn, "SELECT @@gtid_binlog_pos AS p")[0]["p"]
@@ -131,7 +131,7 @@ def gtids_now(server: Server) -> str:
 def test_other_databases_do_not_stop_capture(
     server: Server, database: Database, tmp_path: Path, compressing: object
 ) -> None:
-    """Compressed, XA and tagged transactions of another database between captured ones, over a rotation, too."""
+    """Compressed, XA and tagged transactions of another database lie between captured ones, also across a rotation."""
     db, other = database(server), database(server)
     start, before = position(server), gtids_now(server)
     text = "REPEAT('text ', 50)"
@@ -152,7 +152,7 @@ def test_other_databases_do_not_stop_capture(
         *compression(server, False),
     )
     server.execute(f"INSERT INTO {db}.t VALUES (2, 'b')")
-    # Two XA transactions that are decided later, one of them compressed where a session can do that.
+    # Two XA transactions that end later, one of them compressed if a session can enable that.
     first = server.connect()
     with first.cursor() as cursor:
         for xid, packed in (("'p'", False), ("'q','branch',7", True)):
@@ -175,7 +175,7 @@ def test_other_databases_do_not_stop_capture(
     server.execute("FLUSH BINARY LOGS", f"INSERT INTO {db}.t VALUES (5, 'c')")
     if is_mysql(server):
         server.execute("XA COMMIT 'p'", "XA ROLLBACK 'q','branch',7")
-    # Captured as well: XA in one phase, tagged GTIDs.
+    # XA in one phase and tagged GTIDs are captured.
     server.execute(
         "XA START 'one'", f"INSERT INTO {db}.t VALUES (6, 'one')", "XA END 'one'", "XA COMMIT 'one' ONE PHASE"
     )
@@ -201,7 +201,7 @@ def test_other_databases_do_not_stop_capture(
     if is_mysql(server):
         tags = {bytes(tag).decode() for tag in index(config)["gtid_tag"]}
         assert tags == {"", "towpath_one", "other"}
-    # Each run reads what is stored last again from the source, and goes on behind it.
+    # Each run reads the last stored transaction again and continues behind it.
     server.execute(f"INSERT INTO {db}.t VALUES (9, 'again')")
     Capture(config).run(until_current=True)
     assert ids(config, f"{db}.t") == [*wanted, 9]
@@ -260,7 +260,7 @@ BOTH_CAPTURED = {
 
 
 @pytest.mark.parametrize("case", ["compressed", "compressed, mixed", "xa", "statement", "image"])
-def test_captured_tables_stop_it_and_the_printed_position_goes_on(
+def test_captured_tables_stop_capture_and_the_printed_position_continues(
     server: Server, database: Database, tmp_path: Path, compressing: object, case: str
 ) -> None:
     cases = {**BOTH_CAPTURED, **(MYSQL_CAPTURED if is_mysql(server) else MARIADB_CAPTURED)}
@@ -280,7 +280,7 @@ def test_captured_tables_stop_it_and_the_printed_position_goes_on(
     )
     server.execute(f"INSERT INTO {db}.t VALUES (3, 'c')")
     config = configure(tmp_path / "one", server, db, start)
-    for _ in range(2):  # and stays where it is
+    for _ in range(2):  # the second run stops at the same event
         with pytest.raises(UnsupportedEventError, match=words.format(db=db)) as caught:
             Capture(config).run(until_current=True)
         assert ids(config, f"{db}.t") == [1]
@@ -305,7 +305,7 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     config = configure(tmp_path, mariadb11, db, start)
     Capture(config).run(until_current=True)
     mariadb11.execute(f"INSERT INTO {db}.t VALUES (1, 'a')")
-    Capture(config).run(until_current=True)  # reads the stored statement again from the source
+    Capture(config).run(until_current=True)  # rereads the stored statement
     entries = index(config)
     assert [int(n) & EntryFlag.DDL for n in entries["flags"][entries["length"] > 0]] == [EntryFlag.DDL, 0]
     stored = entries[entries["length"] > 0][0]
@@ -316,10 +316,10 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     assert ids(config, f"{db}.t") == [1]
 
 
-def test_an_unknown_xa_commit_is_passed_over_and_told(
+def test_an_unknown_xa_commit_is_skipped_with_a_warning(
     mysql9: Server, database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It was prepared before the place at which the store begins; what lies before that is not captured."""
+    """It was prepared before the store's first position, so its rows are not captured."""
     db = database(mysql9)
     mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
     mysql9.execute("XA START 'early'", f"INSERT INTO {db}.t VALUES (1)", "XA END 'early'", "XA PREPARE 'early'")
@@ -328,5 +328,5 @@ def test_an_unknown_xa_commit_is_passed_over_and_told(
     config = configure(tmp_path, mysql9, db, start)
     Capture(config).run(until_current=True)
     assert ids(config, f"{db}.t") == [2]
-    said = capfd.readouterr()
-    assert "prepared before this capture began to read" in said.out + said.err
+    logged = capfd.readouterr()
+    assert "prepared before this connection began to read" in logged.out + logged.err

@@ -1,4 +1,4 @@
-"""Random tables without a server: one seed is one table, and every type and odd name comes up."""
+"""Random tables without a server: a seed determines a table, and all types and unusual names occur."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHARSETS = {"utf8mb4": ("\0aé日😀' \\", 4), "latin1": ("\0aé€", 1), "sji
 
 
 @pytest.mark.parametrize("kind", ["mysql9", "mysql56", "mariadb11"])
-def test_a_seed_is_a_table(kind: str) -> None:
+def test_a_seed_determines_a_table(kind: str) -> None:
     facts = Facts(kind, CANDIDATES, _CHARSETS)
     tables = [random_table(seed, facts, f"t{seed}") for seed in range(150)]
     assert tables == [random_table(seed, facts, f"t{seed}") for seed in range(150)]
@@ -31,7 +31,7 @@ def test_a_seed_is_a_table(kind: str) -> None:
     assert any(table.old_times for table in tables) == (kind == "mariadb11")
 
 
-def test_rows_stay_within_what_a_server_takes() -> None:
+def test_rows_stay_within_the_servers_limits() -> None:
     facts = Facts("mariadb11", ("VARCHAR", "BINARY", "DECIMAL"), _CHARSETS)
     for seed in range(100):
         create = random_table(seed, facts, "t").create
