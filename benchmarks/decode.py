@@ -35,8 +35,8 @@ from rich.table import Table
 
 from benchmarks.decode_tables import BATCH, DB, HEAVY, Heavy
 from cdc.binlog.file import BinlogFile
-from cdc.decode import buffers, cursor, decoder
-from cdc.decode.decoder import TARGET_BYTES, decode_transactions
+from cdc.decode import DecodeOptions, buffers, cursor, decoder
+from cdc.decode.reader import TARGET_BYTES, decode_transactions
 from cdc.decode.transactions import Transactions
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
@@ -209,7 +209,9 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
         shares = Shares()
         with _stopwatches(shares):
             start = time.process_time()
-            found = sum(b.num_rows for b in decode_transactions(transactions, table=table, images="both"))
+            found = sum(
+                b.num_rows for b in decode_transactions(transactions, table=table, options=DecodeOptions(images="both"))
+            )
             shares.all = time.process_time() - start
         if found != rows:
             raise SystemExit(f"decoded {found} rows of {table} instead of {rows}")

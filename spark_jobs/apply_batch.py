@@ -110,7 +110,7 @@ def make_plan(
     """Read what the batch holds, and look at the tables that it does not change; needs no Spark. Raises
     UnsupportedDdlError for a statement that cannot be applied, TargetError for a table that lies behind what was
     acked."""
-    from cdc.decode.table_maps import survey
+    from cdc.decode.layout import survey
 
     check()
     schemas = _schemas(manifest)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.decode.columns import OWN_NAMES
+from cdc.decode.columns import METADATA_COLUMNS
 from spark_jobs.apply.column_types import literal, quote
 from spark_jobs.apply.reduce import DELETE
 
@@ -68,7 +68,7 @@ def keep_last(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataF
     wanted = last.select(*_IDENTITY)
     if wanted.count() <= _MOST_BROADCAST:
         wanted = f.broadcast(wanted)
-    kept = {*keys, *OWN_NAMES}
+    kept = {*keys, *METADATA_COLUMNS}
     columns = [
         f.col(quote(name)) if name in kept else f.when(f.col("_op") != DELETE, f.col(quote(name))).alias(name)
         for name in changes.columns

@@ -21,7 +21,7 @@ from pyspark.sql import types as t
 
 from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
-from cdc.decode.layout import META_FIELDS
+from cdc.decode.layout import METADATA_FIELDS
 from spark_jobs.apply import null_dates
 from spark_jobs.apply.column_types import from_arrow_schema
 from spark_jobs.apply.large_values import careful_parquet, has_large_values, keep_last, mark_large
@@ -174,7 +174,7 @@ def _read(
 ) -> DataFrame:
     """The changes of the table after the cut, with these columns of its own, and with ``counts`` the number of dates
     that became null."""
-    fields = list(from_arrow_schema(pa.schema(META_FIELDS)))
+    fields = list(from_arrow_schema(pa.schema(METADATA_FIELDS)))
     if own is not None:
         fields += own.read_fields
         if images == "both":

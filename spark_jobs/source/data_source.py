@@ -80,7 +80,7 @@ class ChangesReader(DataSourceReader):
         """Batches with exactly the columns of the schema."""
         from pyspark.sql.types import StructType
 
-        from cdc.decode import DecodeStats, decode_range
+        from cdc.decode import DecodeOptions, DecodeStats, decode_range
 
         piece = cast(Piece, partition)
         if piece == NOTHING:
@@ -99,15 +99,17 @@ class ChangesReader(DataSourceReader):
                 piece.offset,
                 piece.length,
                 table=self._options["table"],
-                images=images,
-                after_seq=int(self._options.get("after_seq", "0")),
-                upto_seq=int(upto) if upto is not None else None,
-                columns=policies.sources,
                 schema=_table_schema(self._options.get("schema")),
-                policies=_value_policies(self._options.get("values")),
                 part=piece.part,
-                table_mask=piece.table_mask,
                 stats=stats,
+                options=DecodeOptions(
+                    images=images,
+                    after_seq=int(self._options.get("after_seq", "0")),
+                    upto_seq=int(upto) if upto is not None else None,
+                    columns=policies.sources,
+                    policies=_value_policies(self._options.get("values")),
+                    table_mask=piece.table_mask,
+                ),
             ):
                 found = conform(policies.apply(batch), schema, self._options["table"])
                 yield null_dates.add_column(found, increments.next()) if counts else found
@@ -150,10 +152,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBa
 def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -> ColumnPolicies:
     """What becomes of the columns that the schema (of Spark) has; ``columns`` is the option of that name."""
     from cdc.config import ColumnPolicy
-    from cdc.decode.columns import OWN_NAMES
+    from cdc.decode.columns import METADATA_COLUMNS
     from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
 
-    wanted = [field for field in schema if field.name not in OWN_NAMES]
+    wanted = [field for field in schema if field.name not in METADATA_COLUMNS]
     known = {} if columns is None else {one["name"]: one for one in json.loads(columns)}
     found = []
     for field in wanted:

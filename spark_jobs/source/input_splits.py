@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries
-from cdc.decode.cursor import Part
+from cdc.decode.scan import TransactionSlice
 from cdc.decode.transactions import ALL_TABLES
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.state import TableNumbers
@@ -29,7 +29,7 @@ class Piece(InputPartition):
     length: int
     table_mask: int = ALL_TABLES
     """Only transactions with one of these bits in their index entry can have rows of the table."""
-    part: Part | None = None
+    part: TransactionSlice | None = None
 
 
 NOTHING = Piece("", 0, 0, 0)
@@ -94,7 +94,7 @@ def _cut(path: str, entries: Entries, size_bytes: int, table: str | None, mask: 
 
 
 def _parts(path: str, offset: int, length: int, size_bytes: int, table: str, mask: int) -> Iterator[Piece]:
-    from cdc.decode.parts import split_transaction
+    from cdc.decode.scan import split_transaction
     from cdc.decode.transactions import open_range
 
     transaction = open_range(path, offset, length, mask).between(0, None)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.decode.buffers import LATIN1_TABLE
+from cdc.decode.layout import LATIN1_TABLE
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.put import put_bits, put_latin1, put_number, signed
+from cdc.decode.kernels.fill import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present, prefix_value
 from cdc.decode.kernels.scan import (
     find_layout,
@@ -29,8 +29,8 @@ from cdc.decode.kernels.scan import (
     u32,
     u48,
 )
-from cdc.decode.kernels.single import datetime_us, days_of, decimal_size, put_decimal, time_us, timestamp_us
-from cdc.decode.kernels.texts import measure_points, measure_times, write_points, write_times
+from cdc.decode.kernels.values import datetime_us, days_of, decimal_size, put_decimal, time_us, timestamp_us
+from cdc.decode.kernels.values import measure_points, measure_times, write_points, write_times
 
 
 def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:

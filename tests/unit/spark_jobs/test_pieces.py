@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.manifest import ByteRange
-from cdc.decode import decode_range
+from cdc.decode import DecodeOptions, decode_range
 from cdc.decode.transactions import ALL_TABLES
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
@@ -39,7 +39,12 @@ def rows(pieces: Sequence[Piece], table: str) -> list[tuple[int, int, int]]:
     found = []
     for piece in pieces:
         batches = decode_range(
-            piece.path, piece.offset, piece.length, table=table, part=piece.part, table_mask=piece.table_mask
+            piece.path,
+            piece.offset,
+            piece.length,
+            table=table,
+            part=piece.part,
+            options=DecodeOptions(table_mask=piece.table_mask),
         )
         found += [(r["_seq"], r["_row"], r["id"]) for batch in batches for r in batch.to_pylist()]
     return found
