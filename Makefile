@@ -13,13 +13,15 @@ export PYTHONUNBUFFERED := 1
 KILLS ?= 10
 # Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
 FUZZ_TABLES ?= 10000
+# Processes of pytest in `make test-unit`.
+JOBS ?= $(shell nproc)
 # Further arguments for pytest: make test-unit ARGS='-k lease -x'
 ARGS ?=
 
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz test-nemesis types bench demo lock clean
+.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz test-nemesis types docs docs-reference bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -44,8 +46,8 @@ test: lint ## lint, and all tests: unit, contract, DAGs, real servers, real Spar
 	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
 	@$(WITH_JAVA) scripts/pytest-all.sh $(ARGS)
 
-test-unit: install ## the tests that need neither servers nor Spark (minutes)
-	@$(PY) -m pytest tests/unit $(ARGS)
+test-unit: install ## the quick tests, which need neither servers nor Spark (a minute)
+	@$(PY) -m pytest tests/unit -n $(JOBS) -q $(ARGS)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
 	@$(WITH_JAVA) TOWPATH_KILLS=$(KILLS) $(PY) -m pytest tests/fault -v $(ARGS)
@@ -54,7 +56,7 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 TOWPATH_SOURCE_SEEDS=300 \
 		TOWPATH_LARGE_MB=1000 \
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
-		tests/unit/store/test_crash_bytes.py tests/unit/store/test_recovery.py tests/source tests/soak \
+		tests/slow/store/test_crash_bytes.py tests/unit/store/test_recovery.py tests/source tests/soak \
 		tests/servers/capture/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
@@ -66,6 +68,12 @@ test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of all that may befal
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)
 
+docs: install ## the documentation's site, in site/; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+docs-reference: install ## docs/reference and examples/shop.yaml from the models of the configuration and from the commands
+	@$(PY) -m tests.support.reference
+
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)
 
@@ -76,5 +84,5 @@ lock: install ## new lock files from pyproject.toml
 	@scripts/lock.sh
 
 clean: ## remove .venv, caches and what the demo left here
-	@rm -rf .venv build dist demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./.git -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf

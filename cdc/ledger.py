@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
-    from cdc.meta.records import Gap, TableRecord
+    from cdc.meta.state import Gap, TableRecord
 
 
 @dataclass(frozen=True)

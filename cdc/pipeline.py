@@ -61,7 +61,7 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     Raises MergeFailedError (also when the driver was killed), TokenError when the lease was lost, or the
     PermanentError of the table that failed. The batch stays outstanding: :func:`finalize` rolls it back.
     """
-    from cdc.batches.renewal import renewed
+    from cdc.batches.lease import renewed
     from cdc.batches.service import BatchService
     from spark_jobs.runtime.session import in_process
 

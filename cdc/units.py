@@ -1,6 +1,10 @@
-"""Sizes and durations as people read them."""
+"""Sizes, durations and times as text."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def human_bytes(size_bytes: int) -> str:
@@ -26,3 +30,19 @@ def human_seconds(seconds: float) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def iso_time(time: datetime) -> str:
+    """An aware datetime in UTC: ``2026-11-21T09:41:36.123456Z``."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def time_us(time: datetime) -> int:
+    """An aware datetime as microseconds since 1970, without rounding."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def iso_time_us(time_us: int) -> str:
+    """Microseconds since 1970 as :func:`iso_time` writes them, without rounding."""
+    seconds, micros = divmod(time_us, 1_000_000)
+    return iso_time(datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros))

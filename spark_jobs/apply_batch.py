@@ -318,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
-    from cdc.batches.manifests import load_manifest
+    from cdc.batches.manifest_files import load_manifest
     from cdc.batches.service import BatchService
     from cdc.config import load
     from spark_jobs.runtime.session import from_submit

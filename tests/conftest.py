@@ -27,6 +27,19 @@ hypothesis.settings.register_profile("local", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rule", help="run only the tests that show this rule of Canal, Flume or RocketMQ (canal-ring-11)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if rule := config.getoption("rule"):
+        shown = [item for item in items if any(rule in mark.args for mark in item.iter_markers("rule"))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in shown])
+        items[:] = shown
+
+
 def pytest_report_header() -> str:
     return f"seed of random tests: {SEED} (TOWPATH_SEED={SEED} repeats them)"
 

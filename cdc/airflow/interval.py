@@ -15,7 +15,7 @@ from cdc.airflow import xcom as handoff
 from cdc.errors import StoreIncompleteError
 
 if TYPE_CHECKING:
-    from cdc.batches.report import RunReport
+    from cdc.batches.results import RunStats
     from cdc.config import DestinationConfig
 
 
@@ -33,9 +33,9 @@ def merge_all(
 ) -> dict[str, Any]:
     """Merge the interval's batches from the one that was handed on; returns what ``merge`` hands on. Raises
     StoreIncompleteError when more may come from before ``until``; what was merged by then is acked."""
-    from cdc.batches.report import run_report
+    from cdc.batches.results import run_stats
 
-    with run_report() as report:
+    with run_stats() as report:
         return _merge_all(config, owner, until, handed, first_try, report)
 
 
@@ -45,9 +45,9 @@ def _merge_all(
     until: datetime,
     handed: Mapping[str, Any],
     first_try: bool,
-    report: RunReport,
+    report: RunStats,
 ) -> dict[str, Any]:
-    from cdc.batches.manifests import read_results
+    from cdc.batches.results import read_results
 
     steps = handoff.pipeline()
     # A try before this one may have acked the batch that fetch handed on, and have left another.

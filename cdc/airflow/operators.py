@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 
 from cdc.airflow import interval
 from cdc.airflow import xcom as handoff
-from cdc.airflow.connections import with_connection
+from cdc.airflow.connections import airflow_connections
 from cdc.config import DestinationConfig, load
 from cdc.errors import PermanentError
 
@@ -63,7 +63,8 @@ class CaptureOperator(_DestinationOperator):
             return
         with handoff.airflow_errors():
             try:
-                self._capture(with_connection(self._config()), stop)
+                with airflow_connections():
+                    self._capture(self._config(), stop)
             except PermanentError as error:
                 self.log.error("Capture cannot go on: %s", error)
                 stop.wait(self.failure_pause_s)
@@ -124,8 +125,7 @@ class MergeOperator(_DestinationOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError (retried), TokenError when the batch is no longer this run's."""
-        from cdc.batches.manifests import read_results
-        from cdc.batches.report import run_report
+        from cdc.batches.results import read_results, run_stats
 
         with handoff.airflow_errors():
             config, ti = self._config(), context["ti"]
@@ -134,7 +134,7 @@ class MergeOperator(_DestinationOperator):
             if until is not None and handed is not None:
                 return interval.merge_all(config, self._owner, until, handed, ti.try_number == 1)
             lease = handoff.to_lease(config, handed)
-            with run_report() as report:
+            with run_stats() as report:
                 results = handoff.pipeline().merge(config, lease)
                 report.add(read_results(results))
         return handoff.of_results(lease, results)

@@ -64,7 +64,7 @@ def to_lease(config: DestinationConfig, handed: Mapping[str, Any] | None) -> Lea
 
 def of_results(lease: Lease, results: Sequence[Any]) -> dict[str, Any]:
     """What ``merge`` hands on: the batch it merged, and one JSON object per table."""
-    from cdc.batches.manifests import read_results
+    from cdc.batches.results import read_results
 
     tables = [result.model_dump(mode="json") for result in read_results(results)]
     return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "results": tables}

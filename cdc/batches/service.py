@@ -15,17 +15,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.batches.checks import cut, done_before, incomplete, require_same, require_store, require_token
-from cdc.batches.draft import Draft
-from cdc.batches.lease import Lease, iso_time, time_us
+from cdc.batches.lease import Lease
 from cdc.batches.lease import fingerprint as fingerprint_of
-from cdc.batches.manifest import ByteRange, Manifest
-from cdc.batches.manifests import Manifests, load_manifest, read_results
-from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, record_tables, unsubscribe
+from cdc.batches.manifest import ByteRange, Draft, Manifest
+from cdc.batches.manifest_files import ManifestFiles, load_manifest
+from cdc.batches.preconditions import cut, done_before, incomplete, require_same, require_store, require_token
+from cdc.batches.results import read_results, record_tables
+from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, unsubscribe
 from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
 from cdc.meta import Meta, open_meta
 from cdc.meta.state import HistoryMark, Outstanding, Subscription, check_name
+from cdc.units import iso_time, time_us
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
@@ -76,7 +77,7 @@ class BatchService:
         self._known_reader = reader
         self._clock = clock
         self.meta: Meta = open_meta(config) if meta is None else meta
-        self.manifests = Manifests(config.meta.path, permissions=config.meta.permissions)
+        self.manifests = ManifestFiles(config.meta.path, permissions=config.meta.permissions)
         self._stage: Stage | None = None
         if config.store.stage is not None:
             from cdc.batches.stage import Stage

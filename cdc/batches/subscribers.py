@@ -1,21 +1,21 @@
-"""Coming and going of subscribers, and what their filters leave out."""
+"""Subscribers: added, removed, moved on, and let go on behind an accepted gap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from cdc.batches.lease import iso_time
-from cdc.batches.manifest import TableResult
-from cdc.errors import LeaseHeldError
+from cdc.errors import LeaseHeldError, UsageError
 from cdc.log import get_logger
-from cdc.meta import Meta, TableRecord
-from cdc.meta.state import Subscription
+from cdc.meta import Gap, Meta, TableRecord
+from cdc.meta.state import Subscription, check_name
+from cdc.units import iso_time
 
 if TYPE_CHECKING:
+    from cdc.batches.service import BatchService
     from cdc.store.reader.filters import TableFilter
+
 
 _log = get_logger(__name__)
 
@@ -52,20 +52,6 @@ def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int, be
     return known
 
 
-def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
-    """Keep what a merge says of the lake's tables. A record never goes back: of two drivers that merged the same batch,
-    the slower one may have seen an older version."""
-    for result in results:
-        if result.delta_id is None or result.delta_version is None:
-            continue
-        before = known.table(result.table)
-        record = TableRecord(result.generation, result.delta_version, result.applied_seq or 0, result.delta_id)
-        if before is not None and before.delta_id == record.delta_id:
-            ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
-            record = before if ahead else replace(record, version=max(before.version, record.version))
-        known.tables[result.table] = record.text
-
-
 def unsubscribe(meta: Meta, name: str, now: datetime) -> list[int]:
     """Remove a subscriber; returns the ids of the batches that it had outstanding. Raises UsageError if there is none,
     LeaseHeldError while a lease of it is live."""
@@ -97,3 +83,63 @@ def pass_over(meta: Meta, reader: Passing, name: str) -> None:
         known = state.subscriptions.get(name)
         if known is not None and known == seen:  # else somebody has got or acked meanwhile; the next get does it
             known.acked_seq = upto
+
+
+def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
+    """Let the subscriber go on at the store's beginning. Outstanding batches are rolled back: their transactions are
+    not there any more.
+
+    A cursor that does not lie before the beginning has no gap. Then, as long as no table was merged for this
+    subscriber, the gap is the one that tables of an unknown past may have: everything before the subscriber began.
+    Raises UsageError where nothing is missing, or that was accepted before.
+    """
+    begins_seq, removed_seq = service.beginning_seqs()
+    with service.meta.change() as state:
+        known = state.subscription(check_name(subscriber))
+        position, since = known.position(), known.since_seq
+        first = max(begins_seq, removed_seq)
+        if position < first:
+            gap = _gap(position, first, "the store begins behind the cursor")
+            for entry in known.outstanding:
+                known.remember(entry, "rolled_back")
+            gone = [entry.batch for entry in known.outstanding]
+            known.outstanding = []
+            known.acked_seq = first
+        elif since and not known.tables and not known.has_accepted(0, since):
+            gap, gone = _gap(0, since, "nothing proves what tables had before the subscriber began"), []
+        else:
+            raise UsageError(
+                f"{subscriber} lacks nothing that was not accepted before: its cursor stands at {position}, and the "
+                f"store begins at {first}",
+                remedy="For a Delta table that has lost changes, name it with --table.",
+            )
+        known.gaps = [*known.gaps, gap]
+    service.manifests.remove(subscriber, gone)
+    return [gap]
+
+
+def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+    """Take Delta tables as they are now, whatever they have lost; None: the table is gone, and is made anew when its
+    next changes come. Each lacks an unknown part of the changes up to the cursor."""
+    gaps = []
+    with meta.change() as state:
+        known = state.subscription(check_name(subscriber))
+        for name, record in tables.items():
+            before = known.table(name)
+            if record is not None and before == record:
+                raise UsageError(
+                    f"the Delta table of {name} is as it was at the last ack", remedy="Nothing of it is to be accepted."
+                )
+            if record is None:
+                known.tables.pop(name, None)
+                reason = "the Delta table is gone"
+            else:
+                known.tables[name] = record.text
+                reason = "the Delta table is taken as it is"
+            gaps.append(_gap(0, known.position(), reason, name))
+        known.gaps = [*known.gaps, *gaps]
+    return gaps
+
+
+def _gap(after_seq: int, until_seq: int, reason: str, table: str | None = None) -> Gap:
+    return Gap(after_seq=after_seq, until_seq=until_seq, table=table, reason=reason, accepted=datetime.now(UTC))

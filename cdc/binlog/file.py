@@ -14,7 +14,7 @@ from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
-from cdc.binlog.framer import Framer, Judgement, Numbers
+from cdc.binlog.framer import Decision, Framer, Numbers
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
 from cdc.sql.statements import classify
@@ -63,13 +63,13 @@ class _ScanHooks:
     def table(self, db: str, table: str) -> int | None:
         return 0 if self.number is None else self.number(db, table)
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         found = classify(query.sql, query.db, query.sql_mode)
         mask = 0
         for db, table in found.tables:
             number = self.table(db, table)
             mask |= 0 if number is None else 1 << (number & 63)
-        return Judgement(True, ddl=found.kind == "ddl", table_mask=mask)
+        return Decision(True, ddl=found.kind == "ddl", table_mask=mask)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         self.description = description

@@ -42,7 +42,7 @@ _LARGEST_EVENT = (1 << 30) + (1 << 20)
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Decision:
     """What becomes of a statement: kept or not, a DDL or not, and which captured tables it names."""
 
     keep: bool
@@ -58,9 +58,9 @@ class Hooks(Protocol):
     def table(self, db: str, table: str) -> int | None:
         """The number of a captured table; None for one that is not captured."""
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
-        """Judge a QUERY event other than BEGIN and COMMIT, XA START and XA END. An UnsupportedEventError from here
-        is raised at the end of the transaction, where its position is known."""
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        """Decides about a QUERY event other than BEGIN and COMMIT, XA START and XA END. An UnsupportedEventError
+        that it raises is raised again at the end of the transaction, where its position is known."""
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         """A file begins (or the dump thread says how the events after it are to be read)."""
@@ -406,18 +406,18 @@ class Framer:
             self.st[k.DECISION] = k.OPENS if xa.verb == "START" else k.ALONG
             return
         try:
-            judgement = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
+            decision = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
         except UnsupportedEventError as error:
             if not self.skips and (self.st[k.TX_BEGIN] == 0 or not self.in_transaction):
                 raise self._with_end(error) from None
             self._refuse(error)
             self.st[k.DECISION] = k.DROP
             return
-        if not judgement.keep:
+        if not decision.keep:
             self.st[k.DECISION] = k.DROP
         else:
-            self.st[k.DECISION] = k.KEEP_DDL if judgement.ddl else k.KEEP
-            mask = judgement.table_mask
+            self.st[k.DECISION] = k.KEEP_DDL if decision.ddl else k.KEEP
+            mask = decision.table_mask
             self.st[k.DECISION_MASK] = mask - (1 << 64) if mask >= 1 << 63 else mask
 
     def _look_at(self) -> None:

@@ -1,4 +1,4 @@
-"""The capture process: connect, read, reconnect, until somebody says stop."""
+"""The capture process: connect, read into the store, reconnect, until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from cdc.capture import replication
-from cdc.capture.clock import SourceClock
-from cdc.capture.failures import Failures
+from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
-from cdc.config import DestinationConfig
+from cdc.capture.watermark import WatermarkTracker
+from cdc.config import DestinationConfig, StoreConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import State, open_meta
@@ -28,6 +28,7 @@ from cdc.store.formats.beginning import Beginning, record_beginning
 from cdc.store.formats.state import CaptureState, write_capture_state
 from cdc.store.retention.cleaner import Keeper
 from cdc.store.writer.log import RelayLog
+from cdc.store.writer.policy import FlushPolicy
 
 if TYPE_CHECKING:
     from cdc.replication.master import Master
@@ -35,96 +36,89 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _PROBE_EVERY_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_TRIES_UNTIL_CURRENT = 5
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where capture stands, for whoever watches."""
+    """The state of a running capture, for progress displays."""
 
     connected: bool
     position: BinlogPosition
     target: BinlogPosition | None
-    """Where ``until_current`` ends."""
+    """The position at which ``until_current`` ends."""
     counters: Counters
     complete_until_us: int
 
 
 class Capture:
-    """Reads one destination's source into its store. At most one runs for a store, by its lock."""
+    """Reads one destination's source into its store. The store's lock admits only one at a time."""
 
     def __init__(self, config: DestinationConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
         self._config = config
         self._on_progress = on_progress
         self.counters = Counters()
-        self._clock = SourceClock()
+        self._watermark = WatermarkTracker()
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
         self._keeper: Keeper | None = None
         self._session: Session | None = None
-        """Of the connection in hand, also after it has ended."""
+        """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
-        """Where the source's binlog ended when the connection was made."""
+        """The end of the source's binlog when the connection was made."""
 
     def run(
         self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
     ) -> Counters:
-        """Capture until ``stop`` is set, ``for_s`` is over, or (``until_current``) everything that the server had at
-        the start is in the store, durable and visible.
+        """Captures until ``stop`` is set, ``for_s`` seconds have passed, or (``until_current``) everything that the
+        server had at the start is in the store, durable and visible.
 
-        A connection that breaks is made anew, for ever (with ``until_current`` a few times); one that could never be
-        made raises. Connections that break at one place again and again, with nothing new in the store, end it after
-        ``source.max_failures`` of them. Raises any CdcError that going on cannot mend.
+        Reconnects after a connection is lost, without limit (with ``until_current``: 5 times in a row), but raises if
+        the first connection fails. After ``source.max_failures`` connections that stored nothing new, it raises
+        DamagedError or SourceRefusedError. Raises any other CdcError that a new connection cannot solve.
         """
         stop = threading.Event() if stop is None else stop
         deadline = None if for_s is None else time.monotonic() + for_s
         config = self._config
         replication.require_no_standby(config)
-        # Before the lock is taken and a folder is made: a wrong password leaves nothing behind.
+        # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
         control: pymysql.connections.Connection[Any] | None = self._control()
         store = RelayLog(
             config.store.path,
             destination=config.name,
             segment_bytes=config.store.segment_bytes,
-            policy=config.store.flush_policy,
+            policy=_flush_policy(config.store),
             permissions=config.store.permissions,
         )
         master: Master | None = None
         try:
-            master = replication.start(config, store)
-            tries, pause_s = 0, _FIRST_PAUSE_S
-            most = config.source.max_failures
-            stuck = Failures(min(most, _TRIES_UNTIL_CURRENT - 1) if until_current else most)
+            master = replication.start_master(config, store)
+            reconnect = ReconnectPolicy(config.source.max_failures, bounded=until_current)
             while True:
                 before, self._session = self.counters.received_bytes, None
-                stuck.moved(store.last_seq)
+                reconnect.connecting(store.last_seq)
                 try:
                     if control is None:
                         control = self._control()
                     self._connected(store, control, stop, deadline, until_current)
-                    replication.finish(config, store, master)
+                    replication.finish_master(config, store, master)
                     return self.counters
                 except (SourceUnavailableError, CorruptStreamError) as error:
                     received = self.counters.received_bytes > before
                     if received and (isinstance(error, CorruptStreamError) or self._has_more()):
-                        stuck.met(error, f"source {place_of(config.source)}", self._ended_at(), store.last_seq)
-                    if received and not stuck.count:
-                        tries, pause_s = 0, _FIRST_PAUSE_S
-                    tries += 1
-                    if (until_current and tries >= _TRIES_UNTIL_CURRENT) or self._last is None:
+                        reconnect.stuck(error, f"source {place_of(config.source)}", self._ended_at(), store.last_seq)
+                    if not reconnect.failed(received=received) or self._last is None:
                         raise
-                    log.warning("connection lost", error=str(error), again_in_s=pause_s)
-                    self._clock.forget()
+                    pause_s = reconnect.pause_s()
+                    log.warning("connection to the source lost", error=str(error), reconnect_in_s=pause_s)
+                    self._watermark.forget()
                     self._report(store, None)
                     _close(control)
                     control = None
                 if stop.wait(pause_s) or (deadline is not None and time.monotonic() >= deadline):
                     return self.counters
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         finally:
             self._report(store, None)
-            self._clock.close()
+            self._watermark.close()
             if master is not None:
                 master.close()
             store.close()
@@ -134,7 +128,7 @@ class Capture:
         return None if self._session is None else self._session.ended_at
 
     def _has_more(self) -> bool:
-        """Whether the connection that has ended left something of the source unread."""
+        """Whether the connection ended before it had read everything that the source had when it was made."""
         return self._session is None or self._end is None or not self._session.has_passed(self._end)
 
     def _control(self) -> pymysql.connections.Connection[Any]:
@@ -154,14 +148,14 @@ class Capture:
         deadline: float | None,
         until_current: bool,
     ) -> None:
-        """One connection, until there is nothing more to do."""
+        """Reads over one connection until capture is stopped or has reached its end."""
         config = self._config
         if until_current:
             if self._target is None:
                 self._target = clock_and_position(control)
-            self._clock.expect(self._target)
+            self._watermark.expect(self._target)
         meta = open_meta(config)
-        store.flush()  # what is proved is what readers see
+        store.flush()  # the proof reads what is visible
         known = meta.read()
         start = find_start(config, control, meta, store.last_seq)
         if start.first:
@@ -182,7 +176,7 @@ class Capture:
                     break
                 if now - probed_at >= _PROBE_EVERY_S:
                     probed_at = now
-                    self._clock.probe(control)
+                    self._watermark.probe(control)
                     self._report(store, session)
                     self._keeper.tick(store.written.segment)
                 if not self._keeper.wait_for_room(stop):
@@ -196,11 +190,11 @@ class Capture:
         self._report(store, session)
 
     def _report(self, store: RelayLog, session: Session | None) -> None:
-        """Write the state file, and tell whoever watches."""
+        """Writes the state file and calls ``on_progress``."""
         if session is not None:
-            self._clock.settle(session, store)
+            self._watermark.settle(session, store)
             target = None if self._target is None else self._target.position
-            self._last = Progress(True, session.position, target, self.counters, self._clock.complete_until_us)
+            self._last = Progress(True, session.position, target, self.counters, self._watermark.complete_until_us)
             self._gtid, self._time_us = session.gtid, session.time_us
         if self._last is None:
             return
@@ -211,12 +205,12 @@ class Capture:
             pos=self._last.position.pos,
             gtid=self._gtid,
             time_us=self._time_us,
-            complete_until_us=self._clock.complete_until_us,
+            complete_until_us=self._watermark.complete_until_us,
         )
         try:
             write_capture_state(store.path, state)
-        except CdcError as error:  # the store's own writes will say it where it matters
-            log.warning("capture's state could not be written", error=str(error))
+        except CdcError as error:  # a full disk fails the store's own writes, too
+            log.warning("capture's state file could not be written", error=str(error))
         if self._on_progress is not None:
             self._on_progress(self._last)
 
@@ -225,7 +219,7 @@ class Capture:
 
 
 def _beginning(start: Start, known: State) -> Beginning:
-    """``known``: the meta as it was before this start."""
+    """``known`` is the meta as it was before this start."""
     again = known.source is not None or any(s.position() for s in known.subscriptions.values())
     return Beginning(
         seq=start.seq,
@@ -240,3 +234,13 @@ def _beginning(start: Start, known: State) -> Beginning:
 def _close(connection: pymysql.connections.Connection[Any] | None) -> None:
     if connection is not None and connection.open:
         connection.close()
+
+
+def _flush_policy(store: StoreConfig) -> FlushPolicy:
+    return FlushPolicy(
+        store.flush,
+        interval_s=store.flush_interval_s,
+        least_pages=store.flush_least_pages,
+        thorough_interval_s=store.flush_thorough_interval_s,
+        slow_flush_s=store.slow_flush_s,
+    )

@@ -1,13 +1,15 @@
-"""Capture as the master of a standby: the hook between the configuration, the relay log and ``cdc.replication``."""
+"""Capture as the master of a standby: connects the configuration and the relay log with ``cdc.replication``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.addresses import parse_address
 from cdc.config import DestinationConfig
+from cdc.config.secrets import standby_secret
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.replication.epoch import become_master
+from cdc.replication.role import become_master
 from cdc.store.writer.log import RelayLog
 
 if TYPE_CHECKING:
@@ -17,49 +19,53 @@ log = get_logger(__name__)
 
 
 def require_no_standby(config: DestinationConfig) -> None:
-    """Raises UsageError where this machine's store follows another one."""
+    """Raises UsageError if this machine's store is a standby."""
     if config.store.standby.role == "standby":
         raise UsageError(
-            "the store here follows another one (store.standby.role: standby)",
+            "this store follows another one (store.standby.role: standby)",
             place=str(config.file),
-            remedy="Run `cdc standby` here. To take over, once the master's capture has ended: stop `cdc standby`, set"
-            " role to none, sync_master or async_master, and start `cdc capture`.",
+            remedy="Run `cdc standby` on this machine. To take over after the master's capture has ended, stop "
+            "`cdc standby`, set role to none, sync_master or async_master, and start `cdc capture`.",
         )
 
 
-def start(config: DestinationConfig, store: RelayLog) -> Master | None:
-    """Whoever opens the store of a standby for writing has taken over, whatever its role; a master listens from here
-    on. Raises ConfigError, DamagedError."""
+def start_master(config: DestinationConfig, store: RelayLog) -> Master | None:
+    """Takes over the store if it was a standby, whatever the role says, and starts to listen for standbys if the role
+    is a master's. Returns the running master, if any. Raises ConfigError, DamagedError."""
     standby = config.store.standby
     if standby.role not in ("sync_master", "async_master"):
         become_master(store.path, store.last_seq, always=False)
         return None
-    # Its protocol takes a while to import, and most captures have no standby.
+    # Imported here because it takes a while, and most captures have no standby.
     from cdc.replication.master import Master
-    from cdc.replication.settings import parse_address, read_secret
+    from cdc.replication.settings import MasterSettings
 
     assert standby.listen is not None
-    secret = read_secret(standby.secret_env, standby.secret_file)
-    term = become_master(store.path, store.last_seq)
-    assert term is not None
+    secret = standby_secret(standby)
+    epoch = become_master(store.path, store.last_seq)
+    assert epoch is not None
     master = Master(
         store.path,
         destination=config.name,
-        term=term,
-        listen=parse_address(standby.listen),
-        role="sync_master" if standby.role == "sync_master" else "async_master",
-        timeout_s=standby.timeout_s,
-        secret=secret,
+        epoch=epoch,
+        settings=MasterSettings(
+            listen=parse_address(standby.listen), role=standby.role, timeout_s=standby.timeout_s, secret=secret
+        ),
     )
     store.replication = master
     store.on_moved.append(master.moved)
     return master
 
 
-def finish(config: DestinationConfig, store: RelayLog, master: Master | None) -> None:
-    """Capture ends in order: a synchronous master gives the standby its time to have everything, and says where it has
-    not. Capture itself never waits while it reads: what only the master has is still at the source."""
+def finish_master(config: DestinationConfig, store: RelayLog, master: Master | None) -> None:
+    """Waits at the end of capture until the standby of a synchronous master has everything, for at most
+    ``standby.timeout_s``. Capture never waits while it reads, because what only the master has is still at the source.
+    """
     if master is None or config.store.standby.role != "sync_master" or store.last_seq is None:
         return
     if not master.wait_until(store.flushed.seq, config.store.standby.timeout_s):
-        log.warning("capture ends before the standby has everything", last_seq=store.flushed.seq)
+        log.warning(
+            "capture ended before the standby had everything",
+            last_seq=store.flushed.seq,
+            waited_s=config.store.standby.timeout_s,
+        )

@@ -1,4 +1,4 @@
-"""One connection's worth of capture: packets in, kept transactions into the store."""
+"""One connection to the source: receives packets, frames them, and appends the kept transactions to the store."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import pymysql
 from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.file import rows_to_entries
-from cdc.binlog.framer import Framer, Judgement, Numbers, ServerErrorPacket, row_gtid
+from cdc.binlog.framer import Decision, Framer, Numbers, ServerErrorPacket, row_gtid
 from cdc.binlog.rare_events import parse_xa
-from cdc.capture.definitions import Definitions
-from cdc.capture.start import Start, no_event_there
-from cdc.capture.statement_filter import Judge
+from cdc.capture.schema_history import SchemaHistory
+from cdc.capture.start import Start, no_event_at_start
+from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
-from cdc.source.dump import MAX_POSITION
+from cdc.source.dump import MAX_POSITION, DumpStream, explain_dump_error
 from cdc.source.server import replica_label
-from cdc.source.stream import DumpStream, explain_dump_error
 from cdc.store.writer.log import RelayLog
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
-# Small enough to stay in the processor's cache between the three copies (from the socket, to the output, to the file).
+# Small enough to stay in the CPU cache between the three copies (from the socket, to the output, to the file).
 _SRC_BYTES = 1 << 20
 _OUT_BYTES = 3 << 19
 _POSITIONS_EVERY_S = 1.0
@@ -38,27 +37,32 @@ log = get_logger(__name__)
 
 @dataclass
 class Counters:
-    """What a capture has done since it was started."""
+    """What capture has done since it was started."""
 
     transactions: int = 0
     events: int = 0
     bytes: int = 0
-    """Appended to the store."""
+    """Bytes appended to the store."""
     received_bytes: int = 0
+    """Bytes received from the source."""
 
 
 class ByteStream(Protocol):
-    """Where the packets of a dump come from: :class:`~cdc.source.stream.DumpStream`, or a test's own."""
+    """The packets of a dump: :class:`~cdc.source.dump.DumpStream`, or a stream that a test provides."""
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Read what is there, up to the buffer's size; 0: nothing came for a moment. Raises when the stream ends."""
+        """Reads the bytes that are available, up to the buffer's size, and returns their number; 0 if none arrived for
+        a moment. Raises CdcError when the stream ends."""
 
     def close(self) -> None:
-        """Cut the connection."""
+        """Closes the connection."""
 
 
 class Session:
-    """Reads one connection. ``control`` is a second connection to the same server, for its table definitions."""
+    """Reads one connection, and implements the hooks of the framer.
+
+    ``control`` is a second connection to the same server, for table definitions and positions.
+    """
 
     def __init__(
         self,
@@ -70,12 +74,12 @@ class Session:
         *,
         stream: ByteStream | None = None,
     ) -> None:
-        """Connect, unless ``stream`` has the packets already. Raises SourceUnavailableError, SourceRefusedError."""
+        """Requests the dump, unless ``stream`` is given. Raises SourceUnavailableError, SourceRefusedError."""
         self._config = config
         self._log = log
         self.epoch = start.identity.epoch
-        self._judge = Judge(config.tables, log.tables)
-        self._definitions = Definitions(control, config, log, self.epoch, named=start.named)
+        self._filter = StatementFilter(config.tables, log.tables)
+        self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
         self.counters = counters
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
@@ -84,27 +88,28 @@ class Session:
             out_bytes=_OUT_BYTES,
             place=f"source {config.source.host}:{config.source.port}",
         )
-        self._broken = False  # what comes next cannot become visible
-        self._held: list[Numbers] = []  # position rows that wait for something worth an index entry
+        self._broken = False  # later transactions must not become visible
+        self._held: list[Numbers] = []  # rows that are not published yet; position rows wait to be coalesced
         self._published_at = time.monotonic()
         self._stored = split_seq(max(start.seq, log.last_seq or 0))
-        """Everything up to there is in the store, or not to be captured."""
+        """Everything up to this seq is in the store or was not to be captured."""
         self.ended_at: BinlogPosition | None = None
-        """Where the event begins at which the connection ended, as far as the events before it tell."""
+        """The position of the event at which the connection ended, as the events before it imply."""
         self.gtid: str | None = None
         self.time_us = 0
-        self._definitions.begin(start.seq)
+        self._schemas.begin(start.seq)
         self._stream: ByteStream = (
             DumpStream(config.source, start.position, replica_label(config)) if stream is None else stream
         )
-        # A dump request has 32 bits for the offset: behind 4 GiB the server begins at the file's start.
+        # A dump request has 32 bits for the offset. Beyond 4 GiB the dump begins at the file's start.
         pos = start.position.pos
         self._start_file(BinlogPosition(start.position.file, pos if pos <= MAX_POSITION else 4))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def step(self) -> int:
-        """Read once and store what came; returns the number of bytes. Raises whatever ends the connection."""
+        """Reads once, stores what arrived, and returns the number of bytes received. Raises the CdcError that ends the
+        connection."""
         framer = self._framer
         try:
             n = self._stream.recv_into(framer.room())
@@ -129,72 +134,71 @@ class Session:
         return n
 
     def _explain(self, error: CdcError, position: BinlogPosition) -> CdcError:
-        """What ended the connection, in the words of the configuration."""
+        """Translates the error that ended the connection into one that names settings."""
         if isinstance(error, ServerErrorPacket):
             self._forget_start()
             return explain_dump_error(error.code, error.text, self._config.source, position)
         if isinstance(error, CorruptStreamError):
             self._forget_start()
             if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
-                return no_event_there(self._config, error)
+                return no_event_at_start(self._config, error)
         return error
 
     @property
     def position(self) -> BinlogPosition:
-        """Up to where the source has been read, what is no transaction included."""
+        """The position up to which the source has been read, including events that are no part of a transaction."""
         return BinlogPosition(self._file, self._framer.seen_pos)
 
     def has_passed(self, position: BinlogPosition) -> bool:
-        """Has everything before ``position`` been read?"""
+        """Whether everything before ``position`` has been read."""
         if self._framer.in_transaction:
             return position.file_number < self.position.file_number
         mine = self.position
         return (mine.file_number, mine.pos) >= (position.file_number, position.pos)
 
     def close(self) -> None:
-        """Cut the connection. What was read whole is kept; an unfinished transaction is forgotten, and will be read
-        again."""
+        """Closes the connection. Whole transactions are kept; an unfinished one is discarded and will be read again."""
         self._stream.close()
         self._settle()
         self._publish_held()
 
-    # --- what the framer asks
+    # --- hooks of the framer -----------------------------------------------------------------------------------------
 
     def table(self, db: str, table: str) -> int | None:
-        return self._judge.table(db, table)
+        return self._filter.table(db, table)
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
-        self._note_xa(query)
-        judgement, ends = self._judge.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
+        self._check_xa(query)
+        decision, ends = self._filter.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
         if ends:
             framer.st[k.TX_BEGIN] = 0
         if framer.skips:
-            return Judgement(keep=False)
-        if judgement.ddl and judgement.keep:
-            self._definitions.statement(judgement.altered, int(framer.st[k.TX_START]) if in_transaction else None)
-        return judgement
+            return Decision(keep=False)
+        if decision.ddl and decision.keep:
+            self._schemas.statement(decision.altered, int(framer.st[k.TX_START]) if in_transaction else None)
+        return decision
 
-    def _note_xa(self, query: events.QueryEvent) -> None:
-        """Say where a transaction is committed whose rows lie before the place from which this connection reads."""
+    def _check_xa(self, query: events.QueryEvent) -> None:
+        """Logs a warning if an XA transaction is committed whose rows lie before this connection's start."""
         xa = parse_xa(query.sql)
         if xa is None:
             return
         if xa.verb == "COMMIT" and xa.xid not in self._framer.prepared:
             log.warning(
-                "an XA transaction is committed that was prepared before this capture began to read; "
-                "if that was before the store's beginning, the store does not have its rows",
+                "an XA transaction was committed that had been prepared before this connection began to read; "
+                "if it was prepared before the store's first position, the store does not have its rows",
                 xid=xa.xid,
                 place=self._framer.where,
-                remedy="If it changed captured tables, load them anew from behind this place.",
+                remedy="If it changed captured tables, rebuild them from behind this position.",
             )
         self._framer.prepared.discard(xa.xid)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
-        # A server that died in a transaction leaves it unfinished at the end of a file; the next file begins anew.
+        # A server that crashed in a transaction leaves it unfinished at the end of its file.
         self._settle()
         stored = self._stored_up_to(BinlogPosition(self._file, 4).file_number)
-        if stored > MAX_OFFSET:  # nothing in this file is new
+        if stored > MAX_OFFSET:  # everything in this file is stored already
             self._framer.start_output(0, 0)
             return
         pos = max(stored, self._framer.source_pos)
@@ -202,25 +206,25 @@ class Session:
         self._framer.start_output(offset, self._config.store.segment_bytes)
         seq = int(self._framer.st[k.SEQ_BASE]) | pos
         if self._log.last_seq is None or seq > self._log.last_seq:
-            # From here on the place is known: `start: now` means the moment of the first start only, and behind a
-            # rotation the source may purge the file before, though no transaction follows for days.
+            # Record this position. `start: now` means the moment of the first start only; and after a rotation the
+            # source may purge the file before, even if no transaction follows for days.
             row = np.zeros((1, k.ROW_WIDTH), dtype=np.int64)
             row[0, k.R_SEQ], row[0, k.R_FLAGS] = seq, k.FLAG_POSITION
-            # Published with what comes next, or when nothing does: a place that the server refuses must not stay.
+            # Published later, because a position that the server refuses must not be recorded.
             self._held.append(row)
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
         if not artificial:
-            return  # the server names the next file once more, with an artificial event
+            return  # an artificial event follows, which names the next file again
         if rotate.file == self._file:
             return
-        # This event may come without a checksum; where the stream goes on, is known besides.
+        # This event may have no checksum, so check the name against the expected one.
         base, number = split_file_name(self._file)
         if rotate.pos != 4 or rotate.file != make_file_name(base, number + 1):
             raise CorruptStreamError(
-                f"the server goes on with {rotate.file!r}, position {rotate.pos}, which does not follow {self._file}",
+                f"the server continues with {rotate.file!r}, position {rotate.pos}, which does not follow {self._file}",
                 place=self._framer.where,
-                remedy="The connection is made anew.",
+                remedy="Capture reconnects by itself.",
             )
         self._settle()
         self._publish_held()
@@ -237,8 +241,8 @@ class Session:
         )
 
     def _stored_up_to(self, number: int) -> int:
-        """Up to where transactions of a file of the source are passed over: all of them, where it is an earlier file
-        than the newest one in the store."""
+        """Returns the offset up to which transactions of a binlog file are skipped because the store has them. For a
+        file before the newest one in the store that is all of them (beyond ``MAX_OFFSET``)."""
         stored = self._stored
         if stored.epoch != self.epoch or number > stored.file_number:
             return 0
@@ -248,12 +252,12 @@ class Session:
         if self._broken:
             return
         rows = framer.take_rows()
-        # Before their bytes are in the log, where recovery would find them.
+        # Write schemas before the transactions' bytes are in the log, where recovery would find them.
         try:
-            self._definitions.before(rows)
+            self._schemas.before(rows)
         except CdcError:
             self._broken = True
-            ready = self._definitions.ready
+            ready = self._schemas.ready
             end = int(rows[ready, k.R_OFFSET])
             self._append(framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
             self._publish(rows[:ready])
@@ -271,7 +275,7 @@ class Session:
         self.flush(self._framer)
         return self._log.set_statement_end(offset, length)
 
-    # --- into the store
+    # --- appending to the store --------------------------------------------------------------------------------------
 
     def _append(self, data: memoryview) -> None:
         if len(data):
@@ -302,23 +306,23 @@ class Session:
         self._log.publish(rows_to_entries(rows, store_time_us=time.time_ns() // 1000))
 
     def _forget_start(self) -> None:
-        """A configured place is not kept where the server refuses it, or has no event there: another can then be
-        configured. One that the server named itself is kept: `start: now` means the moment of the first start."""
+        """Discards a configured start position that the server refuses or at which no event begins, so that another
+        one can be configured. A position that the server reported (``start: now``) is kept."""
         if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
             self._held = []
 
     def _settle(self) -> None:
-        """Keep what was read whole, and forget an unfinished transaction, also where a part of it is in the log."""
+        """Publishes whole transactions and discards an unfinished one, including the part of it that is in the log."""
         if not self._broken:
             if self._framer.in_transaction:
-                self._definitions.abandon(int(self._framer.st[k.TX_START]))
+                self._schemas.abandon(int(self._framer.st[k.TX_START]))
             self._framer.abandon_transaction()
             self.flush(self._framer)
         self._log.settle()
 
 
 def _coalesce(parts: list[Numbers]) -> Numbers:
-    """One array; neighbouring position rows that can be one become one."""
+    """Concatenates the arrays and merges adjacent position rows with contiguous GTIDs."""
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
     positions = (rows[:, k.R_FLAGS] & k.FLAG_POSITION) != 0
     if np.count_nonzero(positions) < 2:

@@ -1,13 +1,13 @@
-"""What becomes of a statement in the log: the closed world for QUERY events.
+"""Decides about the statements in the binlog (QUERY events): keep, drop or stop.
 
-Kept: DDL of captured tables. Left out: what cannot change a captured table's rows or columns. Everything else stops
-capture with an error that names it.
+DDL of captured tables is kept. Statements that cannot change a captured table's rows or columns are dropped.
+Everything else stops capture with an error that names the statement.
 """
 
 from __future__ import annotations
 
 from cdc.binlog.events import QueryEvent
-from cdc.binlog.framer import Judgement
+from cdc.binlog.framer import Decision
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
 from cdc.sql.statements import Statement, classify
@@ -16,50 +16,61 @@ from cdc.store.formats.state import TableNumbers
 _ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table from behind this statement."
 
 
-class Judge:
-    """Judges statements for the captured tables. ``where`` names the place in errors."""
+class StatementFilter:
+    """Filters table maps and statements for the captured tables."""
 
     def __init__(self, tables: TablesConfig, numbers: TableNumbers) -> None:
         self._tables = tables
         self._numbers = numbers
-        self._databases: dict[str, str] = {}  # of the tables that were met, by name
+        self._databases: dict[str, str] = {}  # databases of the tables seen so far, by ``db.table``
 
     def table(self, db: str, table: str) -> int | None:
-        """The number of a captured table, None for another. Raises UnsupportedEventError for a second table of the
-        same name."""
+        """Returns the number of a captured table, None for another table. Raises UnsupportedEventError for a second
+        table of the same name."""
         return self._numbers.number(self._name(db, table)) if self._tables.includes(db, table) else None
 
     def _name(self, db: str, table: str) -> str:
-        """``db.table``, which the store, the schemas and the lake know the table by: it must stand for one table."""
+        """Returns ``db.table``, the table's name in the store, the schemas and the lake.
+
+        Raises UnsupportedEventError if two tables share it, since either part may contain a dot.
+        """
         name = f"{db}.{table}"
         known = self._databases.setdefault(name, db)
         if known != db:
             other = name[len(known) + 1 :]
             raise UnsupportedEventError(
-                f"`{db}`.`{table}` and `{known}`.`{other}` share the name {name}, by which Towpath knows tables",
+                f"`{db}`.`{table}` and `{known}`.`{other}` share the name {name}, which must identify one table",
                 place=f"table {name}",
-                remedy="Nothing was skipped. Rename one of the two, and begin a new destination behind this place.",
+                remedy="Nothing was skipped. Rename one of the two, and start a new destination behind this event.",
             )
         return name
 
-    def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Judgement, bool]:
-        """What becomes of it, and whether it ends its transaction with nothing done (ROLLBACK). ``rows_before``: the
-        transaction has changed captured rows already."""
+    def statement(self, query: QueryEvent, where: str, *, rows_before: bool) -> tuple[Decision, bool]:
+        """Returns the decision, and whether the statement ends its transaction without effect (ROLLBACK).
+
+        ``rows_before`` says that the transaction has changed captured rows already, ``where`` is the event's position
+        for errors. Raises UnsupportedEventError.
+        """
         found = classify(query.sql, query.db, query.sql_mode)
         if found.kind == "transaction":
-            return Judgement(False), self._transaction(found, query, where, rows_before)
+            return Decision(False), self._transaction(found, query, where, rows_before)
         if found.kind == "ddl":
             return self._ddl(found), False
         if found.kind == "other" and not found.any_table:
-            return Judgement(False), False
+            return Decision(False), False
         named = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
         if named:
-            raise _stop(f"the statement changes {', '.join(named)} by its text, not by rows", query, where, _ROW_FORMAT)
+            raise _stop(
+                f"the statement changes {', '.join(named)}, and the binlog has its text instead of row events",
+                query,
+                where,
+                _ROW_FORMAT,
+            )
         if found.any_table:
-            raise _stop("it cannot be told which tables the statement changes", query, where, _ROW_FORMAT)
-        return Judgement(False), False
+            raise _stop("the tables that the statement changes cannot be determined", query, where, _ROW_FORMAT)
+        return Decision(False), False
 
-    def _ddl(self, found: Statement) -> Judgement:
+    def _ddl(self, found: Statement) -> Decision:
         names = [self._name(db, table) for db, table in found.tables if self._tables.includes(db, table)]
         for database in found.databases:
             if found.verb.startswith("DROP"):
@@ -71,28 +82,27 @@ class Judge:
         mask = 0
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)
-        # A table that no effect is told of, as the new name of a RENAME, may be another one afterwards.
+        # A table without a listed effect may have changed, such as the new name of a RENAME.
         harmless = {effect.table for effect in found.effects if effect.kind == "none"}
         harmless -= {effect.table for effect in found.effects if effect.kind != "none"}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
         altered = frozenset() if found.verb.startswith("TRUNCATE") else frozenset(names) - kept
-        return Judgement(bool(names), ddl=True, table_mask=mask, altered=altered)
+        return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)
 
     def _transaction(self, found: Statement, query: QueryEvent, where: str, rows_before: bool) -> bool:
         if found.verb in ("XA COMMIT", "XA ROLLBACK"):
-            return True  # of rows that came before with XA PREPARE, which stopped capture if they were captured ones
+            return True  # its rows came with XA PREPARE, which stops capture if a captured table has any
         if found.verb.startswith("XA"):
-            raise _stop(
-                "an XA statement that does not belong here", query, where, "Report it with the server's version."
-            )
+            raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
         if found.verb != "ROLLBACK":
             return False
         if rows_before:
             raise _stop(
-                "a ROLLBACK behind rows of captured tables, as a mix of transactional and other engines leaves it",
+                "a ROLLBACK follows rows of captured tables, as happens when a transaction mixes transactional and "
+                "other engines",
                 query,
                 where,
-                "Only the server knows which of the rows stayed: rebuild the tables from behind this transaction.",
+                "Only the server knows which of the rows it kept. Rebuild the tables from behind this transaction.",
             )
         return " TO " not in f" {' '.join(query.sql.upper().split())} "
 

@@ -1,7 +1,7 @@
 """A channel in memory between threads, with transactions on both sides: Flume's ``MemoryChannel``.
 
 What is put is seen by nobody before its commit; what is taken is not gone before its commit. Where Flume's behaviour is
-not kept, ``docs/decisions/0012`` says why; ``docs/operating/capacity.md`` has the sizing.
+not kept, ``docs/decisions/0012`` says why; ``docs/how-to/capacity.md`` has the sizing.
 """
 
 from __future__ import annotations

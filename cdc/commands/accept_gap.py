@@ -37,8 +37,8 @@ def accept_gap(
 ) -> None:
     """Accept that tables lack changes: those before the store's beginning, or, with --table, those that a Delta table
     has lost. The gap is recorded, shown by `cdc status` and carried by every later batch."""
-    from cdc.batches.gaps import accept_beginning, accept_tables
     from cdc.batches.service import BatchService
+    from cdc.batches.subscribers import accept_beginning, accept_tables
 
     config = load(ctx, dest)
     service = BatchService(config)

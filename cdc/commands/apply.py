@@ -57,15 +57,15 @@ def apply(
     SIGTERM and Ctrl-C end it: the batch under way is rolled back, and its transactions come again.
     """
     from cdc import pipeline
-    from cdc.batches.owner import cli_owner, exclusive
-    from cdc.batches.report import run_report
+    from cdc.batches.lease import cli_owner, exclusive
+    from cdc.batches.results import run_stats
 
     config = load(ctx, dest)
     limit = _time(until) if until is not None else None
     repeat = until_empty or limit is not None
     done: list[dict[str, Any]] = []
     try:
-        with exclusive(config), run_report() as report, _rolled_back_at_a_signal(config):
+        with exclusive(config), run_stats() as report, _rolled_back_at_a_signal(config):
             while True:
                 # With a time limit each wait is for the store to be complete, and the last one tells that it is.
                 wait_s = 0.0 if limit is None and (done or (until_empty and wait is None)) else wait
@@ -102,7 +102,7 @@ def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
     """Turns SIGTERM and SIGINT into :class:`_Stopped`, after what this owner has outstanding was rolled back: the batch
     under way, or one that was taken at that very moment."""
     from cdc import pipeline
-    from cdc.batches.owner import cli_owner
+    from cdc.batches.lease import cli_owner
 
     try:
         yield

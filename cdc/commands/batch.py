@@ -47,7 +47,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Hand out a batch: the owner's first outstanding one again, with a new token, else the next one."""
-    from cdc.batches.owner import cli_owner, exclusive
+    from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.service import BatchService
 
     config = load(ctx, dest)
@@ -203,7 +203,7 @@ def unsubscribe(
 
 def plain(entry: Outstanding) -> dict[str, Any]:
     """An outstanding batch as scripts find it; tokens are only for who got them."""
-    from cdc.batches.lease import iso_time
+    from cdc.units import iso_time
 
     return {
         "batch": entry.batch,
@@ -217,8 +217,8 @@ def plain(entry: Outstanding) -> dict[str, Any]:
 def _show(lease: Lease, dest: str, subscriber: str) -> None:
     from rich.table import Column, Table
 
-    from cdc.batches.lease import iso_time
     from cdc.positions import format_seq
+    from cdc.units import iso_time
 
     manifest = lease.manifest
     grid = Table.grid("", Column(overflow="fold"), padding=(0, 2))

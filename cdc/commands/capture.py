@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def capture(
     ctx: typer.Context,
-    dest: Annotated[str | None, typer.Argument(metavar="[DEST]", help="The destination: a file in the folder.")] = None,
+    dest: common.Destination = None,
     until_current: Annotated[
         bool, typer.Option("--until-current", help="End once the store has what the server had at the start.")
     ] = False,

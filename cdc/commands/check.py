@@ -53,7 +53,7 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
         findings.append(
             error(
                 "source: start",
-                "start: snapshot is not there yet",
+                "start: snapshot is not available yet",
                 "Set source.start to now, to earliest (all that the binlog still holds) or to a position; "
                 "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
             )

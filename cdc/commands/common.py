@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Destination = Annotated[
     str | None,
     typer.Argument(
-        metavar="[DEST]",
+        metavar="DEST",
         help="Name of the configuration, without .yaml; may be left out where there is only one.",
         show_default=False,
     ),

@@ -125,7 +125,7 @@ class _Address:
         except ValueError:
             raise UsageError("the URL has no valid host and port", remedy=form) from None
         if parts.scheme == "binlog":
-            raise UsageError("binlog files as a source are not there yet", remedy="Give the URL of a server.")
+            raise UsageError("binlog files cannot be a source yet", remedy="Give the URL of a server.")
         if parts.scheme not in ("mysql", "mariadb"):
             raise UsageError("the URL does not begin with mysql:// or mariadb://", remedy=form)
         if not parts.hostname:

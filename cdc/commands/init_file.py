@@ -1,104 +1,78 @@
-"""The configuration file that ``cdc init`` writes: every section, with what a newcomer wants to know beside it."""
+"""The configuration file that ``cdc init`` writes: the keys that a first file needs, with their descriptions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-_TEMPLATE = """\
-# Destination {name}: one source server, and what becomes of its changes.
-# Relative paths are taken from the folder above this file's. ${{NAME}} is replaced from the environment.
-# `cdc check {name}` tells whether all this works.
+from cdc.config.reference import VALUES_IN_WORDS, Template, default, render_yaml
 
-source:                                # {product}
-  url: {url}
-  {password}
-  server_id: {server_id:<20}      # unique among the source's replicas; free when this file was written
-  # Where capture begins when its store is empty:
-{starts}
-  #   snapshot   the tables as they are, then their changes: not there yet, so choose {choice}
-  start: snapshot
-
-tables:
-  include:                             # regular expressions over db.table, matched whole
-{include}
-  exclude: []
-  overrides: {{}}                        # by table, any key of `apply`: {{shop.log: {{mode: append}}}}
-
-store:                                 # the relay log between capture and apply
-  kind: file
-  path: {store}
-  flush: sync                          # a transaction is on disk before its position counts
-  segment_bytes: 268435456
-  retain: {{acked_for: 72h}}
-
-meta:                                  # who reads the store, and how far
-  kind: file
-  path: {meta}
-
-batch:                                 # what one run takes; a larger transaction is a batch of its own
-  max_bytes: 268435456
-  max_transactions: null
-  max_row_events: null
-  max_wait_s: 5
-  lease_s: 3600
-
-apply:
-  mode: upsert                         # upsert: equal to SELECT; append: every change as a row
-  target: {target}
-
-spark:
-  master: 'local[*]'                   # or a cluster's, for spark-submit
-  remote: null                         # sc://host:15002: a Spark Connect server, which is warm already
-  conf: {{}}
-"""
-
-
-_NOW = "  #   now        what changes from now on"
-_STARTS = f"""\
-  #   earliest   everything that the server's binlog still holds
-{_NOW}
-  #   {{file: binlog.000012, pos: 4}}"""
+_SHOWN = (
+    "source.start",
+    "tables.exclude",
+    "tables.overrides",
+    "store.kind",
+    "store.segment_bytes",
+    "store.flush",
+    "store.retain.acked_for",
+    "meta.kind",
+    "batch.max_bytes",
+    "batch.max_transactions",
+    "batch.max_row_events",
+    "batch.max_wait_s",
+    "batch.lease_s",
+    "apply.mode",
+    "spark.master",
+    "spark.remote",
+    "spark.conf",
+)
+"""The keys that are written with their defaults."""
+_EARLIER = ("earliest", "{file: binlog.000012, pos: 4}")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What differs from one file to the next."""
+    """The values that differ from one file to the next."""
 
     name: str
     url: str
     """Without the password."""
     password_in_environment: bool
     password_place: str
-    """The environment variable's name, or that of the file beside this one."""
+    """Name of the environment variable, or of the file beside this one."""
     server_id: int
     include: tuple[str, ...]
     target: str
     product: str
     has_row_metadata: bool
-    """The server's binlog names columns. Where it does not, capture can only begin at ``now``."""
+    """Whether the server's binlog names columns. If it does not, capture can only begin at ``now``."""
 
 
 def render(answers: Answers) -> str:
-    """The text of the file."""
-    if answers.password_in_environment:
-        password = f"password_env: {answers.password_place}    # the variable that holds the password"
-    else:
-        password = f"password_file: {quoted(answers.password_place)}    # beside this file; its first line counts"
-    return _TEMPLATE.format(
-        name=answers.name,
-        product=answers.product,
-        starts=_STARTS if answers.has_row_metadata else _NOW,
-        choice="one of the others" if answers.has_row_metadata else "now",
-        url=quoted(answers.url),
-        password=password,
-        server_id=answers.server_id,
-        include="\n".join(f"    - {quoted(pattern)}" for pattern in answers.include),
-        store=quoted(f"./data/{answers.name}/store"),
-        meta=quoted(f"./data/{answers.name}/meta"),
-        target=quoted(answers.target),
+    """Returns the text of the file."""
+    values: dict[str, Any] = {path: default(path) for path in _SHOWN}
+    values |= {
+        "source.url": answers.url,
+        f"source.password_{'env' if answers.password_in_environment else 'file'}": answers.password_place,
+        "source.server_id": answers.server_id,
+        "tables.include": list(answers.include),
+        "store.path": f"./data/{answers.name}/store",
+        "meta.path": f"./data/{answers.name}/meta",
+        "apply.target": answers.target,
+    }
+    impossible = () if answers.has_row_metadata else _EARLIER
+    return render_yaml(
+        Template(
+            values=values,
+            head=(
+                f"Destination {answers.name}: one source server, and what becomes of its changes.",
+                f"`cdc check {answers.name}` examines these settings. docs/reference/settings.md lists every key.",
+                VALUES_IN_WORDS,
+            ),
+            notes={
+                "source": f"It was {answers.product} when this file was written.",
+                "source.server_id": "This number was free when this file was written.",
+            },
+            without_choices=frozenset(("source.start", choice) for choice in impossible),
+        )
     )
-
-
-def quoted(text: str) -> str:
-    """A YAML string in single quotes, in which nothing but the quote itself is special."""
-    return "'" + text.replace("'", "''") + "'"

@@ -160,8 +160,8 @@ def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _summary(entries: Entries) -> dict[str, Any]:
-    from cdc.batches.lease import iso_time_us
     from cdc.binlog.entry import EntryFlag, format_gtid
+    from cdc.units import iso_time_us
 
     found: dict[str, Any] = {"transactions": len(entries)}
     if len(entries):
@@ -227,7 +227,7 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
 
 def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
     """An unacked manifest's ranges must be there; an acked one's may have been removed by retention."""
-    from cdc.batches.manifests import parse_manifest
+    from cdc.batches.manifest_files import parse_manifest
     from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 
     report["kind"] = "manifest"

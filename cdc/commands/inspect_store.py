@@ -11,8 +11,8 @@ from cdc.errors import DamagedError
 
 def checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
     """What a checkpoint file says. Raises DamagedError, VersionError."""
-    from cdc.batches.lease import iso_time_us
     from cdc.store.formats.checkpoint import parse
+    from cdc.units import iso_time_us
 
     note = parse(data, str(path))
     return {**asdict(note), "segment": note.segment or None, "time": iso_time_us(note.time_us)}
@@ -62,7 +62,7 @@ def look_at_store(store: Path, report: dict[str, Any]) -> DamagedError | None:
             damage = DamagedError(
                 f"{len(losses)} part(s) of this segment cannot be read, the first at byte {first.offset}: {first.why}",
                 place=str(segment),
-                remedy="Restore the file from a copy; or see docs/operating/restoring.md for what else can be done.",
+                remedy="Restore the file from a copy; or see docs/how-to/restoring.md for what else can be done.",
             )
     return damage
 

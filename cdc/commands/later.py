@@ -10,15 +10,15 @@ _ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 _WHAT = {
     "snapshot": (
-        "Load or reload tables beside the running capture (not there yet).",
+        "Load or reload tables beside the running capture (not available yet).",
         "Use start: earliest in the configuration, which reads the source's binlog from its first file.",
     ),
     "replay": (
-        "Rebuild tables, or fill a range, from the store (not there yet).",
+        "Rebuild tables, or fill a range, from the store (not available yet).",
         "Write to a new destination, which reads the source's binlog again.",
     ),
     "verify": (
-        "Prove that nothing is missing (not there yet).",
+        "Prove that nothing is missing (not available yet).",
         "`cdc status` shows the applied position of each table.",
     ),
 }
@@ -32,4 +32,4 @@ def register(app: typer.Typer) -> None:
 def _add(app: typer.Typer, name: str, help_text: str, remedy: str) -> None:
     @app.command(name, help=help_text, context_settings=_ANY, rich_help_panel="Later")
     def refuse(ctx: typer.Context) -> None:
-        raise UsageError(f"`cdc {name}` is not there yet", remedy=remedy)
+        raise UsageError(f"`cdc {name}` is not available yet", remedy=remedy)

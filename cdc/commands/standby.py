@@ -27,8 +27,9 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
     import threading
     from types import FrameType
 
+    from cdc.addresses import parse_address
+    from cdc.config.secrets import standby_secret
     from cdc.replication.follower import Follower
-    from cdc.replication.settings import parse_address, read_secret
 
     stop = threading.Event()
 
@@ -41,7 +42,7 @@ def standby(ctx: typer.Context, dest: Destination = None) -> None:
         config.store.path,
         destination=config.name,
         master=parse_address(settings.master),
-        secret=read_secret(settings.secret_env, settings.secret_file),
+        secret=standby_secret(settings),
         segment_bytes=config.store.segment_bytes,
         permissions=config.store.permissions,
     )

@@ -79,19 +79,18 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
     """The store's part in a pair of master and standby; ``peers`` is empty where nobody is there."""
-    from cdc.replication.epoch import read_term
-    from cdc.replication.report import read_report
+    from cdc.replication.role import read_epoch, read_status
 
-    report, term = read_report(config.store.path), read_term(config.store.path)
-    fresh = report is not None and report.is_fresh
+    last, epoch = read_status(config.store.path), read_epoch(config.store.path)
+    fresh = last is not None and last.is_fresh
     return {
         "role": config.store.standby.role,
-        "term": None if term is None else term.term,
-        "state": None if term is None else term.state,
+        "term": None if epoch is None else epoch.number,
+        "state": None if epoch is None else epoch.state,
         "running": fresh,
         "peers": [
             {"address": p.address, "connected": p.connected, "seq": p.seq or None, "behind_bytes": p.behind_bytes}
-            for p in (report.peers if report is not None and fresh else ())
+            for p in (last.peers if last is not None and fresh else ())
         ],
     }
 
@@ -188,7 +187,7 @@ def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | No
 
 
 def _iso(time_us: int) -> str | None:
-    from cdc.batches.lease import iso_time_us
+    from cdc.units import iso_time_us
 
     return iso_time_us(time_us) if time_us > 0 else None
 

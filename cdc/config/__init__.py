@@ -1,22 +1,27 @@
-"""``conf/DEST.yaml``: one typed class per stage, checked as a whole when it is loaded.
+"""The configuration file ``conf/DEST.yaml``: one typed class for each section, checked as a whole when it is loaded.
 
-Nothing else reads the configuration file. An unknown key, a wrong value, or two values that contradict each
-other raise :class:`~cdc.errors.ConfigError`, which names file, key, value and remedy. A module for each section
-(``tables``, ``source``, ``store`` with ``retain`` and ``standby``, ``meta``, ``apply`` with ``columns``),
-``destination`` for the whole, ``files`` from file to object, ``places`` for paths, ``text`` from a fault to a
-sentence, ``values`` for kinds of values. May be imported by all but the format (``cdc.binlog``) and the store.
+Nothing else reads the file. An unknown key, a wrong value, or two values that contradict each other raise
+:class:`~cdc.errors.ConfigError`, which names file, key, value and remedy.
+
+Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``apply``, ``spark``,
+``airflow``); ``columns`` holds the policies that ``apply`` and ``tables`` share, and ``destination`` the whole.
+``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
+``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
+defaults and descriptions are written in the models, once.
+
+Every package may import this one. It imports only modules directly under ``cdc`` (``errors``, ``patterns``, …).
 """
 
-from cdc.config.apply import AirflowConfig, ApplyConfig, BatchConfig, SparkConfig
+from cdc.config.airflow import AirflowConfig
+from cdc.config.apply import ApplyConfig
+from cdc.config.batch import BatchConfig
 from cdc.config.columns import ColumnPolicy
 from cdc.config.destination import DestinationConfig
-from cdc.config.files import conf_dir, destinations, find, load, load_destination, parse
+from cdc.config.loading import as_named, conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
-from cdc.config.places import as_named
-from cdc.config.retain import DiskConfig, RetainConfig
 from cdc.config.source import SourceConfig, StartPosition
-from cdc.config.standby import StandbyConfig
-from cdc.config.store import StoreConfig
+from cdc.config.spark import SparkConfig
+from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfig
 from cdc.config.tables import SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
 
 __all__ = [

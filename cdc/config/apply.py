@@ -1,53 +1,52 @@
-"""``batch``, ``apply``, ``spark``, ``airflow``: how much is applied at once, how, where and when."""
+"""``apply``: what becomes of the changes in the Delta tables."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from cdc.config.columns import Columns, Types, ZeroDates
-from cdc.config.values import DurationS, FilledText, Section, WaitS, Whole
+from cdc.config.columns import POLICIES, Columns, Types, ZeroDates
+from cdc.config.values import Doc, FilledText, Section
 
-
-class BatchConfig(Section):
-    """Where a batch ends: the first limit that is reached. A transaction larger than a limit is a batch of its own."""
-
-    max_bytes: Whole = Field(default=268435456, gt=0)
-    max_transactions: Whole | None = Field(default=None, gt=0)
-    max_row_events: Whole | None = Field(default=None, gt=0)
-    max_wait_s: WaitS = 5.0
-    """How long get waits for a first transaction."""
-    until_wait_s: WaitS = 60.0
-    """How long get with a time limit waits until the store is known to be complete up to then."""
-    lease_s: DurationS = 3600.0
+MODES = {
+    "upsert": "a mirror of the source's table, equal to SELECT",
+    "append": "a changelog: each change is a row, with `_op`, `_seq`, `_commit_time` and `_before`",
+}
+"""The modes that are available, each with its meaning."""
+Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSchema({"enum": list(MODES)})]
 
 
 class ApplyConfig(Section):
-    """What becomes of the changes."""
+    """What becomes of the changes in the Delta tables. `tables.overrides` changes it for single tables."""
 
-    mode: Literal["upsert", "soft_delete", "append", "scd2"] = "upsert"
-    target: FilledText
-    """Folder or URI under which the tables lie as ``{db}/{table}``."""
+    mode: Annotated[Mode, Doc(choices=MODES)] = "upsert"
+    """What a Delta table holds."""
+    target: Annotated[FilledText, Doc(example="./lake")]
+    """Folder or URI of the Delta tables; each is `TARGET/DATABASE/TABLE`. A URI is any that Spark can write, like
+    `s3a://bucket/lake`. A relative folder is taken from the folder above that of this file."""
     keys: tuple[str, ...] | None = None
-    zero_dates: ZeroDates = "null"
-    """What becomes of zero, half-zero and impossible dates."""
+    """Columns that identify a row, for tables without a primary key; null means the primary key."""
+    zero_dates: Annotated[
+        ZeroDates, Doc(choices={"null": "they become null", "fail": "a batch that holds one is refused"})
+    ] = "null"
+    """What becomes of zero and impossible dates, like `0000-00-00` and `2023-02-31`."""
     types: Types = Field(default_factory=dict)
-    """Types that become something else than without a policy: ``{tinyint(1): boolean}``."""
-    columns: Columns = Field(default_factory=dict)
-    """Policies by column, in every table that has such a column."""
+    """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
+    columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)
+    """Policies by the name of a column, like `{password: drop}`, for every table that has such a column."""
     hash_key_env: str | None = None
-    """Name of the environment variable that holds the key of ``hash``."""
-    hash_key_file: Path | None = None
-    """File whose first line is that key; relative to the configuration file."""
+    """Environment variable that holds the key of the policy `hash`."""
+    hash_key_file: Annotated[Path | None, Doc(example="shop.hash_key", instead_of="hash_key_env")] = None
+    """File whose first line is the key of the policy `hash`. A relative path is taken from the folder of this
+    file."""
 
     @field_validator("mode")
     @classmethod
     def _mode(cls, mode: str) -> str:
-        if mode in ("soft_delete", "scd2"):
-            raise ValueError("is not there yet; use upsert or append")
+        if mode not in MODES:
+            raise ValueError("is not available yet; use upsert or append")
         return mode
 
     @model_validator(mode="after")
@@ -55,65 +54,3 @@ class ApplyConfig(Section):
         if self.hash_key_env is not None and self.hash_key_file is not None:
             raise ValueError("hash_key_env and hash_key_file contradict each other; keep one of them")
         return self
-
-
-_FIXED_CONF = {
-    "spark.sql.variable.substitute": "Spark would replace ${...} in statements that hold names and keys of the source",
-    "spark.sql.parser.escapedStringLiterals": "Spark would read the texts in Towpath's statements otherwise",
-}
-"""Settings that Towpath needs to be false, and why."""
-
-
-class SparkConfig(Section):
-    """Where the merges run: in the task (``local[*]``), by spark-submit (any other master), or on a Connect server."""
-
-    master: str = "local[*]"
-    remote: str | None = None
-    """``sc://host:15002`` of a Spark Connect server; wins over ``master``."""
-    conf: dict[str, str] = Field(default_factory=dict)
-
-    @field_validator("master")
-    @classmethod
-    def _master(cls, master: str) -> str:
-        if not re.fullmatch(r"local(-cluster)?(\[.+\])?|(spark|k8s)://.+|yarn", master):
-            raise ValueError("is no master of Spark; write local[*], spark://host:7077, yarn or k8s://…")
-        return master
-
-    @field_validator("remote")
-    @classmethod
-    def _remote(cls, remote: str | None) -> str | None:
-        if remote is not None and not re.fullmatch(r"sc://[^/\s]+.*", remote):
-            raise ValueError("is no Spark Connect server; write sc://host:15002")
-        return remote
-
-    @property
-    def remote_address(self) -> str:
-        """The Connect server for messages: without the parameters, which may hold a token."""
-        return (self.remote or "").split(";", 1)[0]
-
-    @field_validator("conf", mode="before")
-    @classmethod
-    def _texts(cls, conf: Any) -> Any:
-        if not isinstance(conf, dict):
-            return conf
-        for key, value in conf.items():
-            if not str(key).startswith("spark."):
-                raise ValueError(f"{key!r} is no setting of Spark; their names begin with spark.")
-            if key in _FIXED_CONF and str(value).strip().lower() != "false":
-                raise ValueError(f"{key!r} cannot be {str(value).lower()}: {_FIXED_CONF[key]}; remove it")
-            if value is None or isinstance(value, dict | list):
-                raise ValueError(f"{key!r} needs one value: a text, a number, true or false")
-        return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in conf.items()}
-
-
-class AirflowConfig(Section):
-    """How the generated DAGs are scheduled."""
-
-    apply_every: DurationS = 60.0
-    """The apply DAG's interval."""
-    capture_for: DurationS = 3600.0
-    """A capture run ends cleanly after so long; the next one starts at once."""
-    retries: Whole = Field(default=3, ge=0)
-    until: Literal["interval_end", "none"] = "none"
-    """``interval_end``: a run applies exactly what was committed before the end of its data interval, in as many
-    batches as that takes; ``none``: it applies one batch of what is there."""

@@ -1,11 +1,14 @@
-"""What a user wants of columns and types: ``columns``, ``types``, ``zero_dates``, and the key of ``hash``."""
+"""Policies for columns and types, which ``apply`` and the overrides of tables share.
+
+They are ``columns`` (what becomes of a column), ``types`` (what a type becomes in Delta) and ``zero_dates``.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from cdc.config.values import Section, Whole
 
@@ -20,10 +23,21 @@ TYPES: dict[str, tuple[str, str]] = {
     "time": ("text", "microseconds"),
     "json": ("text", "variant"),
 }
-"""The types that a policy may map: what they are without one, and with one."""
+"""The types that can be mapped, each with its default form and its other form in Delta."""
 
+POLICIES = {
+    "keep": "the column as it is, as an exception from `apply.columns`",
+    "drop": "no such column",
+    "null": "the column with null in every row",
+    "hash": "HMAC-SHA-256 of the value, with the key of `hash_key_env` or `hash_key_file`",
+    "{mask: 4}": "the last 4 characters; each character before them becomes `*`",
+    "{rename: name}": "the column under another name",
+    "text": "a date or time as the text that SELECT prints",
+    "bytes": "the bytes of a text in its own character set",
+}
+"""The policies for columns as users write them, each with its meaning."""
+_WORDS = tuple(word for word in POLICIES if not word.startswith("{"))
 _FORMS = "write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: name}"
-_WORDS = ("keep", "drop", "null", "hash", "text", "bytes")
 
 
 class ColumnPolicy(Section):
@@ -31,9 +45,9 @@ class ColumnPolicy(Section):
 
     kind: Literal["keep", "drop", "null", "hash", "text", "bytes", "mask", "rename"]
     last: Whole = Field(default=0, ge=0)
-    """mask: how many characters at the end stay as they are."""
+    """Number of characters at the end that ``mask`` keeps."""
     name: str = ""
-    """rename: the name in Delta."""
+    """Name in Delta that ``rename`` gives."""
 
     def __str__(self) -> str:
         if self.kind == "mask":
@@ -42,7 +56,7 @@ class ColumnPolicy(Section):
 
 
 def _column_policy(value: Any) -> Any:
-    """From the forms that a user writes: a word (YAML reads ``null`` as none), ``{mask: N}``, ``{rename: name}``."""
+    """Parses what a user writes: a word (YAML reads ``null`` as None), ``{mask: N}`` or ``{rename: name}``."""
     if isinstance(value, ColumnPolicy):
         return value
     if value is None:
@@ -58,8 +72,10 @@ def _column_policy(value: Any) -> Any:
         if word == "rename":
             return ColumnPolicy(kind="rename", name=_new_name(argument))
     if value in ("mask", "rename"):
-        raise ValueError(f"needs more than the word; {_FORMS}")
-    raise ValueError(f"{value!r} is no policy; {_FORMS}" if isinstance(value, dict) else f"is no policy; {_FORMS}")
+        raise ValueError(f"needs a value; {_FORMS}")
+    raise ValueError(
+        f"{value!r} is not a policy; {_FORMS}" if isinstance(value, dict) else f"is not a policy; {_FORMS}"
+    )
 
 
 def _new_name(name: Any) -> str:
@@ -71,24 +87,24 @@ def _new_name(name: Any) -> str:
 
 
 def _by_name(value: Any) -> Any:
-    """MySQL's columns have one name however it is written, so policies are kept by the name in lower case."""
+    """Keys the policies by the column's name in lower case, since MySQL compares names of columns without case."""
     if not isinstance(value, dict):
         return value
     for name, times in Counter(str(name).lower() for name in value).items():
         if times > 1:
-            raise ValueError(f"the column {name} stands there {times} times; keep one of them")
+            raise ValueError(f"the column {name} is given {times} times; keep one of them")
     return {str(name).lower(): policy for name, policy in value.items()}
 
 
 def _types(value: Any) -> Any:
-    """``{tinyint(1): boolean}``, checked, types in lower case."""
+    """Checks a mapping like ``{tinyint(1): boolean}`` and writes its types in lower case."""
     if not isinstance(value, dict):
         return value
     found: dict[str, str] = {}
     for name, to in value.items():
         kind = "".join(str(name).lower().split())
         if kind not in TYPES:
-            raise ValueError(f"{name!r} is no type that can be mapped; there are {', '.join(TYPES)}")
+            raise ValueError(f"{name!r} is not a type that can be mapped; choose from {', '.join(TYPES)}")
         if to not in TYPES[kind]:
             raise ValueError(f"{name}: {to!r} must be {TYPES[kind][1]} (or {TYPES[kind][0]}, as without a policy)")
         found[kind] = to
@@ -99,11 +115,29 @@ def _null_word(value: Any) -> Any:
     return "null" if value is None else value
 
 
+def _mask_or_rename(word: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {word: schema}, "required": [word], "additionalProperties": False}
+
+
+_POLICY_SCHEMA = {
+    "anyOf": [
+        {"enum": [*_WORDS, None]},
+        _mask_or_rename("mask", {"type": "integer", "minimum": 0}),
+        _mask_or_rename("rename", {"type": "string", "minLength": 1}),
+    ]
+}
+_TYPES_SCHEMA = {
+    "type": "object",
+    "properties": {name: {"enum": list(forms)} for name, forms in TYPES.items()},
+    "additionalProperties": False,
+}
+_ZERO_DATES_SCHEMA = WithJsonSchema({"enum": ["null", None, "fail"]})
+
 Columns = Annotated[
-    dict[str, Annotated[ColumnPolicy, BeforeValidator(_column_policy)]],
+    dict[str, Annotated[ColumnPolicy, BeforeValidator(_column_policy), WithJsonSchema(_POLICY_SCHEMA)]],
     BeforeValidator(_by_name),
 ]
-Types = Annotated[dict[str, str], BeforeValidator(_types)]
-ZeroDates = Annotated[Literal["null", "fail"], BeforeValidator(_null_word)]
-OwnZeroDates = Annotated[Literal["null", "fail"] | None, BeforeValidator(_null_word)]
-"""The same where the key may be absent."""
+Types = Annotated[dict[str, str], BeforeValidator(_types), WithJsonSchema(_TYPES_SCHEMA)]
+ZeroDates = Annotated[Literal["null", "fail"], BeforeValidator(_null_word), _ZERO_DATES_SCHEMA]
+TableZeroDates = Annotated[Literal["null", "fail"] | None, BeforeValidator(_null_word), _ZERO_DATES_SCHEMA]
+"""``zero_dates`` of a single table, where the key may be absent."""

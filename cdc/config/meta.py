@@ -1,36 +1,56 @@
-"""``meta``: where cursors and batches are noted."""
+"""``meta``: where subscriptions, cursors and outstanding batches are kept."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from cdc.config.values import FilledPath, FilledText, Section
+from cdc.config.values import Doc, FilledPath, FilledText, Section
 from cdc.permissions import Permissions
+
+_ZOOKEEPER = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 
 
 class MetaConfig(Section):
-    """Who reads what, and how far."""
+    """The state of the store's readers: subscriptions, cursors and outstanding batches."""
 
-    kind: Literal["file", "zookeeper"] = "file"
-    path: FilledPath
-    """Folder of the manifests, and of the meta file where that is the kind."""
-    permissions: Permissions = "private"
-    """Who may read and change it: this user alone, or the group of the folder, too."""
-    hosts: FilledText | None = None
-    """ZooKeeper's servers: ``h1:2181,h2:2181``."""
-    root: FilledText = "/otter/canal"
-    """ZooKeeper's node below which ``destinations/{destination}`` lies."""
+    kind: Annotated[
+        Literal["file", "zookeeper"],
+        Doc(
+            choices={
+                "file": "a file on a local disk, for capture and apply on one machine",
+                "zookeeper": "nodes in ZooKeeper, at the servers that hosts names",
+            }
+        ),
+    ] = "file"
+    """Where the state is kept."""
+    path: Annotated[FilledPath, Doc(example="./data/shop/meta")]
+    """Folder of the batch manifests and, with `kind: file`, of the meta file. A relative path is taken from the folder
+    above that of this file."""
+    permissions: Annotated[
+        Permissions,
+        Doc(
+            choices={
+                "private": "only the user who runs Towpath",
+                "group": "the group of the folder as well; it may read and change them",
+            }
+        ),
+    ] = "private"
+    """Who has access to the files of the meta."""
+    hosts: Annotated[FilledText | None, Doc(example="h1:2181,h2:2181", only_with="kind: zookeeper")] = None
+    """Servers of ZooKeeper, like `h1:2181,h2:2181`."""
+    root: Annotated[FilledText, Doc(only_with="kind: zookeeper")] = "/otter/canal"
+    """Node of ZooKeeper below which `destinations/DEST` is kept."""
 
     @field_validator("kind", mode="before")
     @classmethod
     def _kind(cls, kind: Any) -> Any:
         if kind == "memory":
             raise ValueError(
-                "a memory meta lives inside one process, and capture and apply are two; use file or zookeeper "
-                "(a program of your own may use cdc.meta.memory.MemoryMeta)"
+                "a memory meta lives in one process, and capture and apply are two; use file or zookeeper "
+                "(programs of your own may use cdc.event_store.memory_meta.MemoryMeta)"
             )
         return kind
 
@@ -49,7 +69,7 @@ class MetaConfig(Section):
         return root
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _zookeeper_keys(self) -> Self:
         if self.kind == "zookeeper" and self.hosts is None:
             raise ValueError("kind zookeeper needs hosts; add hosts: h1:2181,h2:2181")
         if self.kind != "zookeeper":
@@ -57,6 +77,3 @@ class MetaConfig(Section):
                 if key in self.model_fields_set:
                     raise ValueError(f"{key} belongs to kind: zookeeper; remove it, or change kind")
         return self
-
-
-_ZOOKEEPER = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"

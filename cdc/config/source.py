@@ -1,4 +1,4 @@
-"""The section ``source`` of the configuration: which server, who asks, where to begin."""
+"""``source``: the server that is captured, the user that connects, and the position at which capture begins."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from cdc.config.values import DurationS, FilledText, Section, Whole
+from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 
 
 class StartPosition(Section):
-    """``start: {file: binlog.000003, pos: 4}``."""
+    """A position in the binlog, ``start: {file: binlog.000003, pos: 4}``."""
 
     file: FilledText
+    """Name of a binlog file on the server."""
     pos: Whole = Field(default=4, ge=4)
+    """Byte offset of an event that begins a transaction; 4 is the start of the file."""
 
     @field_validator("file")
     @classmethod
@@ -37,35 +39,48 @@ Start = Annotated[
 
 
 class SourceConfig(Section):
-    """The server that is captured."""
+    """The MySQL or MariaDB server that is captured."""
 
-    url: FilledText
-    """``mysql://user@host:port`` or ``mariadb://…``."""
-    password_env: str | None = None
-    """Name of the environment variable that holds the password."""
-    password_file: Path | None = None
-    """File whose first line is the password; relative to the configuration file."""
-    connection: str | None = None
-    """Id of an Airflow connection that holds user and password."""
-    server_id: Whole = Field(ge=1, le=2**32 - 1)
-    """Unique among the source's replicas."""
-    start: Start = "snapshot"
+    url: Annotated[FilledText, Doc(example="mysql://cdc@db.example:3306")]
+    """Address of the server, without the password: `mysql://USER@HOST:PORT` or `mariadb://USER@HOST:PORT`."""
+    password_env: Annotated[str | None, Doc(example="SHOP_DB_PASSWORD")] = None
+    """Environment variable that holds the password."""
+    password_file: Annotated[Path | None, Doc(example="shop.password", instead_of="password_env")] = None
+    """File whose first line is the password. A relative path is taken from the folder of this file."""
+    connection: Annotated[str | None, Doc(example="shop_db", instead_of="password_env")] = None
+    """Id of an Airflow connection. Its user and password are used; host and port stay those of `url`."""
+    server_id: Annotated[Whole, Doc(example=52017)] = Field(ge=1, le=2**32 - 1)
+    """Server id of capture. It must differ from those of the source and of all its replicas."""
+    start: Annotated[
+        Start,
+        Doc(
+            example="earliest",
+            choices={
+                "earliest": "all changes that the server's binlog still holds",
+                "now": "only what changes from now on",
+                "{file: binlog.000012, pos: 4}": "the changes from this position of the binlog on",
+                "snapshot": "the tables as they are, then their changes; not available yet, so choose another one",
+            },
+        ),
+    ] = "snapshot"
+    """Where capture begins when the store is empty."""
     heartbeat_s: DurationS = 10.0
-    """The server sends a heartbeat after so long a silence; three missed ones are a dead connection."""
-    max_failures: Whole = Field(default=10, ge=1)
-    """Capture ends when so many connections in a row ended while there was more to read, and none of them brought a new
-    transaction: an event is damaged at the source."""
+    """Interval of the server's heartbeats. Capture reconnects after three missed ones."""
     connect_timeout_s: DurationS = 10.0
+    """Time limit for connecting to the server."""
+    max_failures: Whole = Field(default=10, ge=1)
+    """Capture stops after this number of connections in a row that broke while the server had more to send, and brought
+    no new transaction. An event is damaged at the source then."""
     ssl_ca: Path | None = None
-    """PEM file, relative to the configuration file; when given, the connection is TLS and the server's certificate is
-    verified."""
+    """PEM file of the certificate authority. With it the connection uses TLS, and the server's certificate is verified.
+    A relative path is taken from the folder of this file."""
 
     @field_validator("url")
     @classmethod
     def _url(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme == "binlog":
-            raise ValueError("binlog files as a source are not there yet; give a mysql:// or mariadb:// URL")
+            raise ValueError("binlog files cannot be a source yet; give a mysql:// or mariadb:// URL")
         if parts.scheme not in ("mysql", "mariadb"):
             raise ValueError("must begin with mysql:// or mariadb://")
         if not parts.hostname:
@@ -91,7 +106,7 @@ class SourceConfig(Section):
 
     @property
     def flavor(self) -> Literal["mysql", "mariadb"]:
-        """What the URL's scheme says; the preflight compares it with the server's own word."""
+        """The product that the URL's scheme names; the preflight compares it with the server's answer."""
         return "mariadb" if self.url.startswith("mariadb:") else "mysql"
 
     @property

@@ -1,43 +1,183 @@
-"""``store``: where changes lie between capture and apply, and when they are flushed."""
+"""``store``: where changes are kept between capture and apply.
+
+Its sub-sections are ``retain`` and ``disk`` (when segments are removed) and ``standby`` (replication to a second
+machine).
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from cdc.config.retain import DiskConfig, RetainConfig
-from cdc.config.standby import StandbyConfig
-from cdc.config.values import DurationS, FilledPath, Section, Whole
+from cdc.config.values import AddressText, Doc, DurationS, FilledPath, FilledText, Section, Whole
 from cdc.permissions import Permissions
-from cdc.store.writer.policy import FlushPolicy
 
+_ASYNC = "flush: async"
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
+_HOURS = r"\s*\d{1,2}\s*"
+
+
+class RetainConfig(Section):
+    """When segments are removed from the store, and which subscribers hold them back."""
+
+    acked_for: DurationS | None = 72 * 3600.0
+    """Age from which a segment is removed that every subscriber has acked; null means that age alone is no reason."""
+    unacked_for: DurationS | None = None
+    """Age from which a segment is removed even if a subscriber has not acked it. That subscriber is cut off: its next
+    `cdc batch get` fails. null means never."""
+    max_bytes: Whole | None = Field(default=None, gt=0)
+    """Size of the store above which acked segments are removed at any age; null means no limit."""
+    lost_after: DurationS = 24 * 3600.0
+    """Time after which an alarm names a subscriber that has left a transaction unacked. It must be less than
+    `unacked_for`."""
+    wait_for: tuple[FilledText, ...] = ("apply",)
+    """Subscribers that hold the store back even before they have read for the first time."""
+    delete_at: Annotated[
+        tuple[int, ...] | None,
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "pattern": rf"^{_HOURS}(;{_HOURS})*$"},
+                    {"type": "integer", "minimum": 0, "maximum": 23},
+                    {"type": "null"},
+                ]
+            }
+        ),
+    ] = None
+    """Hours of the day, in local time, in which segments are removed because of their age: `'04'`, or several as
+    `'04;16'` (RocketMQ's deleteWhen). null means any hour."""
+
+    @field_validator("delete_at", mode="before")
+    @classmethod
+    def _parse_hours(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        parts = str(value).split(";") if isinstance(value, str | int) and not isinstance(value, bool) else [""]
+        hours = [int(part) for part in parts if re.fullmatch(_HOURS, part)]
+        if len(hours) != len(parts) or max(hours, default=24) > 23:
+            raise ValueError("is not an hour of the day; write it like '04', several as '04;16'")
+        return tuple(hours)
+
+    @model_validator(mode="after")
+    def _limits_agree(self) -> Self:
+        if self.unacked_for is None:
+            return self
+        if self.acked_for is None or self.acked_for > self.unacked_for:
+            kept = "null" if self.acked_for is None else f"{self.acked_for:g} s"
+            raise ValueError(
+                f"acked_for ({kept}) keeps acked segments longer than unacked_for ({self.unacked_for:g} s) keeps "
+                "unacked ones; make acked_for the smaller one"
+            )
+        if self.lost_after >= self.unacked_for:
+            raise ValueError(
+                f"lost_after ({self.lost_after:g} s) must be less than unacked_for ({self.unacked_for:g} s), so that "
+                "the alarm comes before a subscriber is cut off"
+            )
+        return self
+
+
+class DiskConfig(Section):
+    """What happens when the store's disk fills up. The shares count everything on the disk, not only the store."""
+
+    warn_ratio: float = Field(default=0.75, gt=0, le=1)
+    """Used share of the disk from which a warning is logged."""
+    clean_ratio: float = Field(default=0.85, gt=0, le=1)
+    """Used share from which acked segments are removed at any age."""
+    stop_ratio: float = Field(default=0.90, gt=0, le=1)
+    """Used share from which nothing more is written: capture waits."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if not self.warn_ratio <= self.clean_ratio <= self.stop_ratio:
+            raise ValueError(
+                f"warn_ratio {self.warn_ratio:g}, clean_ratio {self.clean_ratio:g} and stop_ratio {self.stop_ratio:g} "
+                "must not fall: first the warning, then the cleaning, then the end of writing"
+            )
+        return self
+
+
+class StandbyConfig(Section):
+    """A second machine that holds a copy of the store. Both machines may have the same section except for `role`, so
+    that a take-over changes one word."""
+
+    role: Annotated[
+        Literal["none", "sync_master", "async_master", "standby"],
+        Doc(
+            choices={
+                "none": "no second machine",
+                "sync_master": "the store that is copied; capture waits for the standby when it ends",
+                "async_master": "the store that is copied; capture never waits",
+                "standby": "`cdc standby` copies another machine's store to this one",
+            }
+        ),
+    ] = "none"
+    """The role of this machine."""
+    listen: AddressText | None = None
+    """Address at which a master accepts standbys, like `10.0.0.7:4100`. Both master roles need it."""
+    master: AddressText | None = None
+    """Address at which a standby reaches its master. `role: standby` needs it."""
+    timeout_s: DurationS = 5.0
+    """How long capture with `role: sync_master` waits, when it ends, until the standby has everything."""
+    secret_env: str | None = None
+    """Environment variable that holds the secret of both machines, of at least 16 bytes."""
+    secret_file: Annotated[Path | None, Doc(instead_of="secret_env")] = None
+    """File that holds the secret of both machines. A relative path is taken from the folder of this file."""
+
+    @model_validator(mode="after")
+    def _keys_of_the_role(self) -> Self:
+        if self.role in ("sync_master", "async_master") and self.listen is None:
+            raise ValueError(f"role {self.role} needs listen; add listen: host:port, an address of this machine")
+        if self.role == "standby" and self.master is None:
+            raise ValueError("role standby needs master; add master: host:port, the master's listen")
+        if self.secret_env is not None and self.secret_file is not None:
+            raise ValueError("secret_env and secret_file contradict each other; keep one of them")
+        return self
 
 
 class StoreConfig(Section):
-    """The durable store between capture and apply."""
+    """The durable store between capture and apply: binlog segments on a local disk."""
 
     kind: Literal["file"] = "file"
-    path: FilledPath
-    flush: Literal["sync", "async"] = "sync"
-    """``sync``: what is stored is made durable at once. ``async``: by the three keys below; readers see only what is
-    durable either way."""
-    flush_interval_s: DurationS = 0.5
-    """So long after a flush comes the next one, if ``flush_least_pages`` pages of 4 KiB wait for it …"""
-    flush_least_pages: Whole = Field(default=4, ge=0)
-    flush_thorough_interval_s: DurationS = 10.0
-    """… and so long after it, however little waits."""
-    slow_flush_s: DurationS = 0.5
-    """A flush that takes longer is logged."""
+    """Kind of the store. It is always `file`: segments in a folder."""
+    path: Annotated[FilledPath, Doc(example="./data/shop/store")]
+    """Folder of the store. A relative path is taken from the folder above that of this file."""
     segment_bytes: Whole = Field(default=268435456, ge=65536, le=2**40)
-    retain: RetainConfig = RetainConfig()
-    permissions: Permissions = "private"
-    """Who may read the store's files, and the copies below ``stage`` where that is a ``file://`` URI: this user alone,
-    or the group of the folder, too."""
+    """Size at which a new segment is begun. Segments are written, removed and copied as a whole."""
+    flush: Annotated[
+        Literal["sync", "async"],
+        Doc(
+            choices={
+                "sync": "at once, before its position counts",
+                "async": "later, as flush_interval_s, flush_least_pages and flush_thorough_interval_s say",
+            }
+        ),
+    ] = "sync"
+    """When a transaction is flushed to the disk, and so becomes visible to readers."""
+    flush_interval_s: Annotated[DurationS, Doc(only_with=_ASYNC)] = 0.5
+    """Time from one flush to the next, if at least `flush_least_pages` wait for it."""
+    flush_least_pages: Annotated[Whole, Doc(only_with=_ASYNC)] = Field(default=4, ge=0)
+    """Number of pages of 4 KiB that `flush_interval_s` waits for."""
+    flush_thorough_interval_s: Annotated[DurationS, Doc(only_with=_ASYNC)] = 10.0
+    """Time from one flush to the next, however few pages wait for it. It must not be less than `flush_interval_s`."""
+    slow_flush_s: DurationS = 0.5
+    """Time above which a flush is logged as slow."""
+    permissions: Annotated[
+        Permissions,
+        Doc(
+            choices={
+                "private": "only the user who runs Towpath",
+                "group": "the group of the folder as well; it may read them",
+            }
+        ),
+    ] = "private"
+    """Who has access to the store's files, and to the copies below `stage` where that is a `file://` URI."""
     stage: str | None = None
-    """URI below which a batch's byte ranges are copied, for executors that do not see ``path``; None: they do."""
+    """URI below which the bytes of each batch are copied, like `s3://bucket/stage`, for executors that do not see
+    `path`. null means that they see it."""
+    retain: RetainConfig = RetainConfig()
     disk: DiskConfig = DiskConfig()
     standby: StandbyConfig = StandbyConfig()
 
@@ -46,8 +186,8 @@ class StoreConfig(Section):
     def _kind(cls, kind: Any) -> Any:
         if kind == "memory":
             raise ValueError(
-                "a memory store lives inside one process, and capture and apply are two; use file "
-                "(a program of your own may use cdc.event_store.memory_store.MemoryStore)"
+                "a memory store lives in one process, and capture and apply are two; use file "
+                "(programs of your own may use cdc.event_store.memory_store.MemoryStore)"
             )
         return kind
 
@@ -55,7 +195,7 @@ class StoreConfig(Section):
     def _flush_keys(self) -> Self:
         given = [key for key in _ASYNC_KEYS if key in self.model_fields_set]
         if self.flush == "sync" and given:
-            raise ValueError(f"{given[0]} means nothing with flush: sync; remove it, or write flush: async")
+            raise ValueError(f"{given[0]} has no effect with flush: sync; remove it, or write flush: async")
         if self.flush_thorough_interval_s < self.flush_interval_s:
             raise ValueError(
                 f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
@@ -64,7 +204,7 @@ class StoreConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _standby_has_only_what_is_flushed(self) -> Self:
+    def _sync_master_flushes_at_once(self) -> Self:
         if self.standby.role == "sync_master" and self.flush == "async":
             raise ValueError(
                 "flush: async and standby.role: sync_master contradict each other: a standby gets what is on the disk, "
@@ -72,20 +212,9 @@ class StoreConfig(Section):
             )
         return self
 
-    @property
-    def flush_policy(self) -> FlushPolicy:
-        """As the writer takes it."""
-        return FlushPolicy(
-            self.flush,
-            interval_s=self.flush_interval_s,
-            least_pages=self.flush_least_pages,
-            thorough_interval_s=self.flush_thorough_interval_s,
-            slow_flush_s=self.slow_flush_s,
-        )
-
     @field_validator("stage")
     @classmethod
     def _stage(cls, stage: str | None) -> str | None:
         if stage is not None and not re.fullmatch(r"file:///.+|(?!file:)[A-Za-z][A-Za-z0-9+.-]*://.+", stage):
-            raise ValueError("is no URI; write file:///shared/stage or s3://bucket/stage")
+            raise ValueError("is not a URI; write file:///shared/stage or s3://bucket/stage")
         return stage

@@ -1,36 +1,43 @@
-"""``tables``: which tables are captured, and what holds for one of them alone."""
+"""``tables``: which tables are captured, and the settings of single tables."""
 
 from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.columns import Columns, OwnZeroDates, Types
-from cdc.config.values import Section
+from cdc.config.apply import MODES, Mode
+from cdc.config.columns import Columns, TableZeroDates, Types
+from cdc.config.values import Doc, Section
 from cdc.patterns import is_list
+
+SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+"""The servers' own schemas, which are never captured."""
 
 
 class ApplyOverrides(Section):
-    """What a single table may have otherwise; absent keys come from ``apply``."""
+    """The settings of a single table, by its name. A key that is absent has its value from `apply`."""
 
-    mode: Literal["upsert", "soft_delete", "append", "scd2"] | None = None
+    mode: Mode | None = None
+    """As `apply.mode`."""
     keys: tuple[str, ...] | None = None
-    """Columns that identify a row, for tables without a primary key."""
-    zero_dates: OwnZeroDates = None
+    """Columns that identify a row, for a table without a primary key."""
+    zero_dates: TableZeroDates = None
+    """As `apply.zero_dates`."""
     types: Types | None = None
-    """Added to those of ``apply``."""
+    """As `apply.types`; they are added to those."""
     columns: Columns | None = None
-    """Added to those of ``apply``; every column named here must be in the table."""
+    """As `apply.columns`; they are added to those. Every column that is named here must be in the table."""
     members: dict[str, tuple[str, ...]] | None = None
-    """Members of ENUM and SET columns, by column, for servers that show some of their characters as question marks."""
+    """Members of ENUM and SET columns, by the name of the column, for MySQL 5.6 and 5.7, which show some characters of
+    them as question marks."""
 
     @model_validator(mode="after")
-    def _there(self) -> Self:
-        if self.mode in ("soft_delete", "scd2"):
-            raise ValueError(f"mode {self.mode} is not there yet; use upsert or append")
+    def _keys_fit_the_mode(self) -> Self:
+        if self.mode is not None and self.mode not in MODES:
+            raise ValueError(f"mode {self.mode} is not available yet; use upsert or append")
         if self.keys == ():
             raise ValueError("keys must name at least one column")
         if self.mode == "append" and self.keys is not None:
@@ -39,11 +46,26 @@ class ApplyOverrides(Section):
 
 
 class TablesConfig(Section):
-    """Which tables are captured: regular expressions over ``db.table``, matched whole."""
+    r"""Which tables are captured, by regular expressions of Python over `db.table`, matched whole."""
 
-    include: tuple[str, ...] = Field(min_length=1)
-    exclude: tuple[str, ...] = ()
-    overrides: dict[str, ApplyOverrides] = Field(default_factory=dict)
+    include: Annotated[tuple[str, ...], Doc(example=[r"shop\..*"])] = Field(min_length=1)
+    """Expressions for the tables that are captured. The servers' own schemas never are."""
+    exclude: Annotated[tuple[str, ...], Doc(example=[r"shop\.tmp_.*"])] = ()
+    """Expressions for the tables among them that are not captured."""
+    overrides: Annotated[
+        dict[str, ApplyOverrides],
+        Doc(
+            example={
+                "shop.audit": {"mode": "append"},
+                "shop.visits": {"keys": ["day", "page"]},
+                "shop.customers": {
+                    "columns": {"note": "drop", "phone": {"mask": 4}, "nick": {"rename": "alias"}},
+                    "members": {"mood": ["calm", "🙂"]},
+                },
+            }
+        ),
+    ] = Field(default_factory=dict)
+    """Settings of single tables, by `db.table`: any key of `apply` except `target` and the key of `hash`."""
 
     @field_validator("include", "exclude")
     @classmethod
@@ -61,7 +83,7 @@ class TablesConfig(Section):
         return patterns
 
     @model_validator(mode="after")
-    def _overrides_apply(self) -> Self:
+    def _overrides_name_tables(self) -> Self:
         for name in self.overrides:
             db, dot, table = name.partition(".")
             if not (db and dot and table):
@@ -80,11 +102,8 @@ class TablesConfig(Section):
         return tuple(re.compile(pattern) for pattern in self.exclude)
 
     def includes(self, db: str, table: str) -> bool:
-        """Is ``db.table`` captured? The servers' own schemas never are."""
+        """Whether ``db.table`` is captured."""
         if db in SYSTEM_SCHEMAS:
             return False
         name = f"{db}.{table}"
         return any(p.fullmatch(name) for p in self._include) and not any(p.fullmatch(name) for p in self._exclude)
-
-
-SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys"})

@@ -1,21 +1,43 @@
-"""Kinds of values in the configuration, and what all its sections have in common."""
+"""Value types of the configuration file: durations, sizes, addresses, and the base class of all sections.
+
+:class:`Doc` carries what the reference says about a key beyond its docstring. :mod:`cdc.config.reference` renders it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
+from cdc.addresses import parse_address
+from cdc.errors import ConfigError
+
+_DURATION = r"(\d+(?:\.\d+)?)\s*(s|m|h|d)"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+@dataclass(frozen=True)
+class Doc:
+    """What the reference says about a key beyond its description, its type and its default."""
+
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Each value that the key takes today, and its meaning. The description then ends where a list can follow it."""
+    example: Any = None
+    """A value for the example file, for a key without a default or whose default shows nothing."""
+    only_with: str = ""
+    """The setting that gives this key its effect; with another one the key is refused."""
+    instead_of: str = ""
+    """The key of the same section that this key replaces. Only one of them may be given."""
+
+
 def seconds(value: Any) -> Any:
-    """``72h``, ``30s``, ``1.5d`` or a plain number of seconds."""
+    """Converts a duration with a unit (``72h``, ``30s``, ``1.5d``) to seconds; leaves numbers as they are."""
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
+        match = re.fullmatch(_DURATION, value.strip())
         if match is None:
             raise ValueError("is not a duration; write it like 30s, 15m, 72h or 7d")
         return float(match[1]) * _UNIT_S[match[2]]
@@ -23,7 +45,7 @@ def seconds(value: Any) -> Any:
 
 
 def no_boolean(value: Any) -> Any:
-    """``true`` is no number, though Python takes it for 1."""
+    """Refuses ``true`` and ``false``, which Python takes for 1 and 0."""
     if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
@@ -35,14 +57,45 @@ def _not_empty(value: Any) -> Any:
     return value
 
 
-DurationS = Annotated[float, BeforeValidator(seconds), BeforeValidator(no_boolean), Field(gt=0)]
-WaitS = Annotated[float, BeforeValidator(seconds), BeforeValidator(no_boolean), Field(ge=0)]
+def _address(value: str) -> str:
+    try:
+        parse_address(value)
+    except ConfigError:
+        raise ValueError("is not an address; write host:port") from None
+    return value
+
+
+DURATION_PATTERN = f"^{_DURATION}$"
+
+
+def _duration_schema(limit: Mapping[str, int]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "number", **limit}, {"type": "string", "pattern": DURATION_PATTERN}]})
+
+
+DurationS = Annotated[
+    float,
+    BeforeValidator(seconds),
+    BeforeValidator(no_boolean),
+    Field(gt=0),
+    _duration_schema({"exclusiveMinimum": 0}),
+]
+"""A duration above zero, in seconds."""
+WaitS = Annotated[
+    float, BeforeValidator(seconds), BeforeValidator(no_boolean), Field(ge=0), _duration_schema({"minimum": 0})
+]
+"""A duration that may be zero, in seconds."""
 Whole = Annotated[int, BeforeValidator(no_boolean)]
 FilledPath = Annotated[Path, BeforeValidator(_not_empty)]
 FilledText = Annotated[str, BeforeValidator(_not_empty)]
+AddressText = Annotated[str, BeforeValidator(_not_empty), AfterValidator(_address)]
+"""A network address: ``host:port`` or ``[::1]:port``."""
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are errors, and nothing changes after loading."""
+    """A section of the configuration file.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Unknown keys are errors, and nothing changes after loading. A key's docstring is its description in the reference,
+    the example and the file that ``cdc init`` writes, so it is written for users.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

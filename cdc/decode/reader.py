@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc.decode.charsets.convert import sound_utf8
+from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.conversion import MAX_TEXT_BYTES, BadValueError, Conversion
 from cdc.decode.faults import LOST_BYTES, row_fault
 from cdc.decode.kernels import constants as k
@@ -26,12 +27,10 @@ from cdc.decode.kernels.fill import BLOCK_ROWS, OutputArrays, RowsToFill, fill_r
 from cdc.decode.kernels.rows import Measured, RowArrays, locate_rows
 from cdc.decode.layout import (
     BEFORE,
-    DEFAULT_POLICIES,
     METADATA_FIELDS,
     Images,
     KernelSpec,
     TableLayout,
-    ValuePolicies,
     value_width,
 )
 from cdc.decode.scan import RowEvents, TransactionSlice, table_events
@@ -276,7 +275,7 @@ class Decoder:
                 count = done // 2
             else:
                 break
-        return _Located(done, RowArrays(*(array[:found] for array in rows)), measured.totals)
+        return _Located(done, rows.first(found), measured.totals)
 
     def _metadata(self, events: RowEvents, rows: RowArrays) -> list[pa.Array]:
         """``_op``, ``_seq``, ``_row``, ``_commit_time``, ``_gtid``."""

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.constants import EventType
+from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.faults import row_fault, scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import EventArrays, Expansion, expand_events
 from cdc.decode.kernels.scan import NAMES_AT, FoundEvents, ScanState, TransactionBytes, scan_events
-from cdc.decode.layout import DEFAULT_POLICIES, TableLayout, ValuePolicies, layout_at, name_pattern
+from cdc.decode.layout import TableLayout, layout_at, name_pattern
 from cdc.decode.transactions import NO_HISTORY, TableHistory, Transactions
 
 Bytes = npt.NDArray[np.uint8]

@@ -1,7 +1,7 @@
 """The store in memory: Canal's ring of events, over whole transactions.
 
 The rules are those of ``MemoryEventStoreWithBuffer``; where whole transactions change them, ``docs/decisions/0011``
-says how. ``docs/operating/capacity.md`` has the sizing.
+says how. ``docs/how-to/capacity.md`` has the sizing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Who reads the store, and how far: subscriptions, cursors and outstanding batches.
 
 Knows neither MySQL, nor Spark, nor the store's files. :mod:`cdc.batches`, capture and the commands import it. It
-promises that a change is made whole or not at all, that only one writer changes it at a time, and that what was
-changed survives SIGKILL. :class:`~cdc.meta.base.Meta` is the contract; the suite in ``cdc.testing.meta_contract`` holds
-for each implementation, anybody's own included: :class:`~cdc.meta.file.FileMeta` (a file of a local disk),
-:class:`~cdc.meta.zookeeper.ZooKeeperMeta`, :class:`~cdc.meta.mixed.MixedMeta` (memory first, one of the former two by
-period) and :class:`~cdc.meta.memory.MemoryMeta`. The latter two live in one process, and promise less after a SIGKILL.
+promises that a change is made whole or not at all, that only one writer changes it at a time, and that a completed
+change survives SIGKILL.
+
+:class:`~cdc.meta.base.Meta` is the contract, :class:`~cdc.meta.file.FileMeta` keeps it in a file of a local disk,
+:class:`~cdc.meta.zookeeper.ZooKeeperMeta` in ZooKeeper. Programs of one process may also use the metas of
+:mod:`cdc.event_store`, in memory or stored periodically. ``cdc.testing.meta_contract`` is the suite of tests for each
+implementation, including your own.
 """
 
 from __future__ import annotations
@@ -13,8 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc.meta.base import Meta
-from cdc.meta.records import Gap, TableRecord
-from cdc.meta.state import Finished, HistoryMark, Outstanding, SourceIdentity, State, Subscription
+from cdc.meta.state import Finished, Gap, HistoryMark, Outstanding, SourceIdentity, State, Subscription, TableRecord
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig

@@ -136,7 +136,7 @@ class Meta(ABC):
 
 class DurableMeta(Meta):
     """A meta whose changes outlive the process as soon as they are made, and which several processes may share. It can
-    be held by one process that keeps it in memory: :class:`~cdc.meta.mixed.MixedMeta`."""
+    be held by one process that keeps it in memory: :class:`~cdc.event_store.periodic_meta.PeriodicMeta`."""
 
     @abstractmethod
     def hold(self, wait_s: float) -> None:

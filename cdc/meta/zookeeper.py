@@ -18,11 +18,11 @@ from typing import Any
 
 from cdc.errors import LeaseHeldError, MetaUnavailableError, UsageError
 from cdc.log import get_logger
-from cdc.meta import nodes
+from cdc.meta import zookeeper_nodes as nodes
 from cdc.meta.base import DurableMeta
-from cdc.meta.nodes import Address, Nodes
 from cdc.meta.state import State
-from cdc.meta.zk_connection import Connection
+from cdc.meta.zookeeper_connection import Connection
+from cdc.meta.zookeeper_nodes import Address, Nodes
 
 DEFAULT_ROOT = "/otter/canal"
 _LOCK, _HOLDER = f"{nodes.OURS}/lock", f"{nodes.OURS}/holder"

@@ -1,73 +1,45 @@
-"""What master and standby have to know, and the secret between them."""
+"""Settings of a master and its standbys: the timing of a connection, and how a master serves standbys."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
-from cdc.errors import ConfigError
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+from cdc.addresses import Address
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. Tests shorten them."""
+    """Intervals and time-outs of a connection, in seconds. Tests shorten them."""
 
     heartbeat_s: float = 1.0
-    """The master sends at least so often, and the standby reports."""
+    """The longest time between two frames of the master, and between two reports of the standby."""
     dead_s: float = 10.0
-    """A side that was silent for so long is gone."""
+    """A side that sends nothing for this long is considered gone."""
     greeting_s: float = 5.0
-    """Connecting, and each answer before the stream begins."""
+    """The time-out for connecting, and for each answer before the stream begins."""
     first_pause_s: float = 0.2
-    """Before the standby connects again; doubled each time …"""
+    """The pause before the standby connects again; it doubles with each failure."""
     longest_pause_s: float = 5.0
-    """… up to this."""
+    """The longest such pause."""
     poll_s: float = 0.01
-    """So often the master looks for entries that nobody told it of (those of capture)."""
+    """How often the master looks for entries that it was not notified of (those that capture writes)."""
 
 
 DEFAULT_TIMING = Timing()
 
 
-def parse_address(text: str) -> Address:
-    """``host:port``, ``[::1]:port``. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{text!r} is no address; write host:port")
-    return Address(host, int(port))
+@dataclass(frozen=True)
+class MasterSettings:
+    """How a master serves its standbys."""
 
-
-def read_secret(env: str | None, file: Path | None) -> bytes | None:
-    """The secret from an environment variable or a file, without white space around it; None where neither is named. It
-    never reaches a log. Raises ConfigError."""
-    if env is not None:
-        value = os.environ.get(env)
-        if value is None:
-            raise ConfigError("the environment variable is not set", place=f"standby.secret_env: {env}")
-        found, place = value.strip().encode(), f"standby.secret_env: {env}"
-    elif file is not None:
-        place = f"standby.secret_file: {file}"
-        try:
-            found = file.read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", place=place) from None
-    else:
-        return None
-    if len(found) < 16:
-        raise ConfigError(
-            f"the secret has {len(found)} bytes; at least 16 are needed",
-            place=place,
-            remedy="Make one with: openssl rand -hex 32",
-        )
-    return found
+    listen: Address
+    """Port 0 takes a free one."""
+    role: Literal["sync_master", "async_master"] = "sync_master"
+    """``sync_master``: a put waits for a standby. ``async_master``: it does not."""
+    timeout_s: float = 5.0
+    """The longest time that a put waits for a standby."""
+    max_behind_bytes: int = 268435456
+    """A standby that is further behind counts as not available."""
+    secret: bytes | None = None
+    timing: Timing = DEFAULT_TIMING

@@ -1,4 +1,4 @@
-"""What a store shows of itself to the other side: visible entries, digests of them, and its small files."""
+"""The parts of a store that two sides compare: visible entries of a segment, their digests, and small files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ from cdc.store.formats.removed import FILE_NAME as REMOVED
 from cdc.store.formats.removed import kept_names
 
 SMALL_FILES = ("store.json", "tables.json", REMOVED, DAMAGED)
-LASTING = ("store.json", "tables.json")
-"""A store never loses these on purpose."""
+PERMANENT_FILES = ("store.json", "tables.json")
+"""Small files that a store never removes on purpose."""
 _SCHEMA = re.compile(r"schemas/\d{1,19}\.json")
-Sort = Literal["index", "log"]
+EntryKind = Literal["index", "log"]
+"""``index``: all entries of the index. ``log``: only those of transactions, which have bytes in the segment."""
 
 
 def is_small_file(name: str) -> bool:
-    """Is this the path, in a store, of a file that is copied whole?"""
+    """Whether this is the path, relative to the store, of a file that is copied whole."""
     return name in SMALL_FILES or _SCHEMA.fullmatch(name) is not None
 
 
 def small_files(store: Path) -> dict[str, tuple[int, int, int]]:
-    """Path in the store → what changes with the content: inode, size, time. A file is replaced whole, never changed."""
+    """Returns for each small file (its path in the store) inode, size and time of change.
+
+    They change with the content, because a file is replaced whole and never changed in place.
+    """
     found: dict[str, tuple[int, int, int]] = {}
     with storage_errors(store):
         paths = [store / name for name in SMALL_FILES]
@@ -55,18 +59,18 @@ def small_files(store: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def require_there(store: Path, found: Container[str]) -> None:
-    """Raises StorageError where the store has gone from under a running master: unmounted, or deleted."""
+def require_store_present(store: Path, found: Container[str]) -> None:
+    """Raises StorageError if the store of a running master has disappeared: unmounted, or deleted."""
     if "store.json" not in found:
         raise StorageError(
-            "the master's store is not there any more",
+            "the master's store has disappeared",
             place=str(store),
-            remedy="Mount its disk and start capture again; if it is lost, take over (docs/operating/standby.md).",
+            remedy="Mount its disk and start capture again. If it is lost, take over (docs/how-to/standby.md).",
         )
 
 
 def read_small(store: Path, name: str) -> bytes | None:
-    """The content; None where it has just gone."""
+    """Returns the content of a small file; None if it was just removed."""
     with storage_errors(store / name):
         try:
             return files.layer.read_file(store / name)
@@ -75,7 +79,10 @@ def read_small(store: Path, name: str) -> bytes | None:
 
 
 def segment_names(store: Path) -> list[str]:
-    """Segments up to the newest with a visible entry, oldest first. What stands behind it may still be begun anew."""
+    """Returns the segments up to the newest one with a visible entry, oldest first.
+
+    A segment behind it may still be started again from its head.
+    """
     names = kept_names(store)
     folder = layout.segments_folder(store)
     while names and not len(IndexFile(folder / names[-1]).entries):
@@ -83,27 +90,28 @@ def segment_names(store: Path) -> list[str]:
     return names
 
 
-class View:
-    """The visible entries of a segment at one moment."""
+class SegmentSnapshot:
+    """The visible entries of a segment at one moment, and their digests."""
 
     def __init__(self, store: Path, name: str) -> None:
-        """Raises DamagedError, VersionError, StorageError; a segment that is not there has no entries."""
+        """Reads the index; a missing segment has no entries. Raises DamagedError, VersionError, StorageError."""
         self.path = layout.segments_folder(store) / name
         self.entries: Entries = IndexFile(self.path).entries
         self._numbers: npt.NDArray[np.intp] | None = None
 
     @property
     def with_bytes(self) -> npt.NDArray[np.intp]:
-        """The numbers of the entries that have bytes: of each transaction in the log."""
+        """The numbers of the entries that have bytes, one for each transaction in the log."""
         if self._numbers is None:
             self._numbers = np.flatnonzero(self.entries["length"])
         return self._numbers
 
-    def count(self, of: Sort) -> int:
+    def count(self, of: EntryKind) -> int:
+        """Returns the number of entries of this kind."""
         return len(self.entries) if of == "index" else len(self.with_bytes)
 
-    def digest(self, of: Sort, start: int, stop: int) -> str:
-        """Of some entries, 32 hexadecimal digits; empty where there are fewer."""
+    def digest(self, of: EntryKind, start: int, stop: int) -> str:
+        """Returns a digest of entries ``start`` to ``stop``, 32 hexadecimal digits; empty if there are fewer."""
         if not 0 <= start <= stop <= self.count(of):
             return ""
         digest = hashlib.blake2b(digest_size=16)
@@ -115,14 +123,14 @@ class View:
                 digest.update(np.ascontiguousarray(chosen[key]).data)
         return digest.hexdigest()
 
-    def entries_until(self, of: Sort, stop: int) -> int:
-        """So many entries of all sorts up to the last of the first ``stop`` of this sort; 0 where there are fewer."""
+    def entries_until(self, of: EntryKind, stop: int) -> int:
+        """Returns how many entries of all kinds reach up to entry ``stop`` of this kind; 0 if there are fewer."""
         if not 0 < stop <= self.count(of):
             return 0
         return stop if of == "index" else int(self.with_bytes[stop - 1]) + 1
 
     def end(self, transactions: int | None = None) -> int:
-        """Where so many transactions (None: all) end in the segment; behind its head where there is none."""
+        """Returns the offset where the first ``transactions`` (None: all) end; the end of the head if there is none."""
         numbers = self.with_bytes if transactions is None else self.with_bytes[:transactions]
         if len(numbers):
             last = self.entries[int(numbers[-1])]
@@ -130,7 +138,7 @@ class View:
         return self.head_size()
 
     def head_size(self) -> int:
-        """Bytes before the first transaction; 0 where the segment has none of them yet. Raises StorageError."""
+        """Returns the size of the head, the bytes before the first transaction; 0: missing. Raises StorageError."""
         with storage_errors(self.path):
             try:
                 return min(head_size(self.path), self.path.stat().st_size)
@@ -138,7 +146,7 @@ class View:
                 return 0
 
     def head_crc(self) -> int:
-        """CRC32 of those bytes."""
+        """Returns the CRC32 of the head; 0 if it is missing."""
         size = self.head_size()
         if not size:
             return 0

@@ -1,8 +1,8 @@
-"""What a master sends: everything visible in its store, in order, from where the standby is.
+"""The stream that a master sends: everything visible in its store, in order, from where the standby is.
 
-Only whole transactions travel, and only once they are visible here: durable, so that no crash of the master leaves a
-standby with something that the master never had. A segment is left for the next one once that has a visible entry,
-since then nothing is added to it any more.
+Only whole, visible transactions are sent. They are durable at the master, so a crash of the master never leaves a
+standby with something that the master does not have. The stream moves on to the next segment once that one has a
+visible entry, because then nothing is added to the former one any more.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.durable import storage_errors
 from cdc.errors import DamagedError, PeerUnavailableError
-from cdc.replication.frames import MAX_PAYLOAD, PIECE_BYTES, Kind
-from cdc.replication.messages import DATA, ENTRIES, FILE, Have
-from cdc.replication.snapshot import LASTING, read_small, require_there, small_files
+from cdc.replication.protocol import CHUNK_BYTES, DATA, ENTRIES, FILE, MAX_PAYLOAD, Have, Kind
+from cdc.replication.snapshot import PERMANENT_FILES, read_small, require_store_present, small_files
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, first_bad, head_size
 from cdc.store.formats.removed import kept_names, read_removed
@@ -31,13 +30,16 @@ Send = Callable[..., None]
 
 
 class Stream:
-    """One standby's place in the store. Not thread-safe."""
+    """Sends the store to one standby, and remembers how far it has got. Not thread-safe."""
 
     def __init__(
         self, store: Path, send: Send, have: list[Have], known: list[str], their_files: dict[str, int]
     ) -> None:
-        """``have`` as in FOLLOW; ``known``: names of segments that the standby may have; ``their_files``: CRC32 of its
-        small files."""
+        """Starts behind what the standby has.
+
+        ``have`` is the list of FOLLOW, ``known`` the names of segments that the standby may have, ``their_files`` the
+        CRC32 of its small files.
+        """
         self._store = store
         self._send = send
         self._have = {one.segment: one for one in have}
@@ -49,20 +51,21 @@ class Stream:
         self._fd = self._index_fd = -1
         self._offset = self._entries = 0
         self.last_seq = self._last_of(have)
-        """Of the newest entry that the standby has or was sent."""
+        """Seq of the newest entry that the standby has or was sent."""
 
     def advance(self) -> bool:
-        """Send what is visible and not sent yet, some of it; False where there is nothing. Raises DamagedError,
-        StorageError, and what sending raises."""
+        """Sends some of what is visible and not sent yet; False if there is nothing.
+
+        Raises DamagedError, StorageError, and the errors of ``send``.
+        """
         return (bool(self._name) and self._send_new()) or self._next()
 
     def tidy(self) -> None:
-        """Tell what has changed of the small files, then what was removed here: the low-water mark is there before the
-        first segment goes."""
+        """Sends changed small files, then the removal of segments, so that the low-water mark arrives first."""
         names = kept_names(self._store)
         self._send_files()
-        # Only what retention has removed: a store whose disk is unmounted, or whose folder is being deleted, must not
-        # take its copy with it. Segments without transactions at the mark stay until it has moved on.
+        # Only segments that retention has removed: if the disk is unmounted, or the folder is being deleted, the copy
+        # must survive. Segments without transactions at the mark stay until the mark has moved on.
         mark = read_removed(self._store).seq
         gone = {
             name
@@ -71,11 +74,12 @@ class Stream:
         }
         for name in sorted(gone):
             self._send(Kind.FORGET, f"segments/{name}".encode())
-            if name == self._name:  # nothing more of it, although its files may be there for a moment
+            if name == self._name:  # nothing more is sent of it, even if its files still exist for a moment
                 self.close()
         self._known = self._known.difference(gone).union(names)
 
     def close(self) -> None:
+        """Closes the current segment."""
         for fd in (self._fd, self._index_fd):
             if fd >= 0:
                 files.layer.close(fd)
@@ -90,10 +94,12 @@ class Stream:
         folder = layout.segments_folder(self._store)
         if not any(len(IndexFile(folder / name).entries) for name in reversed(later)):
             return False
-        if self._name and self._send_new():  # what came before the later one's first
+        if self._name and self._send_new():  # entries that were written before the later segment began
             return True
         self._require_all_sent()
-        if self._known.difference(names):  # else the standby had two segments for a while, and nothing told of a gap
+        if self._known.difference(
+            names
+        ):  # else the standby would have two segments for a while, and not know of a gap between
             self.tidy()
         self._from = later[0]
         self.close()
@@ -105,7 +111,7 @@ class Stream:
             try:
                 self._fd = files.layer.open(path, os.O_RDONLY)
                 self._index_fd = files.layer.open(layout.index_path(path), os.O_RDONLY)
-            except FileNotFoundError:  # retention was faster
+            except FileNotFoundError:  # retention has just removed it
                 self.close()
                 return False
         self._name = name
@@ -125,7 +131,7 @@ class Stream:
         return True
 
     def _last_of(self, have: list[Have]) -> int:
-        """Seq of the newest entry that the standby has; 0 where it has none. What comes before ``have`` is whole."""
+        """Returns the seq of the newest entry that the standby has; 0: none. Segments before ``have`` are whole."""
         counts = {one.segment: one.entries for one in have}
         for name in reversed(kept_names(self._store) if have else []):
             if name <= have[-1].segment:
@@ -136,13 +142,14 @@ class Stream:
         return 0
 
     def _require_all_sent(self) -> None:
-        """A segment is left. An entry at its end that is not whole now is damage: nobody writes it any more."""
+        """Checks that all entries of a finished segment were sent. An incomplete last entry is damage now. Raises
+        DamagedError."""
         if not self._name:
             return
         with storage_errors(layout.segments_folder(self._store) / self._name):
             stat = os.fstat(self._index_fd)
         if stat.st_nlink and (stat.st_size - HEADER_SIZE) // ENTRY_SIZE > self._entries:
-            raise DamagedError(f"entry {self._entries} fails its checksum", place=f"{self._name}.index")
+            raise DamagedError(f"entry {self._entries} has a wrong checksum", place=f"{self._name}.index")
 
     # --- inside a segment
 
@@ -151,20 +158,20 @@ class Stream:
             stat = os.fstat(self._index_fd)
         count = max(0, stat.st_size - HEADER_SIZE) // ENTRY_SIZE
         if count < self._entries and stat.st_nlink:
-            raise PeerUnavailableError(f"{self._name} has become shorter than what the standby has")
-        if count <= self._entries or not stat.st_nlink:  # without a link: removed
+            raise PeerUnavailableError(f"{self._name} has become shorter than the standby's copy")
+        if count <= self._entries or not stat.st_nlink:  # no link: retention removed it
             return False
         raw = self._pread(self._index_fd, min(count - self._entries, ENTRIES_AT_ONCE) * ENTRY_SIZE, self._entries)
         entries = np.frombuffer(raw, dtype=ENTRY)
         bad = first_bad(entries)
         if bad >= 0:
             if self._entries + bad == count - 1:
-                entries = entries[:bad]  # being written at this moment
+                entries = entries[:bad]  # it is being written at this moment
             else:
-                raise DamagedError(f"entry {self._entries + bad} fails its checksum", place=f"{self._name}.index")
+                raise DamagedError(f"entry {self._entries + bad} has a wrong checksum", place=f"{self._name}.index")
         if not len(entries):
             return False
-        self._send_files()  # after the entries were seen: they may need what was written before them
+        self._send_files()  # after reading the entries: they may need files that were written before them
         self._send_entries(entries)
         return True
 
@@ -173,27 +180,27 @@ class Stream:
             return files.layer.pread(fd, size, HEADER_SIZE + first_entry * ENTRY_SIZE)
 
     def _send_entries(self, entries: Entries) -> None:
-        """Pieces of about a mebibyte, each with the bytes first."""
+        """Sends entries in chunks of about 1 MiB of their bytes, the bytes first."""
         ends = np.maximum.accumulate(entries["offset"] * (entries["length"] > 0) + entries["length"])
         start = 0
         while start < len(entries):
-            limit = max(self._offset, int(ends[start])) + PIECE_BYTES
+            limit = max(self._offset, int(ends[start])) + CHUNK_BYTES
             stop = max(start + 1, int(np.searchsorted(ends, np.uint64(limit), side="right")))
             self._send_bytes(int(ends[stop - 1]))
-            self.last_seq = max(self.last_seq, int(entries["seq"][stop - 1]))  # before its report can come
+            self.last_seq = max(self.last_seq, int(entries["seq"][stop - 1]))  # before the report of it can arrive
             self._send(Kind.ENTRIES, ENTRIES.pack(self._entries), entries[start:stop].tobytes())
             self._entries += stop - start
             start = stop
 
     def _send_bytes(self, end: int) -> None:
-        """The segment's bytes up to ``end``, as far as they were not sent."""
+        """Sends the segment's bytes up to ``end`` that were not sent yet."""
         while self._offset < end:
-            size = min(PIECE_BYTES, end - self._offset)
+            size = min(CHUNK_BYTES, end - self._offset)
             with storage_errors(layout.segments_folder(self._store) / self._name):
                 data = files.layer.pread(self._fd, size, self._offset)
             if len(data) < size:
                 raise DamagedError(
-                    f"ends at byte {self._offset + len(data)}, and its index says {end}", place=self._name
+                    f"ends at byte {self._offset + len(data)}, but its index says {end}", place=self._name
                 )
             self._send(Kind.DATA, DATA.pack(self._offset), data)
             self._offset += size
@@ -202,7 +209,7 @@ class Stream:
 
     def _send_files(self) -> None:
         found = small_files(self._store)
-        require_there(self._store, found)
+        require_store_present(self._store, found)
         if found == self._files:
             return
         for name, mark in found.items():
@@ -215,8 +222,8 @@ class Stream:
                 self._send_file(name.encode(), content)
             self._their_files[name] = zlib.crc32(content)
         removed_seq = read_removed(self._store).seq
-        for name in set(self._their_files).difference(found, LASTING):
-            # What was here a moment ago goes by retention only; what never was is another store's.
+        for name in set(self._their_files).difference(found, PERMANENT_FILES):
+            # Only retention removes a file that was here. A file that never was here belongs to another store.
             seq = Path(name).stem
             if name not in self._files or (seq.isdigit() and int(seq) <= removed_seq):
                 self._send(Kind.FORGET, name.encode())
@@ -224,7 +231,7 @@ class Stream:
         self._files = found
 
     def _send_file(self, name: bytes, content: bytes) -> None:
-        """In as many frames as it takes: the definitions of thousands of tables are larger than one."""
+        """Sends a small file in as many frames as needed: definitions of thousands of tables exceed one frame."""
         head, room = FILE.pack(len(name)) + name, MAX_PAYLOAD // 2
         while len(content) > room:
             self._send(Kind.FILE_PART, head, content[:room])

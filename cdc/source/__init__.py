@@ -1,6 +1,14 @@
-"""Stage 1, MySQL's side: connections, what the server says of itself, the preflight, table schemas, the dump stream.
+"""Stage 1, the MySQL and MariaDB side: connections, facts about the server, the preflight, table schemas, dumps.
 
-May be imported by ``capture``, the commands and ``cdc.airflow``; ``store``, ``meta`` and ``decode`` know nothing of it.
-It promises that a server which cannot be captured without loss is refused with the setting to change, before
-anything is read; and that nothing here ever writes to the source.
+May be imported by ``capture``, the commands and ``cdc.airflow``; ``store``, ``meta`` and ``decode`` do not import it.
+It promises that a server which cannot be captured without loss is refused before anything is read, with the setting to
+change, and that it never writes to the source.
+
+- :mod:`~cdc.source.connection` connects, and translates errors; :mod:`~cdc.source.server` asks for version, identity,
+  binlog files, positions and clock.
+- :mod:`~cdc.source.preflight` decides whether a server can be captured, with the checks of
+  :mod:`~cdc.source.privileges` and :mod:`~cdc.source.table_checks`; they return :mod:`~cdc.source.findings`.
+- :mod:`~cdc.source.schemas` reads the tables' columns.
+- :mod:`~cdc.source.dump` is the replication protocol; :mod:`~cdc.source.history` answers questions about binlog files
+  and GTIDs.
 """

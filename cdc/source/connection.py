@@ -1,105 +1,38 @@
-"""Connections to the source: who one is, how one connects, and what a failure means."""
+"""Connections to the source, queries, and the translation of their errors."""
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import pymysql
 from pymysql.constants import CR, ER
 
 from cdc.config import SourceConfig
+from cdc.config.secrets import source_credentials
 from cdc.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError
 
 Row = dict[str, Any]
 
 
-class Credentials(NamedTuple):
-    """Who connects."""
-
-    user: str
-    password: str
-
-
-def resolve_password(source: SourceConfig) -> str:
-    """The source's password; empty when the configuration names none. Raises ConfigError."""
-    return resolve_credentials(source).password
-
-
-def resolve_credentials(source: SourceConfig) -> Credentials:
-    """User and password from the environment, a file or an Airflow connection. Raises ConfigError.
-
-    Of Airflow's connections only those in the environment (``AIRFLOW_CONN_…``) are known here; inside Airflow
-    ``cdc.airflow`` asks Airflow itself.
-    """
-    if source.password_env is not None:
-        value = os.environ.get(source.password_env)
-        if value is None:
-            raise ConfigError(
-                f"the environment variable {source.password_env} is not set",
-                place="source.password_env",
-                remedy=f"Set {source.password_env} to the password of {source.user!r}.",
-            )
-        return Credentials(source.user, value)
-    if source.password_file is not None:
-        try:
-            lines = source.password_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"{source.password_file} cannot be read: {_reason(error)}",
-                place="source.password_file",
-                remedy="Write the password into its first line, readable by the user that runs cdc.",
-            ) from None
-        return Credentials(source.user, lines[0] if lines else "")
-    if source.connection is not None:
-        found = _lookup(source.connection)
-        return Credentials(found.user or source.user, found.password)
-    return Credentials(source.user, "")
-
-
-def _lookup(connection: str) -> Credentials:
-    name = f"AIRFLOW_CONN_{connection.upper()}"
-    text = os.environ.get(name)
-    if text is None:
-        raise ConfigError(
-            f"the Airflow connection {connection!r} is not known outside Airflow",
-            place="source.connection",
-            remedy=f"Set {name}, or use password_env or password_file.",
-        )
-    try:
-        if text.lstrip().startswith("{"):
-            fields = json.loads(text)
-            return Credentials(str(fields.get("login") or ""), str(fields.get("password") or ""))
-        parts = urlsplit(text)
-        return Credentials(unquote(parts.username or ""), unquote(parts.password or ""))
-    except ValueError:
-        # The text itself holds the password: not a letter of it may reach the message.
-        raise ConfigError(
-            "is neither a URL nor a JSON object", place=name, remedy="Write it as Airflow's documentation says."
-        ) from None
-
-
 def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Connection[Any]:
-    """Connect to the source. The session is in UTC, autocommits, and speaks utf8mb4.
+    """Connects to the source. The session uses UTC, autocommit and utf8mb4.
 
-    With ``ssl_ca`` the connection is TLS and the server's certificate and name are verified; else TLS is used where
-    the server offers it. ``pymysql_kw`` overrides what is passed to ``pymysql.connect``.
+    With ``ssl_ca`` the connection uses TLS and verifies the server's certificate and name; otherwise it uses TLS if
+    the server offers it. ``pymysql_kw`` overrides arguments of ``pymysql.connect``.
 
-    Raises ConfigError (no password to be had), SourceUnavailableError (not reachable; may pass), SourceRefusedError
-    (user, password, certificate or account are not accepted).
+    Raises ConfigError (the password cannot be resolved), SourceUnavailableError (not reachable, worth a retry),
+    SourceRefusedError (the server rejects user, password, certificate or account).
     """
-    credentials = resolve_credentials(source)
+    credentials = source_credentials(source)
     arguments: dict[str, Any] = {
         "host": source.host,
         "port": source.port,
         "user": credentials.user,
-        # As bytes, because PyMySQL would encode a text as Latin-1 and the servers hash UTF-8.
+        # As bytes, because PyMySQL encodes strings as Latin-1, and the servers hash UTF-8.
         "password": credentials.password.encode(),
         "charset": "utf8mb4",
         "autocommit": True,
@@ -112,7 +45,9 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
     if source.ssl_ca is not None:
         if not source.ssl_ca.is_file():
             raise ConfigError(
-                f"{source.ssl_ca} is not a file", place="source.ssl_ca", remedy="Give the PEM file of the authority."
+                f"{source.ssl_ca} is not a file",
+                place="source.ssl_ca",
+                remedy="Set source.ssl_ca to the PEM file of the certificate authority.",
             )
         arguments |= {"ssl_ca": str(source.ssl_ca), "ssl_verify_cert": True, "ssl_verify_identity": True}
     arguments |= pymysql_kw
@@ -123,13 +58,13 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
 
 
 def place_of(source: SourceConfig) -> str:
-    """``host:port``, as messages name the source."""
+    """Returns ``host:port``, the name of the source in messages."""
     host = f"[{source.host}]" if ":" in source.host else source.host
     return f"{host}:{source.port}"
 
 
 def query(conn: pymysql.connections.Connection[Any], sql: str, args: Sequence[Any] | None = None) -> list[Row]:
-    """Run one statement, rows as dictionaries. Raises SourceUnavailableError and SourceRefusedError."""
+    """Runs one statement and returns its rows as dictionaries. Raises SourceUnavailableError, SourceRefusedError."""
     with mapped(conn), conn.cursor(pymysql.cursors.DictCursor) as cursor:
         cursor.execute(sql, args)
         return list(cursor.fetchall())
@@ -137,7 +72,7 @@ def query(conn: pymysql.connections.Connection[Any], sql: str, args: Sequence[An
 
 @contextmanager
 def mapped(conn: pymysql.connections.Connection[Any]) -> Iterator[None]:
-    """What PyMySQL raises inside becomes an error of Towpath."""
+    """Translates the exceptions of PyMySQL into those of Towpath (:func:`explain`)."""
     try:
         yield
     except (pymysql.err.Error, OSError) as error:
@@ -145,7 +80,7 @@ def mapped(conn: pymysql.connections.Connection[Any]) -> Iterator[None]:
         raise explain(error, f"{conn.host}:{conn.port}", user) from error
 
 
-_MAY_PASS = frozenset(
+_RETRYABLE = frozenset(
     {
         ER.CON_COUNT_ERROR,  # 1040 too many connections
         ER.SERVER_SHUTDOWN,  # 1053
@@ -163,21 +98,21 @@ _MAY_PASS = frozenset(
 )  # fmt: skip
 _LOGIN = frozenset({ER.ACCESS_DENIED_ERROR, 1698})  # 1698: without a password
 _ACCOUNT = {
-    1129: "Run FLUSH HOSTS (mariadb-admin flush-hosts) on the server.",  # host is blocked
-    1130: "Create the user for this host, or connect from a host that is allowed.",
-    1251: "Update the account to an authentication plugin that the client knows.",
+    1129: "Run FLUSH HOSTS (mariadb-admin flush-hosts) on the server.",  # the host is blocked
+    1130: "Create the user for this host, or connect from an allowed host.",
+    1251: "Change the account to an authentication plugin that the client supports.",
     1524: "Change the account's authentication plugin (IDENTIFIED WITH caching_sha2_password on MySQL).",
     1820: "Change the account's expired password.",
     1862: "Change the account's expired password.",
     3118: "Unlock the account (ALTER USER … ACCOUNT UNLOCK).",
-    3159: "Set source.ssl_ca, since the server demands TLS.",
+    3159: "Set source.ssl_ca, because the server requires TLS.",
     4151: "Unlock the account (ALTER USER … ACCOUNT UNLOCK).",
 }
 _PRIVILEGE = frozenset({1044, 1142, 1143, 1227})
 
 
 def explain(error: Exception, place: str, user: str) -> CdcError:
-    """The error of Towpath for what PyMySQL, the socket or TLS raised."""
+    """Translates an exception of PyMySQL, the socket or TLS. ``place`` is ``host:port``."""
     place = f"source {place}"
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
@@ -187,13 +122,13 @@ def explain(error: Exception, place: str, user: str) -> CdcError:
         return SourceRefusedError(
             f"the server's certificate is not accepted: {cause.verify_message}",
             place=place,
-            remedy="Give the authority's PEM file as source.ssl_ca, and the name in the certificate as the URL's host.",
+            remedy="Set source.ssl_ca to the authority's PEM file, and use the certificate's name as the URL's host.",
         )
     if isinstance(cause, ssl.SSLError):
         return SourceRefusedError(f"TLS failed: {cause.reason or cause}", place=place, remedy="Check source.ssl_ca.")
     if code == CR.CR_SSL_CONNECTION_ERROR:
         return SourceRefusedError(
-            f"TLS failed: {text}", place=place, remedy="Switch TLS on at the server, or remove source.ssl_ca."
+            f"TLS failed: {text}", place=place, remedy="Enable TLS on the server, or remove source.ssl_ca."
         )
     if code in _LOGIN:
         return SourceRefusedError(
@@ -209,11 +144,11 @@ def explain(error: Exception, place: str, user: str) -> CdcError:
         )
     if code == CR.CR_CONN_HOST_ERROR or (isinstance(error, OSError) and not isinstance(error, pymysql.err.Error)):
         return _unreachable(cause, place)
-    if code in _MAY_PASS or 2000 <= code < 3000 or isinstance(error, pymysql.err.InterfaceError) or not code:
+    if code in _RETRYABLE or 2000 <= code < 3000 or isinstance(error, pymysql.err.InterfaceError) or not code:
         return SourceUnavailableError(
             f"the connection failed: {text or type(error).__name__}{f' (error {code})' if code else ''}",
             place=place,
-            remedy="Check that a MySQL or MariaDB server listens there and that the network between is sound.",
+            remedy="Check that a MySQL or MariaDB server listens there, and the network to it.",
         )
     return SourceRefusedError(f"the server answers: {text} (error {code})", place=place)
 
@@ -221,17 +156,17 @@ def explain(error: Exception, place: str, user: str) -> CdcError:
 def _unreachable(cause: BaseException, place: str) -> CdcError:
     if isinstance(cause, socket.gaierror):
         return SourceUnavailableError(
-            "the host's name is not known", place=place, remedy="Check the host in source.url, and the name service."
+            "the host's name is not known", place=place, remedy="Check the host in source.url, and DNS."
         )
     if isinstance(cause, ConnectionRefusedError):
         return SourceUnavailableError(
             "nothing listens there (connection refused)",
             place=place,
-            remedy="Check host and port in source.url, and that the server runs and takes connections over TCP.",
+            remedy="Check host and port in source.url, and that the server runs and accepts TCP connections.",
         )
     if isinstance(cause, TimeoutError):
         return SourceUnavailableError(
-            "no answer in time", place=place, remedy="Check host and port in source.url, and firewalls between."
+            "the connection timed out", place=place, remedy="Check host and port in source.url, and firewalls."
         )
     return SourceUnavailableError(
         f"cannot be reached: {_reason(cause)}", place=place, remedy="Check host and port in source.url."

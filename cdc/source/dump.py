@@ -1,35 +1,42 @@
-"""The requests with which a replica asks a server for its binlog: session variables, registration, dump.
+"""The replication protocol: request a binlog dump, read its packets, translate the errors a server sends in it.
 
-Afterwards the connection carries the dump's packets and nothing else; :mod:`cdc.source.stream` reads them.
+The packets are read as raw bytes. Creating an object per event would make reading slow.
 """
 
 from __future__ import annotations
 
+import socket
 import struct
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pymysql.constants import COMMAND
 
 from cdc.config import SourceConfig
-from cdc.errors import CdcError
+from cdc.config.secrets import source_credentials
+from cdc.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavailableError
 from cdc.positions import BinlogPosition
-from cdc.source.connection import connect, mapped
+from cdc.source.connection import connect, explain, mapped, place_of
 from cdc.source.server import Connection
 
 MAX_POSITION = 2**32 - 1
-"""The last offset that a dump request can name: it has 32 bits for it."""
+"""The largest offset that a dump request can name, since the protocol has 32 bits for it."""
 MAX_LABEL_BYTES = 60
 """The longest replica label that every server accepts (MySQL 5.6 refuses longer ones)."""
 _MAX_HEARTBEAT_S = 4294967
+_MISSED_HEARTBEATS = 3
 _NON_BLOCKING = 1
+_SILENCE_S = 60.0
+
+# --- requests
 
 
 def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any:
-    """Connects, registers as the replica ``label`` and asks for the binlog from ``position`` on.
+    """Connects, registers as the replica ``label`` and requests the binlog from ``position`` on.
 
     The server answers with one packet per event, without end. Reads on the connection have no time limit. Raises
-    SourceUnavailableError, SourceRefusedError and ConfigError; an error that the server has with the position itself
-    comes as the first packet. Returns PyMySQL's connection, of which callers need what has no public name.
+    SourceUnavailableError, SourceRefusedError and ConfigError; if the server rejects the position itself, its first
+    packet is an error packet. Returns PyMySQL's connection, because callers need its private attributes.
     """
     register = register_request(source.server_id, label, source.port)
     dump = dump_request(source.server_id, position)
@@ -48,10 +55,10 @@ def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any
 
 
 def open_short_dump(source: SourceConfig, position: BinlogPosition) -> Any:
-    """Asks for the binlog from ``position`` to its present end, as nobody: with server id 0 and without registration,
-    as mysqlbinlog does, so that no server takes it for a capture that runs and cuts that one's connection.
+    """Requests the binlog from ``position`` to its present end, anonymously: with server id 0 and without
+    registration, as mysqlbinlog does. So no server mistakes it for a running capture and disconnects that one.
 
-    Answers and errors are those of :func:`open_dump`, but that the server sends an EOF packet at the end.
+    Returns and raises what :func:`open_dump` does. The server sends an EOF packet at the end.
     """
     connection: Any = connect(source, write_timeout=30)
     try:
@@ -65,10 +72,10 @@ def open_short_dump(source: SourceConfig, position: BinlogPosition) -> Any:
 
 
 def _set_session(connection: Connection, heartbeat_s: float) -> None:
-    """Sets what the dump thread reads from the session, under the names of all servers."""
+    """Sets the session variables that the dump thread reads, under the names of all servers."""
     heartbeat_ns = int(min(heartbeat_s, _MAX_HEARTBEAT_S) * 1e9)
     with connection.cursor() as cursor:
-        # Events come with the checksums that the binlog has. MySQL will drop the older name one day.
+        # Request events with the checksums that the binlog has. A future MySQL may drop the older name.
         cursor.execute(
             "SET @master_binlog_checksum = @@global.binlog_checksum, @source_binlog_checksum = @@global.binlog_checksum"
         )
@@ -78,9 +85,10 @@ def _set_session(connection: Connection, heartbeat_s: float) -> None:
 
 
 def register_request(server_id: int, label: str, port: int) -> bytes:
-    """The body of COM_REGISTER_SLAVE. ``label`` and ``port`` are what SHOW REPLICAS lists; user and password are empty.
+    """Returns the body of COM_REGISTER_SLAVE with an empty user and password. SHOW REPLICAS lists ``label`` and
+    ``port``.
 
-    Raises ValueError for a label that is too long.
+    Raises ValueError if the label is too long.
     """
     name = label.encode()
     if len(name) > MAX_LABEL_BYTES:
@@ -90,6 +98,166 @@ def register_request(server_id: int, label: str, port: int) -> bytes:
 
 
 def dump_request(server_id: int, position: BinlogPosition, *, flags: int = 0) -> bytes:
-    """The body of COM_BINLOG_DUMP. Without flags the server waits for new events at the binlog's end, and MariaDB
-    sends no ANNOTATE_ROWS events."""
+    """Returns the body of COM_BINLOG_DUMP. Without flags the server waits for new events at the binlog's end, and
+    MariaDB sends no ANNOTATE_ROWS events."""
     return struct.pack("<IHI", position.pos, flags, server_id) + position.file.encode()
+
+
+# --- streams of packets
+
+
+class DumpStream:
+    """The packets of an endless dump, from a position on.
+
+    :meth:`recv_into` returns 0 if nothing arrived within ``poll_s``. It raises SourceUnavailableError after three
+    missed heartbeats.
+    """
+
+    def __init__(self, source: SourceConfig, position: BinlogPosition, label: str, *, poll_s: float = 0.5) -> None:
+        """Connects and requests the dump; the server lists the replica as ``label``. Raises SourceUnavailableError,
+        SourceRefusedError, ConfigError."""
+        self._source = source
+        self._poll_s = poll_s
+        self._silent_s = 0.0
+        # The request cannot name an offset beyond 4 GiB. Begin at the file's start; stored transactions are skipped.
+        pos = position.pos if position.pos <= MAX_POSITION else 4
+        self.position = BinlogPosition(position.file, pos)
+        self._connection: Any = open_dump(source, self.position, label)
+        self._socket: socket.socket = self._connection._sock
+        self._socket.settimeout(poll_s)
+        self.thread_id = int(self._connection.thread_id())
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Reads the bytes that are available, up to the buffer's size, and returns their number; 0 if none arrived.
+        Raises SourceUnavailableError, SourceRefusedError."""
+        try:
+            n = self._socket.recv_into(buffer)
+        except TimeoutError:
+            self._silent_s += self._poll_s
+            if self._silent_s > _MISSED_HEARTBEATS * self._source.heartbeat_s:
+                raise SourceUnavailableError(
+                    f"the connection is dead: the server missed {_MISSED_HEARTBEATS} heartbeats of "
+                    f"{self._source.heartbeat_s:g} s",
+                    place=f"source {place_of(self._source)}",
+                    remedy="Check that the server runs and that the network to it is sound.",
+                ) from None
+            return 0
+        except OSError as error:
+            raise explain(error, place_of(self._source), self._source.user) from error
+        if n == 0:
+            raise SourceUnavailableError(
+                "the server closed the connection",
+                place=f"source {place_of(self._source)}",
+                remedy="The server was shut down, or another replica connected with the same source.server_id.",
+            )
+        self._silent_s = 0.0
+        return n
+
+    def close(self) -> None:
+        """Closes the connection; the server ends its dump thread."""
+        self._socket.close()
+
+
+class ShortDump:
+    """The packets of an anonymous dump from ``position`` to the present end of the binlog."""
+
+    def __init__(self, source: SourceConfig, position: BinlogPosition) -> None:
+        """Connects and requests the dump. Raises SourceUnavailableError, SourceRefusedError, ConfigError."""
+        self._source = source
+        self._connection = open_short_dump(source, position)
+        self._socket: socket.socket = self._connection._sock
+        self._socket.settimeout(_SILENCE_S)
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Reads the bytes that are available, at least one, and returns their number. Raises SourceUnavailableError."""
+        try:
+            n = self._socket.recv_into(buffer)
+        except OSError as error:
+            raise explain(error, place_of(self._source), self._source.user) from error
+        if n == 0:
+            raise SourceUnavailableError("the server closed the connection", place=f"source {place_of(self._source)}")
+        return n
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# --- errors that a server sends instead of events
+
+
+def explain_dump_error(code: int, text: str, source: SourceConfig, position: BinlogPosition) -> CdcError:
+    """Translates an error packet of a dump that was requested from ``position``. The servers' own texts are matched."""
+    place = f"source {place_of(source)}"
+    text = _without_positions(text)
+    low = text.lower()
+    if code == 1236 and ("could not find first log file" in low or "purged" in low):
+        return SourceRefusedError(
+            f"the server no longer has the binlog at {position}: {text}",
+            place=place,
+            remedy="The changes between this position and the server's oldest binlog are lost. Rebuild the tables from "
+            "another start position, and keep binlogs longer (binlog_expire_logs_seconds).",
+        )
+    if code == 1236 and ("> file size" in low or "position > file size" in low or "impossible position" in low):
+        return IdentityError(
+            f"the server's history is shorter than {position}: {text}",
+            place=place,
+            remedy="The server's binlog was reset, or this is another server. Start a new destination.",
+        )
+    if code == 1236 and _is_inside_event(text):
+        return SourceRefusedError(
+            f"no whole event begins at {position}: the server's binlog file is cut off or damaged there, or no event "
+            f"ever began at this position (the server says: {text})",
+            place=place,
+            remedy="If source.start names the position, use one that SHOW BINLOG EVENTS lists. Otherwise check the "
+            "server's error log and its disk. If the file is damaged, start a new destination behind the damage.",
+        )
+    if "same server_uuid/server_id" in low or "same server_id" in low:  # 1236; MariaDB also 4052
+        return SourceRefusedError(
+            f"another replica uses source.server_id {source.server_id}: {text}",
+            place=place,
+            remedy="Give each replica of this source its own server_id.",
+        )
+    if code in (1227, 1045):
+        return SourceRefusedError(
+            f"the user {source_credentials(source).user!r} may not read the binlog: {text}",
+            place=place,
+            remedy="GRANT REPLICATION SLAVE ON *.* to the user.",
+        )
+    if code == 1236 and "binary log is not open" in low:
+        return SourceRefusedError(
+            f"the server writes no binlog: {text}", place=place, remedy="Start the server with log_bin=binlog."
+        )
+    if code == 1236:
+        return SourceRefusedError(f"the server cannot send its binlog from {position}: {text}", place=place)
+    return SourceUnavailableError(
+        f"the server ended the dump at {position}: {text}{f' (error {code})' if code else ''}", place=place
+    )
+
+
+def describe_dump_error(text: str) -> str:
+    """Describes the text of a server's error 1236 in a clause for a message."""
+    text = _without_positions(text)
+    if _is_inside_event(text):
+        return "no event begins at this position of the server's file"
+    return f"the server answers: {text}"
+
+
+def _without_positions(text: str) -> str:
+    """Removes the positions that a server appends, which it counts in its own way."""
+    return text.split("; the first event", 1)[0]
+
+
+def _is_inside_event(text: str) -> bool:
+    """Whether an error text is one of those that servers send for an offset at which no event begins. They say that
+    the binlog was truncated, and that the disk may be full."""
+    low = text.lower()
+    return any(words in low for words in ("truncated in the middle", "bogus data", "exceeded max_allowed_packet"))

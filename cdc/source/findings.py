@@ -1,4 +1,4 @@
-"""What a check finds: one fact each, good or bad, with its remedy."""
+"""The result type of checks: one fact, good or bad, with its remedy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Level = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``error``: capture or apply would not work, or would lose something. ``warning``: it works, for now."""
+    """One result. ``error``: capture or apply would fail or lose data. ``warning``: it works, but may fail later."""
 
     level: Level
     subject: str
-    """What was looked at: ``source: binlog_format``, ``table shop.orders``, ``target``."""
+    """The checked thing: ``source: binlog_format``, ``table shop.orders``, ``target``."""
     message: str
     remedy: str | None = None
 
@@ -34,7 +34,7 @@ def error(subject: str, message: str, remedy: str) -> Finding:
 
 
 def from_error(subject: str, trouble: CdcError) -> Finding:
-    """An exception as a finding, so that the other checks can go on."""
+    """Turns an exception into a finding, so that the other checks can continue."""
     place = None if trouble.place is None else trouble.place.removeprefix(f"{subject} ")
     message = trouble.message if place is None else f"{place}: {trouble.message}"
     return Finding("error", subject, message, trouble.remedy)

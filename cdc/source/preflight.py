@@ -1,4 +1,4 @@
-"""The preflight: can this server be captured without losing anything? What has to change if not?"""
+"""The preflight: checks whether a server can be captured without loss, and names the setting to change if not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from cdc.errors import SourceRefusedError
 from cdc.log import get_logger
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, ok, warning
-from cdc.source.members import check_members
-from cdc.source.policy_checks import check_key_dates, check_policies
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
-from cdc.source.schemas import list_tables, read_schemas
+from cdc.source.schemas import check_members, list_tables, read_schemas
 from cdc.source.server import (
     Connection,
     Flavor,
@@ -23,7 +21,7 @@ from cdc.source.server import (
     status_statement,
     variables,
 )
-from cdc.source.table_checks import check_names, check_tables
+from cdc.source.table_checks import check_key_dates, check_names, check_policies, check_tables
 
 __all__ = ["Finding", "check_source", "check_start", "examine", "require_source"]
 
@@ -44,7 +42,7 @@ _VARIABLES = (
 )
 _COMPRESSION = ("binlog_transaction_compression", "log_bin_compress")
 _SHORT_RETENTION_S = 24 * 3600
-# Older ones have no binlog_row_image, which tells that rows are whole, and other formats that are not known here.
+# Older servers lack binlog_row_image, which guarantees whole rows, and use unsupported formats.
 _OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
 
 log = get_logger(__name__)
@@ -53,10 +51,10 @@ log = get_logger(__name__)
 def check_source(
     config: DestinationConfig, *, own_capture_running: bool = False, first_start: bool = False
 ) -> list[Finding]:
-    """Connect and examine everything; good findings too, in the order in which they are worth reading.
-    ``first_start``: the store is empty, so that capture will begin at ``source.start``.
+    """Connects and returns all findings, good ones included, the most basic first.
 
-    Raises what :func:`~cdc.source.connection.connect` raises when there is no connection.
+    ``first_start`` says that the store is empty, so that capture will begin at ``source.start``. Raises what
+    :func:`~cdc.source.connection.connect` raises.
     """
     conn = connect(config.source)
     try:
@@ -66,7 +64,7 @@ def check_source(
 
 
 def require_source(config: DestinationConfig, conn: Connection) -> None:
-    """Refuse a server that cannot be captured. Raises SourceRefusedError for the first error; logs the warnings."""
+    """Raises SourceRefusedError with the first error that makes capture impossible. Logs the warnings."""
     findings = examine(config, conn)
     errors = [f for f in findings if f.level == "error"]
     if errors:
@@ -81,7 +79,7 @@ def require_source(config: DestinationConfig, conn: Connection) -> None:
 def examine(
     config: DestinationConfig, conn: Connection, *, own_capture_running: bool = False, first_start: bool = False
 ) -> list[Finding]:
-    """All findings over an open connection. After one that makes the others pointless the rest is left out."""
+    """Returns all findings over an open connection. Stops after an error that makes further checks pointless."""
     info = describe(conn)
     found = [ok("source", f"{info.product} at {place_of(config.source)}")]
     found += check_kind(config, info)
@@ -115,7 +113,7 @@ def examine(
             found.append(
                 error(
                     f"table {name}",
-                    f"{account} may not SELECT all of its columns, so their types stay unknown",
+                    f"{account} may not SELECT all of its columns, so their types are unknown",
                     f"GRANT SELECT ON `{name.replace('.', '`.`', 1)}` TO {account};",
                 )
             )
@@ -129,24 +127,24 @@ def examine(
 
 
 def check_start(source: SourceConfig, info: ServerInfo) -> Finding | None:
-    """Why a first capture cannot begin at ``source.start``; None where it can.
+    """Returns an error if a first capture cannot begin at ``source.start``, else None.
 
-    A binlog without metadata names no columns. Their names are read from ``information_schema``, which tells how they
-    are now, and not what they were at an earlier place.
+    A binlog without metadata names no columns. Their names come from ``information_schema``, which shows the present
+    names and not those at an earlier position.
     """
     if info.has_row_metadata or source.start in ("now", "snapshot"):
         return None
-    where = source.start if isinstance(source.start, str) else "a place of the past"
+    where = source.start if isinstance(source.start, str) else "a position in the past"
     return error(
         "source: start",
-        f"source.start is {where}, and the binlog of {info.product} names no columns: what they were called there is "
-        "not known, and a rename since then would go unseen",
+        f"source.start is {where}, and the binlog of {info.product} names no columns: their names at that position are "
+        "unknown, and a rename since then would go unnoticed",
         "Set source.start to now.",
     )
 
 
 def check_kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]:
-    """Is it the kind of server that the URL names, and not too old?"""
+    """Checks that the server is of the kind that the URL names, and not too old."""
     if info.flavor != config.source.flavor:
         yield error(
             "source: url",
@@ -158,14 +156,14 @@ def check_kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]
         name = f"{'MariaDB' if info.flavor == 'mariadb' else 'MySQL'} {minimum[0]}.{minimum[1]}"
         yield error(
             "source: version",
-            f"{info.product} is too old: its binlog lacks what later versions write",
+            f"{info.product} is too old: its binlog does not guarantee whole rows",
             f"Capture a server of {name} or later.",
         )
     elif info.flavor == "mariadb" and info.version_info < (10, 5):
         yield warning(
             "source: version",
-            f"{info.product} is older than what Towpath is tested with (10.11)",
-            "It is read like later versions without metadata; compare some tables before you rely on it.",
+            f"{info.product} is older than the oldest MariaDB that Towpath is tested with (10.11)",
+            "It is read like later versions without metadata. Compare some tables before you rely on it.",
         )
 
 
@@ -178,18 +176,25 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
         )
         return
     troubles = [
-        *_wanted(values, "binlog_format", "ROW", "changes would come as statements, which cannot be turned into rows"),
-        *_wanted(values, "binlog_row_image", "FULL", "rows would come with columns missing"),
-        *_wanted(values, "binlog_row_metadata", "FULL", "rows would come without names, signs and character sets"),
+        *_wanted(
+            values, "binlog_format", "ROW", "changes would arrive as statements, which cannot be turned into rows"
+        ),
+        *_wanted(values, "binlog_row_image", "FULL", "rows would arrive without some columns"),
+        *_wanted(
+            values,
+            "binlog_row_metadata",
+            "FULL",
+            "rows would arrive without column names, signedness and character sets",
+        ),
     ]
     compressed = [name for name in _COMPRESSION if values.get(name, "OFF") == "ON"]
     troubles += [
         warning(
             f"source: {name}",
             f"{name} is ON: compressed changes of captured tables are not supported yet, and capture stops at the "
-            "first one; those of other tables are passed over",
-            f"SET GLOBAL {name}=OFF; and in the server's configuration, unless only tables that are not captured are "
-            "written with it. A session that is connected already keeps its own setting.",
+            "first one; those of other tables are skipped",
+            f"SET GLOBAL {name}=OFF; and set it in the server's configuration, unless it is used only for tables that "
+            "are not captured. Connected sessions keep their own setting.",
         )
         for name in compressed
     ]
@@ -197,8 +202,8 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
         troubles.append(
             error(
                 "source: binlog_storage_engine",
-                f"a binlog inside {values['binlog_storage_engine']} is not there yet",
-                "Let the server write binlog files.",
+                f"a binlog inside {values['binlog_storage_engine']} is not supported yet",
+                "Unset binlog_storage_engine, so that the server writes binlog files.",
             )
         )
     yield from troubles
@@ -213,8 +218,8 @@ def _wanted(values: Mapping[str, str], name: str, wanted: str, why: str) -> Iter
         yield error(
             f"source: {name}",
             f"{name} is {value}; {why}",
-            f"SET GLOBAL {name}={wanted}; and {name}={wanted} in the server's configuration, "
-            "then reconnect the applications, since sessions keep what they began with.",
+            f"SET GLOBAL {name}={wanted}; and {name}={wanted} in the server's configuration. Then reconnect the "
+            "applications, because sessions keep the setting they began with.",
         )
 
 
@@ -224,7 +229,7 @@ def _server_ids(
     subject, mine = "source: server_id", config.source.server_id
     remedy = "Set source.server_id to a number that no server and no replica of this source uses."
     if info.server_id == 0:
-        yield error(subject, "the server's own server_id is 0, so it serves no replica", "SET GLOBAL server_id=1;")
+        yield error(subject, "the server's own server_id is 0, so it accepts no replica", "SET GLOBAL server_id=1;")
         return
     if info.server_id == mine:
         yield error(subject, f"{mine} is the source's own server_id", remedy)
@@ -232,11 +237,11 @@ def _server_ids(
     try:
         others = replicas(conn)
     except SourceRefusedError:
-        yield ok(subject, f"{mine} is not the server's own (the user may not see its other replicas)")
+        yield ok(subject, f"{mine} is not the server's own server_id (the user may not list its replicas)")
         return
     label = replica_label(config)
     same = [r for r in others if r.server_id == mine]
-    # A killed capture's connection stays on the server until the next heartbeat; the server drops it for the new one.
+    # The connection of a killed capture stays until the next heartbeat. The server replaces it by the new one.
     if all(r.host == label for r in same):
         yield ok(subject, f"{mine} is used by this capture" if same else f"{mine} is free")
     elif own_capture_running:
@@ -252,13 +257,13 @@ def _retention(values: Mapping[str, str]) -> Iterator[Finding]:
     if not seconds:
         seconds = float(values.get("expire_logs_days") or 0) * 86400
     if not seconds or values.get("binlog_expire_logs_auto_purge") == "OFF":
-        yield ok(subject, "the server keeps its binlog files until somebody purges them")
+        yield ok(subject, "the server keeps its binlog files until they are purged by hand")
     elif seconds < _SHORT_RETENTION_S:
         yield warning(
             subject,
             f"the server purges binlog files after {seconds / 3600:.1f} h; "
-            "a capture that stands still for longer loses changes",
-            f"SET GLOBAL {_retention_setting(values)}; and in the server's configuration.",
+            "a capture that is stopped for longer loses changes",
+            f"SET GLOBAL {_retention_setting(values)}; and set it in the server's configuration.",
         )
     else:
         yield ok(subject, f"the server keeps binlog files for {seconds / 86400:.1f} days")
@@ -269,7 +274,7 @@ def _retention_setting(values: Mapping[str, str]) -> str:
 
 
 def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
-    """``binlog_do_db`` and ``binlog_ignore_db`` keep a database's changes out of the binlog."""
+    """Checks that ``binlog_do_db`` and ``binlog_ignore_db`` do not exclude an included database from the binlog."""
     rows = query(conn, status_statement(conn))
     if not rows:
         return
@@ -281,18 +286,18 @@ def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
             yield error(
                 f"source: {name}",
                 f"the server's {name} keeps changes of database {db!r} out of the binlog",
-                f"Remove {name} from the server's configuration, or leave the database out.",
+                f"Remove {name} from the server's configuration, or exclude the database's tables (tables.exclude).",
             )
 
 
 def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
-    """A replica that does not log what it applies shows only what is written to it directly."""
+    """Checks that a replica logs the changes that it applies. Otherwise its binlog has direct writes only."""
     if values.get("log_replica_updates", values.get("log_slave_updates", "ON")) == "ON":
         return
     rows = query(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'Slave_running')")
     if any(str(row["Value"]) not in ("0", "OFF") for row in rows):
         yield error(
             "source: log_slave_updates",
-            "the server is a replica itself and does not log what it applies",
+            "the server is a replica and does not log the changes that it applies",
             "Start it with log_slave_updates=ON, or capture its source.",
         )

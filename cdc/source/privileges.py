@@ -1,4 +1,4 @@
-"""What the user may do on the source, read from SHOW GRANTS."""
+"""Checks of the user's privileges on the source, as SHOW GRANTS prints them."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ _ALL = frozenset({"ALL PRIVILEGES", "ALL"})
 
 @dataclass
 class Grants:
-    """Privileges by scope. Names of databases are patterns, as in GRANT itself (``shop\\_%``)."""
+    """Privileges by scope. Database names are patterns, as in GRANT (``shop\\_%``)."""
 
     everywhere: set[str] = field(default_factory=set)
     databases: dict[str, set[str]] = field(default_factory=dict)
 
     def has(self, *names: str) -> bool:
-        """Is any of these global privileges there?"""
+        """Whether the user has any of these privileges globally."""
         return bool(self.everywhere & (_ALL | set(names)))
 
     def may_select_all_of(self, db: str) -> bool:
-        """SELECT on every table of a database, those to come included."""
+        """Whether the user has SELECT on every table of a database, including future ones."""
         if self.has("SELECT"):
             return True
         return any(what & (_ALL | {"SELECT"}) and _like(pattern, db) for pattern, what in self.databases.items())
 
 
 def read_grants(conn: Connection) -> Grants:
-    """The current user's privileges, those of the active roles included."""
+    """Reads the current user's privileges, including those of the active roles."""
     lines = [str(next(iter(row.values()))) for row in query(conn, "SHOW GRANTS")]
     return parse_grants(lines)
 
 
 def parse_grants(lines: list[str]) -> Grants:
-    """Take apart what SHOW GRANTS prints; grants on single tables, columns, routines and roles are left out."""
+    """Parses the lines of SHOW GRANTS. Grants on single tables, columns, routines and roles are ignored."""
     grants = Grants()
     for line in lines:
         match = _GRANT.match(line)
         if match is None:
             continue
-        # A grant on columns, SELECT (a, b), is no grant on the table.
+        # SELECT (a, b) grants columns, not the table.
         what = {part.strip() for part in re.sub(r"[A-Z ]+\([^)]*\)", "", match["what"]).split(",")} - {""}
         scope = match["scope"]
         if scope == "*.*":
@@ -62,7 +62,7 @@ def parse_grants(lines: list[str]) -> Grants:
 
 
 def _like(pattern: str, name: str) -> bool:
-    """LIKE, as GRANT matches names of databases."""
+    """Whether a pattern of GRANT matches a database name, with the rules of LIKE."""
     regex = ""
     steps = iter(pattern)
     for char in steps:
@@ -74,7 +74,7 @@ def _like(pattern: str, name: str) -> bool:
 
 
 def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Finding]:
-    """May the user read the binlog, and ask where the server writes?"""
+    """Checks that the user may read the binlog and ask for the current position."""
     found: list[Finding] = []
     if not grants.has("REPLICATION SLAVE"):
         found.append(
@@ -84,7 +84,7 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
                 f"GRANT REPLICATION SLAVE ON *.* TO {account};",
             )
         )
-    # MariaDB knows the new name since 10.5.2.
+    # MariaDB has the new name since 10.5.2.
     renamed = info.flavor == "mariadb" and info.version_info >= (10, 5, 2)
     client = "BINLOG MONITOR" if renamed else "REPLICATION CLIENT"
     if not grants.has("REPLICATION CLIENT", "BINLOG MONITOR"):
@@ -101,17 +101,17 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
 def check_visibility(
     tables: TablesConfig, seen: int, databases: set[str], grants: Grants, account: str
 ) -> list[Finding]:
-    """Does the user see the included tables? A server hides tables from those who may not SELECT."""
+    """Checks that the user sees the included tables. A server hides tables that a user may not SELECT."""
     grant = f"GRANT SELECT ON *.* TO {account}; (or on each included database)"
     subject = "source: tables"
     if seen == 0 and not grants.has("SELECT"):
-        return [error(subject, f"{account} sees no table that tables.include matches; SELECT shows them", grant)]
+        return [error(subject, f"{account} sees no table that tables.include matches, because it lacks SELECT", grant)]
     if seen == 0:
         return [
             warning(
                 subject,
                 f"no table matches tables.include ({', '.join(tables.include)}) yet",
-                "Check the expressions; they are matched against the whole of db.table.",
+                "Check the expressions. They must match the whole of db.table.",
             )
         ]
     found = [ok(subject, f"{seen} included in {', '.join(sorted(databases))}")]
@@ -121,7 +121,7 @@ def check_visibility(
             warning(
                 subject,
                 f"{account} may SELECT only some tables; others that {', '.join(hidden)} matches are invisible, "
-                "and a change in one of them stops capture",
+                "and a change of one of them stops capture",
                 grant,
             )
         )
@@ -129,7 +129,7 @@ def check_visibility(
 
 
 def _covered(pattern: str, grants: Grants) -> bool:
-    """Is everything the pattern can match readable? Only plain names of databases are understood."""
+    """Whether the user may read every table that the pattern can match. Only plain database names are recognised."""
     if grants.has("SELECT"):
         return True
     db, dot, _ = pattern.partition("\\.")
@@ -137,7 +137,7 @@ def _covered(pattern: str, grants: Grants) -> bool:
 
 
 def unreadable(conn: Connection, databases: list[str]) -> set[str]:
-    """``db.table`` of tables that are visible for another reason than SELECT on all their columns."""
+    """Returns the visible tables (``db.table``) of which the user may not SELECT all columns."""
     if not databases:
         return set()
     marks = ", ".join(["%s"] * len(databases))

@@ -1,15 +1,22 @@
-"""Asking ``information_schema`` for the included tables."""
+"""Reads the schemas of the included tables from ``information_schema``.
+
+MySQL 5.6 and 5.7 do not show the members of ENUM and SET as they are. They store members in the column's character set
+but show them in utf8mb3 everywhere (SHOW CREATE TABLE, SHOW COLUMNS, information_schema, whatever the connection's
+character set), so that a character beyond U+FFFF becomes a question mark. Their table maps contain no members either.
+So the operator writes the members into the configuration, or drops the column.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pymysql
 
-from cdc.config import SYSTEM_SCHEMAS, TablesConfig
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, TablesConfig
+from cdc.schemas import ColumnSchema, Schemas, TableSchema, quote_members, quoted_members
 from cdc.source.connection import query
-from cdc.source.members import with_members
+from cdc.source.findings import Finding, error
 
 _TABLES = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES
@@ -29,7 +36,7 @@ WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA IN ({marks}) ORDER BY TABLE_SCHEMA
 
 
 def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> list[tuple[str, str]]:
-    """``(db, table)`` of the included base tables that the user can see, sorted."""
+    """Returns ``(db, table)`` of the included base tables that the user can see, sorted."""
     system = sorted(SYSTEM_SCHEMAS)
     rows = query(conn, _TABLES.format(marks=_marks(system)), system)
     names = ((str(row["db"]), str(row["tab"])) for row in rows)
@@ -37,7 +44,8 @@ def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig)
 
 
 def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> Schemas:
-    """Describe the included base tables (no views). Tables and columns that the user may not read are not there."""
+    """Returns the schemas of the included base tables (no views). Tables and columns that the user may not read are
+    missing."""
     names = list_tables(conn, tables)
     if not names:
         return Schemas(tables={})
@@ -74,9 +82,80 @@ def _column(row: dict[str, Any]) -> ColumnSchema:
 
 
 def _text(value: Any) -> str:
-    # MySQL 8+ types some of these columns as blobs.
+    # Some of these columns are BLOBs since MySQL 8.
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _marks(values: list[str]) -> str:
     return ", ".join(["%s"] * len(values))
+
+
+# --- members of ENUM and SET
+
+_WIDE = ("utf8mb4", "utf16", "utf32")
+
+
+def with_members(tables: TablesConfig, schemas: Schemas) -> Schemas:
+    """Returns the schemas with the members of ``tables.overrides`` in place of those with question marks."""
+    found = dict(schemas.tables)
+    for name, override in tables.overrides.items():
+        if override.members and name in found:
+            columns = tuple(_completed(column, override.members) for column in found[name].columns)
+            found[name] = TableSchema(columns=columns, primary_key=found[name].primary_key)
+    return schemas.model_copy(update={"tables": found})
+
+
+def _completed(column: ColumnSchema, members: dict[str, tuple[str, ...]]) -> ColumnSchema:
+    given = _given(column, members)
+    if (
+        given is None
+        or not _may_be_altered(column)
+        or tuple(map(_as_shown, given)) != quoted_members(column.column_type)
+    ):
+        return column
+    return column.model_copy(update={"column_type": quote_members(column.data_type, given)})
+
+
+def check_members(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
+    """Yields errors for columns whose members are unknown. Call it for servers whose table maps contain no members,
+    with schemas from :func:`with_members`."""
+    for name, table in sorted(schemas.tables.items()):
+        override = config.tables.overrides.get(name)
+        members = (override.members if override is not None else None) or {}
+        policies = config.table_apply(name).columns
+        for column in table.columns:
+            policy = policies.get(column.name.lower())
+            given = _given(column, members)
+            shown = quoted_members(column.column_type) if column.data_type in ("enum", "set") else ()
+            if given is not None and given != shown:
+                yield error(
+                    f"table {name}",
+                    f"tables.overrides gives column {column.name!r} the members "
+                    f"{quote_members(column.data_type, given)}, and the server shows {column.column_type}",
+                    "Write all members in their order. They may differ only where the server shows a character beyond "
+                    "U+FFFF as '?'.",
+                )
+            elif given is None and _may_be_altered(column) and not (policy and policy.kind in ("drop", "null")):
+                listed = ", ".join(repr(member) for member in shown)
+                yield error(
+                    f"table {name}",
+                    f"column {column.name!r} is {column.column_type}; this server shows characters beyond U+FFFF as "
+                    "question marks, so the column's members are unknown",
+                    f"Write all members into tables.overrides.{name}, with the true characters: "
+                    f"{{members: {{{column.name}: [{listed}]}}}}. Or drop the column: "
+                    f"{{columns: {{{column.name}: drop}}}}.",
+                )
+
+
+def _given(column: ColumnSchema, members: dict[str, tuple[str, ...]]) -> tuple[str, ...] | None:
+    return next((given for name, given in members.items() if name.lower() == column.name.lower()), None)
+
+
+def _may_be_altered(column: ColumnSchema) -> bool:
+    wide = (column.charset or "").startswith(_WIDE)
+    return column.data_type in ("enum", "set") and wide and "?" in column.column_type
+
+
+def _as_shown(member: str) -> str:
+    """Returns a member as MySQL 5.6 and 5.7 show it."""
+    return "".join("?" if char > "\uffff" else char for char in member)

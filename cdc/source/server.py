@@ -1,4 +1,4 @@
-"""What a server says of itself: kind, version, identity, binlog files, positions, clock."""
+"""Facts about a server: product, version, identity, binlog files, positions, clock, replicas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class ServerInfo:
     """MySQL: ``@@server_uuid``. MariaDB: ``@@server_uid``, before 10.5.26 a hash of host, port and data folder."""
     server_id: int
     has_row_metadata: bool = True
-    """The server knows ``binlog_row_metadata`` (MySQL ≥ 8.0.1, MariaDB ≥ 10.5): its binlog can name columns."""
+    """Whether the server has ``binlog_row_metadata`` (MySQL ≥ 8.0.1, MariaDB ≥ 10.5), so that its binlog can name
+    columns."""
 
     @property
     def product(self) -> str:
@@ -51,7 +52,7 @@ class BinlogFileInfo:
 
 @dataclass(frozen=True)
 class ClockProbe:
-    """The server's clock, and a position read after it: what stands behind ``position`` committed after ``time_us``."""
+    """The server's clock, and a position read after it. Transactions behind the position committed after the time."""
 
     time_us: int
     """Microseconds since 1970, UTC."""
@@ -69,7 +70,7 @@ class ReplicaInfo:
 
 
 def describe(conn: Connection) -> ServerInfo:
-    """Ask the server who it is."""
+    """Asks the server for its identity."""
     row = query(conn, "SELECT VERSION() AS version, @@version_comment AS comment, @@server_id AS server_id")[0]
     version = str(row["version"])
     flavor: Flavor = "mariadb" if "mariadb" in f"{version} {row['comment']}".lower() else "mysql"
@@ -84,7 +85,7 @@ def describe(conn: Connection) -> ServerInfo:
 
 
 def parse_version(version: str) -> tuple[int, ...]:
-    """``5.5.5-10.11.19-MariaDB-log`` → ``(10, 11, 19)``: the prefix is MariaDB's disguise for old clients."""
+    """``5.5.5-10.11.19-MariaDB-log`` → ``(10, 11, 19)``. MariaDB sends the prefix 5.5.5 for old clients."""
     if "mariadb" in version.lower():
         version = version.removeprefix("5.5.5-")
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
@@ -102,20 +103,20 @@ def _uuid(conn: Connection, flavor: Flavor) -> str:
 
 
 def variables(conn: Connection, names: tuple[str, ...]) -> dict[str, str]:
-    """Global variables by name; those that the server does not have are absent."""
+    """Returns global variables by name. Those that the server does not have are missing."""
     marks = ", ".join(["%s"] * len(names))
     rows = query(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
     return {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
 
 
 def binlog_files(conn: Connection) -> list[BinlogFileInfo]:
-    """The binlog files that the server still has, oldest first. Raises SourceRefusedError without a binlog."""
+    """Returns the binlog files that the server still has, oldest first. Raises SourceRefusedError without a binlog."""
     require_binlog(conn)
     return [BinlogFileInfo(str(r["Log_name"]), int(r["File_size"])) for r in query(conn, "SHOW BINARY LOGS")]
 
 
 def require_binlog(conn: Connection) -> None:
-    """Raises SourceRefusedError where the server writes no binlog."""
+    """Raises SourceRefusedError if the server writes no binlog."""
     if variables(conn, ("log_bin",)).get("log_bin") != "ON":
         raise SourceRefusedError(
             "the server writes no binlog (log_bin is OFF)",
@@ -125,15 +126,15 @@ def require_binlog(conn: Connection) -> None:
 
 
 def current_position(conn: Connection) -> BinlogPosition:
-    """Where the server writes now. Raises SourceRefusedError without a binlog."""
+    """Returns the current end of the server's binlog. Raises SourceRefusedError without a binlog."""
     return _position(conn, _status(conn))
 
 
 def clock_and_position(conn: Connection) -> ClockProbe:
-    """The clock first, then the position: whatever commits behind the position has a later time."""
+    """Asks for the clock first and then for the position, so that transactions behind it are later than the clock."""
     mariadb = _is_mariadb(conn)
     first = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS time_us"
-    if mariadb:  # asked before the position, so that the set never holds what lies behind it
+    if mariadb:  # asked before the position, so that the set contains nothing behind it
         first += ", @@gtid_binlog_pos AS gtid"
     clock = query(conn, first)[0]
     status = _status(conn)
@@ -147,7 +148,7 @@ def _status(conn: Connection) -> list[Row]:
 
 
 def status_statement(conn: Connection) -> str:
-    """The statement that shows the current position: MySQL renamed it in 8.2 and dropped the old name in 8.4."""
+    """Returns the statement that shows the current position. MySQL renamed it in 8.2; 8.4 lacks the old name."""
     renamed = not _is_mariadb(conn) and parse_version(server_version(conn)) >= (8, 2)
     return "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS"
 
@@ -156,30 +157,30 @@ def _position(conn: Connection, status: list[Row]) -> BinlogPosition:
     if not status:
         require_binlog(conn)
         raise SourceRefusedError(
-            "the server tells no binlog position",
+            "the server reports no binlog position",
             place=f"source {conn.host}:{conn.port}",
-            remedy="Check that it writes a binlog and is not a bare relay.",
+            remedy="Check that log_bin is ON and that SHOW BINARY LOG STATUS (SHOW MASTER STATUS) prints a row.",
         )
     return BinlogPosition(str(status[0]["File"]), int(status[0]["Position"]))
 
 
 def replicas(conn: Connection) -> list[ReplicaInfo]:
-    """Replicas that registered with the server. Raises SourceRefusedError where the user may not see them."""
+    """Returns the replicas that registered with the server. Raises SourceRefusedError if the user may not list them."""
     rows = query(conn, replicas_statement(conn))
     return [ReplicaInfo(int(r.get("Server_Id") or r.get("Server_id") or 0), str(r.get("Host") or "")) for r in rows]
 
 
 def replicas_statement(conn: Connection) -> str:
-    """The statement that shows registered replicas."""
+    """Returns the statement that lists registered replicas."""
     renamed = not _is_mariadb(conn) and parse_version(server_version(conn)) >= (8, 0, 22)
     return "SHOW REPLICAS" if renamed else "SHOW SLAVE HOSTS"
 
 
 def replica_label(config: DestinationConfig) -> str:
-    """What capture registers as its host name (at most 60 bytes, ASCII).
+    """Returns the host name under which capture registers (at most 60 bytes, ASCII).
 
-    It is the same for one destination on one machine and for nothing else, so that a connection which a killed capture
-    left behind on the server is told from another replica with the same server_id.
+    It is unique to a destination on a machine. So the connection that a killed capture left on the server can be
+    distinguished from another replica with the same server_id.
     """
     identity = hashlib.sha1(f"{socket.gethostname()}:{config.file}".encode(), usedforsecurity=False).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_-]", "_", config.name)[:32]
@@ -187,10 +188,10 @@ def replica_label(config: DestinationConfig) -> str:
 
 
 def _is_mariadb(conn: Connection) -> bool:
-    # The greeting carries the version: no query, and the same answer as VERSION().
+    # The server's greeting contains the version, so no query is needed.
     return "mariadb" in server_version(conn).lower()
 
 
 def server_version(conn: Connection) -> str:
-    """The version in the server's greeting."""
+    """Returns the version in the server's greeting, which is that of VERSION()."""
     return str(conn.get_server_info())  # type: ignore[no-untyped-call]

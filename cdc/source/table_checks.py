@@ -1,19 +1,19 @@
-"""Checks of the included tables: keys, column types, names."""
+"""Checks of the included tables: names, column types, keys, column policies and type mappings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from cdc.config import DestinationConfig
+from cdc.config import ColumnPolicy, DestinationConfig
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding, error, ok, warning
 from cdc.targets import PLAIN_READER, expected_reader, split_table, table_path
 
-OUR_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
-"""Names that a changelog adds, and that rows carry on their way to any table."""
+METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
+"""Columns that mode append adds, and that rows carry until they are merged."""
 
-# As information_schema names them; in every character set, since the servers have had the same ones for ten years.
+# As information_schema names them.
 _TYPES = frozenset(
     {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit"}
     | {"year", "date", "time", "datetime", "timestamp"}
@@ -22,13 +22,20 @@ _TYPES = frozenset(
     | {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"}
     | {"geometrycollection", "geomcollection"}
 )
-# What a server adds to column_type: times in the storage of MariaDB before 10.1 or MySQL before 5.6, and COMPRESSED.
-_NOTE = re.compile(r"/\*(.*?)\*/")
-_NOTES = frozenset({"mariadb-5.3", "5.5 binary format", "M!100301 COMPRESSED"})
+# Comments that a server adds to column_type: storage formats of times before MariaDB 10.1 or MySQL 5.6, COMPRESSED.
+_COMMENT = re.compile(r"/\*(.*?)\*/")
+_COMMENTS = frozenset({"mariadb-5.3", "5.5 binary format", "M!100301 COMPRESSED"})
+
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "time"}) | {
+    "uuid", "inet4", "inet6", "xmltype"
+}  # fmt: skip
+"""Types that arrive as text, as long as TIME is not mapped."""
+_CHARACTERS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
 def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
-    """Errors for included tables, (database, table), that share the name ``db.table``, since a dot may be in either."""
+    """Yields errors for included tables (database, table) that share the name ``db.table``. Either part may contain a
+    dot."""
     known: dict[str, tuple[str, str]] = {}
     for db, table in tables:
         name = f"{db}.{table}"
@@ -36,13 +43,13 @@ def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
         if first != (db, table):
             yield error(
                 f"table {name}",
-                f"`{first[0]}`.`{first[1]}` and `{db}`.`{table}` share the name {name}, by which Towpath knows tables",
-                f"Rename one of the two, or leave both out (tables.exclude: ['{exact(name)}']).",
+                f"`{first[0]}`.`{first[1]}` and `{db}`.`{table}` share the name {name}, which must identify one table",
+                f"Rename one of the two, or exclude both (tables.exclude: ['{exact(name)}']).",
             )
 
 
 def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
-    """Everything that keeps an included table from being applied as configured."""
+    """Returns the findings about types, names and keys of the included tables."""
     found: list[Finding] = []
     for name, table in sorted(schemas.tables.items()):
         found += _columns(name, table)
@@ -66,26 +73,26 @@ def _columns(name: str, table: TableSchema) -> Iterator[Finding]:
         if reason is not None:
             yield error(
                 f"table {name}",
-                f"column {column.name!r} has {reason}, which Towpath does not know",
-                f"Leave the table out (tables.exclude: ['{exact(name)}']), or change the column's type.",
+                f"column {column.name!r} has {reason}, which Towpath does not support",
+                f"Exclude the table (tables.exclude: ['{exact(name)}']), or change the column's type.",
             )
-        # Spark compares names of columns without their case.
-        if column.name.lower() in OUR_COLUMNS:
+        # Spark compares column names case-insensitively.
+        if column.name.lower() in METADATA_COLUMNS:
             yield error(
                 f"table {name}",
-                f"column {column.name!r} is named like one of Towpath's own",
-                f"Rename the column, or leave the table out (tables.exclude: ['{exact(name)}']).",
+                f"column {column.name!r} has the name of one of Towpath's metadata columns",
+                f"Rename the column, or exclude the table (tables.exclude: ['{exact(name)}']).",
             )
 
 
 def unsupported(column: ColumnSchema) -> str | None:
-    """The type that is not known, in words; None where it can be decoded."""
+    """Returns the column's type for a message if it cannot be decoded, else None."""
     if column.data_type not in _TYPES:
         return f"type {column.column_type}"
-    if column.data_type in ("enum", "set"):  # a member may look like a note
+    if column.data_type in ("enum", "set"):  # a member may look like a comment
         return None
-    notes = {note.strip() for note in _NOTE.findall(column.column_type)}
-    return f"type {column.column_type}" if notes - _NOTES else None
+    comments = {comment.strip() for comment in _COMMENT.findall(column.column_type)}
+    return f"type {column.column_type}" if comments - _COMMENTS else None
 
 
 def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
@@ -97,7 +104,7 @@ def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[
             yield error(
                 f"table {name}",
                 f"has no primary key, which mode {apply.mode} needs",
-                f"Give it one, or set tables.overrides.{name} to {{mode: append}} or {{keys: […]}}.",
+                f"Add a primary key, or set tables.overrides.{name} to {{mode: append}} or {{keys: […]}}.",
             )
         return
     for key in apply.keys:
@@ -105,7 +112,7 @@ def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[
         if column is None:
             yield error(
                 f"table {name}",
-                f"has no column {key!r}, which its keys name",
+                f"has no column {key!r}, which keys names",
                 f"Its columns are {', '.join(table.column_names)}.",
             )
         elif column.nullable:
@@ -117,7 +124,7 @@ def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[
 
 
 def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
-    """Which readers the Delta table will need, where a plain one does not do."""
+    """Yields the readers that the Delta table will need, if the plain reader is not enough."""
     apply = config.table_apply(name)
     columns = []
     for column in table.columns:
@@ -126,9 +133,101 @@ def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterato
             columns.append(policy.name if policy is not None and policy.kind == "rename" else column.name)
     reader = expected_reader(table_path(apply.target, *split_table(name)), columns)
     if reader != PLAIN_READER:
-        yield ok(f"table {name}", f"its Delta table is to be read with {reader}")
+        yield ok(f"table {name}", f"its Delta table needs {reader} to be read")
 
 
 def exact(name: str) -> str:
-    """A regular expression that matches ``db.table`` only, as ``tables.exclude`` takes it."""
+    """Returns a regular expression for ``tables.exclude`` that matches only this ``db.table``."""
     return re.escape(name).replace("'", "''")
+
+
+# --- column policies and type mappings
+
+
+def check_key_dates(config: DestinationConfig, schemas: Schemas, sql_mode: str) -> Iterator[Finding]:
+    """Yields warnings about dates in keys if the server accepts zero dates, since the merge refuses such keys."""
+    modes = frozenset(sql_mode.upper().split(","))
+    strict = modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "TRADITIONAL"}
+    if strict and modes >= {"NO_ZERO_DATE", "NO_ZERO_IN_DATE"} and "ALLOW_INVALID_DATES" not in modes:
+        return
+    for name, table in sorted(schemas.tables.items()):
+        apply = config.table_apply(name)
+        keys = {key.lower() for key in apply.keys or table.primary_key} if apply.mode != "append" else set()
+        for column in table.columns:
+            policy = apply.columns.get(column.name.lower())
+            is_text = policy is not None and policy.kind == "text"
+            if column.name.lower() in keys and column.data_type in ("date", "datetime", "timestamp") and not is_text:
+                yield warning(
+                    f"table {name}",
+                    f"key column {column.name!r} may contain zero dates (the server's sql_mode allows them), which "
+                    "Delta cannot represent; a batch with such a key is refused",
+                    f"If the column may contain zero dates, store it as text (tables.overrides.{name}: {{columns: "
+                    f"{{{column.name}: text}}}}) before the Delta table is created.",
+                )
+
+
+def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
+    """Yields errors for column policies that apply would refuse, and warnings for policies without effect."""
+    for name, table in sorted(schemas.tables.items()):
+        yield from _policies_of(config, name, table)
+    known = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    for column in sorted(set(config.apply.columns) - known):
+        if schemas.tables:
+            yield warning(
+                "apply: columns", f"no included table has a column {column!r}", "Correct its name, or remove it."
+            )
+
+
+def _policies_of(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
+    apply = config.table_apply(name)
+    override = config.tables.overrides.get(name)
+    columns = {column.name.lower(): column for column in table.columns}
+    for missing in sorted(set((override.columns if override is not None else None) or {}) - set(columns)):
+        yield error(
+            f"table {name}",
+            f"has no column {missing!r}, which tables.overrides names in columns",
+            f"Its columns are {', '.join(table.column_names)}.",
+        )
+    keys = {key.lower() for key in apply.keys or table.primary_key} if apply.mode != "append" else set()
+    for key, policy in sorted(apply.columns.items()):
+        column = columns.get(key)
+        if column is None:
+            continue
+        why = _misfit(policy, column, columns, key in keys, apply.types.get("time", "text") == "text")
+        if why is not None:
+            yield error(f"table {name}", f"column {column.name!r} with the policy {policy}: {why[0]}", why[1])
+    for key in sorted(keys & set(columns)):
+        mapped = _mapped(columns[key], apply.types)
+        if mapped is not None:
+            yield error(
+                f"table {name}",
+                f"key column {columns[key].name!r} would become {mapped}, in which different keys may be equal",
+                "Change types for this table (tables.overrides), or set mode: append.",
+            )
+
+
+def _misfit(
+    policy: ColumnPolicy, column: ColumnSchema, columns: dict[str, ColumnSchema], is_key: bool, times_are_texts: bool
+) -> tuple[str, str] | None:
+    """Returns why a policy does not fit a column, and the remedy; None if it fits."""
+    if is_key and policy.kind in ("drop", "null", "mask"):
+        return "a key must tell rows apart", "Remove the policy (hash and rename are allowed), or set mode: append."
+    texts = _TEXTS if times_are_texts else _TEXTS - {"time"}
+    if policy.kind == "mask" and column.data_type not in texts:
+        return f"only texts can be masked, not {column.column_type}", "Use hash, drop or null instead."
+    if policy.kind == "text" and column.data_type not in ("date", "datetime", "timestamp"):
+        return f"it is for DATE, DATETIME and TIMESTAMP, not for {column.column_type}", "Remove the policy."
+    if policy.kind == "bytes" and column.data_type not in _CHARACTERS:
+        return f"it is for CHAR, VARCHAR and TEXT, not for {column.column_type}", "Remove the policy."
+    if policy.kind == "hash" and column.data_type == "vector":
+        return "only single values can be hashed", "Use drop or null instead."
+    if policy.kind == "rename" and policy.name.lower() != column.name.lower() and policy.name.lower() in columns:
+        return f"the table has a column {policy.name!r} already", "Choose another name."
+    return None
+
+
+def _mapped(column: ColumnSchema, types: dict[str, str]) -> str | None:
+    """Returns the mapped type of a column if different values may become equal or unordered in it, else None."""
+    if column.column_type.lower().startswith("tinyint(1)") and types.get("tinyint(1)") == "boolean":
+        return "boolean"
+    return "variant" if column.data_type == "json" and types.get("json") == "variant" else None

@@ -31,8 +31,8 @@ from typing import Any, Protocol
 import pytest
 
 from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, UsageError
+from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Meta, Outstanding, SourceIdentity, State
-from cdc.meta.memory import MemoryMeta
 from cdc.meta.state import REMEMBERED
 
 SEED = int(os.environ.get("TOWPATH_SEED") or 20_261_121)

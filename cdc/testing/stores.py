@@ -9,7 +9,7 @@ import numpy as np
 
 from cdc.binlog import events
 from cdc.binlog.file import rows_to_entries
-from cdc.binlog.framer import Framer, Judgement
+from cdc.binlog.framer import Decision, Framer
 from cdc.positions import make_seq, split_seq
 from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
@@ -38,8 +38,8 @@ class Filler:
     def table(self, db: str, table: str) -> int | None:
         return self.store.tables.number(f"{db}.{table}")
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
-        return Judgement(True, ddl=True, table_mask=1)
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        return Decision(True, ddl=True, table_mask=1)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         assert self._framer is not None

@@ -44,14 +44,14 @@ def fetch_all(now: Callable[[str], None]) -> None:
     java = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (java and (Path(java) / "bin" / "java").exists()):
         raise StageError("Spark needs Java 17 or 21. Install it, on Debian: apt-get install openjdk-17-jre-headless")
-    from cdc.testing.kinds import kind
+    from cdc.testing.servers import find_kind
     from spark_jobs.runtime.jars import delta_jars
 
     now("Delta's jars for Spark, 87 MB")
     delta_jars()
     if not os.environ.get("CDC_DEMO_SOURCE"):
         now("MariaDB")
-        kind("mariadb10").root()
+        find_kind("mariadb10").root()
 
 
 def given_account() -> Account | None:

@@ -38,7 +38,6 @@ from spark_jobs.apply.statements import (
 )
 from spark_jobs.delta.tables import BEFORE, Target
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
-from tests.support.pause import from_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,9 +47,14 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
 
-before_statement: Callable[[str], None] = from_environment()
-"""Called with ``db.table`` after the cut was read and the lease checked, right before the statement: for tests that
-stop a driver there."""
+
+def _nothing(table: str) -> None:
+    """The default of :data:`before_statement`."""
+
+
+before_statement: Callable[[str], None] = _nothing
+"""Hook: called with ``db.table`` right before a table's statement, after its applied position was read and the lease
+was checked. The entry point of a driver may replace it; drivers of tests stop there."""
 
 
 @dataclass(frozen=True)

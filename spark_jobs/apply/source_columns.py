@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,8 +14,9 @@ from pyspark.sql import types as t
 
 from cdc.binlog.table_map import ColumnType
 from cdc.config.columns import ColumnPolicy
-from cdc.decode.columns import METADATA_COLUMNS
+from cdc.config.secrets import hash_key
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
+from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, police
 from cdc.errors import ConfigError, UnsupportedError
 from spark_jobs.apply.column_types import from_arrow, spark_type, to_arrow
@@ -97,32 +97,6 @@ def value_policies(apply: ApplyConfig) -> ValuePolicies:
     for kind in ("text", "bytes"):
         found[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
     return ValuePolicies(**found)
-
-
-def hash_key(apply: ApplyConfig) -> bytes:
-    """The key of ``hash``, from the environment or its file. Raises ConfigError."""
-    if apply.hash_key_env is not None:
-        place, remedy = "apply.hash_key_env", f"Set {apply.hash_key_env} to the key wherever changes are applied."
-        text = os.environ.get(apply.hash_key_env)
-        if text is None:
-            raise ConfigError(f"the environment variable {apply.hash_key_env} is not set", place=place, remedy=remedy)
-    elif apply.hash_key_file is not None:
-        place, remedy = "apply.hash_key_file", "Write the key into its first line, readable by who applies changes."
-        try:
-            lines = apply.hash_key_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{apply.hash_key_file} cannot be read: {reason}", place=place, remedy=remedy) from None
-        text = lines[0] if lines else ""
-    else:
-        raise ConfigError(
-            "a column is to be hashed, and there is no key",
-            place="apply.columns",
-            remedy="Name it with apply.hash_key_env or apply.hash_key_file.",
-        )
-    if not text.strip():
-        raise ConfigError("the key of hash is empty", place=place, remedy=remedy)
-    return text.strip().encode()
 
 
 @dataclass(frozen=True)

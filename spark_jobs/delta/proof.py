@@ -3,7 +3,7 @@
 A Delta table that was removed, replaced or restored looks like a new one, or like one that is further on than its rows
 are: merging into it would lose changes without a word. Commits that lose nothing pass: OPTIMIZE, VACUUM, statements of
 others, foreign properties; and a lake that is ahead of the meta, after a kill between the commit and the ack.
-``docs/operating/restoring.md`` has the table of what is refused.
+``docs/how-to/restoring.md`` has the table of what is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from spark_jobs.delta.tables import Target, target
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
-    from cdc.meta.records import TableRecord
-    from cdc.meta.state import Subscription
+    from cdc.meta.state import Subscription, TableRecord
 
 IDLE_TABLES = 500
 """So many tables without changes in the batch are looked at for each batch, in turn."""

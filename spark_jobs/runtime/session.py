@@ -186,8 +186,8 @@ def _connect(config: SparkConfig) -> SparkSession:
 
 
 def worker_path() -> str:
-    """PYTHONPATH for Python workers: where towpath runs from a checkout, they must find it too."""
-    root = str(Path(__file__).resolve().parent.parent)
+    """Returns the PYTHONPATH of Python workers, with the checkout that towpath runs from, if it runs from one."""
+    root = str(Path(__file__).resolve().parents[2])
     given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     if root not in given and "site-packages" not in root:
         given.insert(0, root)

@@ -182,7 +182,7 @@ def _value_policies(option: str | None) -> ValuePolicies:
 
 def _tell_of_dates(table: str, piece: Piece, stats: DecodeStats) -> None:
     """Which columns had zero dates that became null, for the executor's own log; a run's operator is told once a table,
-    see :mod:`cdc.batches.report`. Of the reading that counts them alone, since others may read the same rows."""
+    see :mod:`cdc.batches.results`. Of the reading that counts them alone, since others may read the same rows."""
     for column, count in stats.null_dates.items():
         logging.getLogger(__name__).warning(
             "table %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",

@@ -10,10 +10,10 @@ import pytest
 from cdc.batches import BatchService
 from cdc.config import DestinationConfig, parse
 from cdc.errors import BatchOrderError, LeaseHeldError, TokenError
+from cdc.event_store.memory_meta import MemoryMeta
+from cdc.event_store.periodic_meta import PeriodicMeta
 from cdc.meta import Meta, open_meta
 from cdc.meta.file import FileMeta
-from cdc.meta.memory import MemoryMeta
-from cdc.meta.mixed import MixedMeta
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.servers import Server
 from tests.contract.meta_support import maker
@@ -34,7 +34,7 @@ def meta(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meta]:
             if request.param.startswith("file")
             else maker(request.getfixturevalue("zookeeper"))()
         )
-        found = MixedMeta(durable, period_s=0.05) if request.param.endswith("period") else durable
+        found = PeriodicMeta(durable, period_s=0.05) if request.param.endswith("period") else durable
     with found:
         yield found
 
@@ -51,6 +51,7 @@ def get(service: BatchService, *, ahead: bool = False) -> tuple[int, str, tuple[
     return lease.batch, lease.token, (lease.manifest.first_seq, lease.manifest.last_seq)
 
 
+@pytest.mark.rule("canal-meta-11")
 def test_get_ack_to_the_end(service: BatchService) -> None:
     found = []
     while (lease := service.get(A)) is not None:
@@ -61,6 +62,7 @@ def test_get_ack_to_the_end(service: BatchService) -> None:
     assert service.meta.cursor("apply") == 10
 
 
+@pytest.mark.rule("canal-meta-12")
 def test_acks_are_in_order_and_name_both(service: BatchService) -> None:
     first, token, _ = get(service)
     second, later, _ = get(service, ahead=True)
@@ -71,6 +73,7 @@ def test_acks_are_in_order_and_name_both(service: BatchService) -> None:
     assert service.meta.cursor("apply") == 6
 
 
+@pytest.mark.rule("canal-meta-13")
 def test_get_after_rollback_gives_the_same_transactions_in_a_new_batch(service: BatchService) -> None:
     _, _, range_1 = get(service)
     second, token, range_2 = get(service, ahead=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.event_store.periodic_meta import PeriodicMeta
 from cdc.meta import Meta
 from cdc.meta.file import FileMeta
-from cdc.meta.mixed import MixedMeta
 from cdc.testing.meta_contract import MakeMeta, MetaContract, SharedMetaContract
 
 
@@ -23,6 +23,6 @@ class TestFileByPeriod(MetaContract):
     @pytest.fixture
     def make_meta(self, tmp_path: Path) -> MakeMeta:
         def make(*, lock_wait_s: float = 30.0) -> Meta:
-            return MixedMeta(FileMeta(tmp_path / "meta", "shop"), period_s=0.02, lock_wait_s=lock_wait_s)
+            return PeriodicMeta(FileMeta(tmp_path / "meta", "shop"), period_s=0.02, lock_wait_s=lock_wait_s)
 
         return make

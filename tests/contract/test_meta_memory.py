@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Meta
-from cdc.meta.memory import MemoryMeta
 from cdc.testing.meta_contract import MakeMeta, MetaContract
 
 

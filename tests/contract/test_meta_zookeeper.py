@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
+from cdc.event_store.periodic_meta import PeriodicMeta
 from cdc.meta import Meta
-from cdc.meta.mixed import MixedMeta
 from cdc.meta.zookeeper import ZooKeeperMeta
 from cdc.testing.meta_contract import MakeMeta, MetaContract, SharedMetaContract
 from cdc.testing.servers import Server
@@ -29,6 +29,6 @@ class TestZooKeeperByPeriod(MetaContract):
     @pytest.fixture
     def make_meta(self, make_zookeeper: functools.partial[ZooKeeperMeta]) -> MakeMeta:
         def make(*, lock_wait_s: float = 30.0) -> Meta:
-            return MixedMeta(make_zookeeper(), period_s=0.02, lock_wait_s=lock_wait_s)
+            return PeriodicMeta(make_zookeeper(), period_s=0.02, lock_wait_s=lock_wait_s)
 
         return make

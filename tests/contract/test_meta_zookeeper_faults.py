@@ -199,7 +199,7 @@ def test_a_server_that_comes_back_within_the_session_is_waited_for(own_server: S
         with meta.change() as state:
             state.subscription("apply").acked_seq = 4
             own_server.kill()
-            own_server.again()
+            own_server.restart()
         assert meta.cursor("apply") == 4
 
 
@@ -220,7 +220,7 @@ def test_a_server_that_stays_away_ends_a_change_in_time_and_changes_nothing(own_
         with pytest.raises(MetaUnavailableError):
             meta.read()
         assert time.monotonic() - began < 20
-        own_server.again()
+        own_server.restart()
         wait_until_it_answers(meta)
         assert meta.read() == before
         meta.update_cursor("apply", 5)
@@ -254,6 +254,7 @@ def test_a_change_whose_answer_is_lost_is_found_done(zookeeper: Server, make: Ma
 # Canal's nodes -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("canal-meta-16", "canal-meta-17")
 def test_canal_finds_its_tree(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     meta.update_cursor("apply", 4 << 34 | 1581)
     meta.add_batch("apply", entry(12, 4 << 34 | 1581, 4 << 34 | 2000))
@@ -271,6 +272,7 @@ def test_canal_finds_its_tree(make: Make, meta: ZooKeeperMeta, zookeeper: Server
     }
 
 
+@pytest.mark.rule("canal-server-20")
 def test_canals_own_clients_are_left_alone(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     with client(zookeeper) as zk:
         for path in ("cluster/10.0.0.1:11111", "1001/cursor", "1001/filter", "1001/running"):
@@ -287,6 +289,7 @@ def test_canals_own_clients_are_left_alone(make: Make, meta: ZooKeeperMeta, zook
         assert list(meta.subscriptions()) == ["apply"]
 
 
+@pytest.mark.rule("canal-meta-18")
 def test_what_others_keep_in_a_subscribers_node_stays_there(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     with client(zookeeper) as zk:
         for name in ("apply", "1001"):  # as Canal's high availability does for a client that works

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from cdc.airflow.connections import with_connection
+from cdc.airflow.connections import airflow_connections, connection_credentials
 from cdc.airflow.operators import CaptureOperator
-from cdc.config import DestinationConfig, load
+from cdc.config import DestinationConfig, load, secrets
+from cdc.config.secrets import Credentials, source_credentials
 from cdc.errors import ConfigError, SourceRefusedError, SourceUnavailableError
-from cdc.source.connection import resolve_password
 
 Write = Callable[..., Path]
 
@@ -135,27 +134,56 @@ apply: {target: ./lake}
 """
 
 
+@pytest.fixture
+def in_a_task() -> Iterator[None]:
+    """Airflow is asked for connections, until the test ends."""
+    with airflow_connections():
+        yield
+
+
+@pytest.mark.usefixtures("in_a_task")
 def test_user_and_password_from_an_airflow_connection(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "mysql://cdc%40home:s3cret%2F@ignored:1")
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    config = with_connection(load(write_conf(text=CONNECTED) / "shop.yaml"))
-    assert (config.source.user, config.source.host, config.source.port) == ("cdc@home", "db.example", 3307)
-    assert resolve_password(config.source) == "s3cret/"
-    assert (config.name, config.file.name) == ("shop", "shop.yaml")
+    config = load(write_conf(text=CONNECTED) / "shop.yaml")
+    assert source_credentials(config.source) == Credentials("cdc@home", "s3cret/")
+    assert (config.source.host, config.source.port) == ("db.example", 3307)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "mysql://:s3cret@ignored:1")
+    assert source_credentials(config.source) == Credentials("somebody", "s3cret")
 
 
-def test_a_connection_that_is_not_there(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("in_a_task")
+def test_a_connection_that_airflow_does_not_know(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SHOP_DB", raising=False)
-    with pytest.raises(ConfigError, match="there is no Airflow connection 'shop_db'"):
-        with_connection(load(write_conf(text=CONNECTED) / "shop.yaml"))
+    with pytest.raises(
+        ConfigError, match=r"source\.connection: Airflow has no connection 'shop_db'\. Add it: `airflow"
+    ):
+        source_credentials(load(write_conf(text=CONNECTED) / "shop.yaml").source)
 
 
+@pytest.mark.usefixtures("in_a_task")
 def test_a_connection_without_a_password(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "mysql://cdc@ignored:1")
     with pytest.raises(ConfigError, match="holds no password"):
-        with_connection(load(write_conf(text=CONNECTED) / "shop.yaml"))
+        source_credentials(load(write_conf(text=CONNECTED) / "shop.yaml").source)
 
 
-def test_no_connection_no_change(write_conf: Write) -> None:
-    config = load(write_conf() / "shop.yaml")
-    assert with_connection(config) is config
+@pytest.mark.usefixtures("in_a_task")
+def test_airflow_is_not_asked_without_a_connection(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(connection: str) -> Credentials:
+        raise AssertionError(connection)
+
+    monkeypatch.setattr(secrets, "_lookup_connection", refuse)
+    assert source_credentials(load(write_conf() / "shop.yaml").source).user
+
+
+def test_a_capture_task_asks_airflow(write_conf: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "mysql://cdc:s3cret@ignored:1")
+    found: list[Any] = []
+
+    def capture(_: CaptureOperator, config: DestinationConfig, __: threading.Event) -> None:
+        found.extend([secrets._lookup_connection, source_credentials(config.source)])
+
+    monkeypatch.setattr(CaptureOperator, "_capture", capture)
+    operator(write_conf(text=CONNECTED)).execute({})
+    assert found == [connection_credentials, Credentials("cdc", "s3cret")]
+    assert secrets._lookup_connection is secrets.connections_from_environment

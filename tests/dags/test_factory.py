@@ -30,6 +30,7 @@ def parse(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     return run
 
 
+@pytest.mark.rule("canal-server-23")
 def test_two_dags_per_configuration_file(parse: Callable[[Path], Any], write_conf: Write) -> None:
     write_conf("shop")
     bag = parse(write_conf("books"))

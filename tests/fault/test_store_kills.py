@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
@@ -68,6 +69,7 @@ def visible(store: Path) -> list[tuple[int, Path, int, int]]:
     return found
 
 
+@pytest.mark.rule("canal-ring-34")
 def test_nothing_acknowledged_is_missing(tmp_path: Path, seed: int) -> None:
     store, journal = tmp_path / "store", tmp_path / "journal"
     journal.touch()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cdc.meta import Gap, HistoryMark
 from cdc.meta.file import parse, render
-from cdc.meta.nodes import Address
-from cdc.meta.nodes import render as render_nodes
+from cdc.meta.zookeeper_nodes import Address
+from cdc.meta.zookeeper_nodes import render as render_nodes
 from cdc.store.formats import layout
 from cdc.store.formats.beginning import Beginning, record_beginning
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cdc.meta import Outstanding
 from cdc.meta.file import parse
-from cdc.meta.nodes import Address, render
 from cdc.meta.state import Subscription
+from cdc.meta.zookeeper_nodes import Address, render
 
 HERE = Path(__file__).parent
 

@@ -9,8 +9,20 @@ import struct
 import sys
 from pathlib import Path
 
-from cdc.replication.frames import Kind, render
-from cdc.replication.messages import Compare, Compared, Fetch, Follow, Formats, Have, Hello, Refuse, Welcome, sealed
+from cdc.replication.protocol import (
+    Compare,
+    Compared,
+    Fetch,
+    Follow,
+    Formats,
+    Have,
+    Hello,
+    Kind,
+    Refuse,
+    Welcome,
+    frame_header,
+    sign_message,
+)
 
 SECRET = b"a secret of more than 16 bytes"
 NAME = "000-0000001-00000000004.binlog"
@@ -43,8 +55,8 @@ def main(file: Path) -> None:
     )
     payloads = {
         Kind.CHALLENGE: bytes(range(16, 32)),
-        Kind.HELLO: sealed(hello, b"hello", bytes(range(16, 32)), SECRET),
-        Kind.WELCOME: sealed(welcome, b"welcome", bytes(range(16)), SECRET),
+        Kind.HELLO: sign_message(hello, b"hello", bytes(range(16, 32)), SECRET),
+        Kind.WELCOME: sign_message(welcome, b"welcome", bytes(range(16)), SECRET),
         Kind.REFUSE: Refuse(error="two stores have taken over", remedy="Decide.").model_dump_json().encode(),
         Kind.COMPARE: Compare(segment=NAME, start=0, stop=3, of="index").model_dump_json().encode(),
         Kind.COMPARED: Compared(count=3, head_crc=9, digest="cd" * 16, entries=3).model_dump_json().encode(),
@@ -59,7 +71,7 @@ def main(file: Path) -> None:
         Kind.FETCH: Fetch(segment=NAME, start=0, stop=3).model_dump_json().encode(),
         Kind.FILE_PART: struct.pack("<H", 11) + b"tables.json" + b'{"version": 1, ',
     }
-    file.write_bytes(b"".join(render(kind, payloads[kind]) + payloads[kind] for kind in Kind))
+    file.write_bytes(b"".join(frame_header(kind, payloads[kind]) + payloads[kind] for kind in Kind))
 
 
 if __name__ == "__main__":

@@ -306,6 +306,7 @@ def test_one_bad_table_leaves_the_others_done(loop: Loop) -> None:
     assert loop.changelog("log") == expected_log(2)
 
 
+@pytest.mark.rule("canal-server-13")
 def test_tables_of_others_are_refused(loop: Loop, tmp_path: Path, mysql9: Server) -> None:
     loop.sql(*TABLES, *changes(0, 1))
     loop.capture()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 from cdc.batches.service import BatchService
 from cdc.testing.servers import Server
 from tests.support.apply import LOCAL_CONF, Loop
-from tests.support.pause import VARIABLE
 
 SECRET = "hunter-4711"
 SECRETS = {
@@ -75,10 +73,9 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def test_sigterm_leaves_no_driver_and_no_batch_behind(loop: Loop, tmp_path: Path) -> None:
-    environment = os.environ | {VARIABLE: str(tmp_path / "pause")}
-    process = subprocess.Popen(
-        command(loop, "--until-empty"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    held = [sys.executable, "-m", "tests.support.pause", str(tmp_path / "pause")]
+    words = command(loop, "--until-empty")[3:]  # without "python -m cdc"
+    process = subprocess.Popen([*held, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (tmp_path / "pause.here").exists():
         assert process.poll() is None, process.communicate()[1]

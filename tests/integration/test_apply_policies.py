@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
-from cdc.batches.gaps import accept_tables
+from cdc.batches.subscribers import accept_tables
 from cdc.config import load
 from cdc.errors import ConfigError, TargetError, UnsupportedError
 from cdc.meta import open_meta

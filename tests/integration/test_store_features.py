@@ -28,14 +28,13 @@ from cdc.capture import Capture
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import LeaseHeldError
-from cdc.replication.epoch import read_term
+from cdc.replication.role import read_epoch
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder
 from cdc.store.formats.time_index import read_clock
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
-from cdc.testing.ports import free_port
-from cdc.testing.servers import Server
+from cdc.testing.servers import Server, free_port
 from spark_jobs.apply import merge
 from tests.support.apply import OWNER, Loop
 from tests.support.compare import store_faults
@@ -354,8 +353,8 @@ def test_a_standby_takes_over_from_a_killed_master(
         change(b, store={"standby": {"role": "sync_master", **shared, "listen": second}})
         goes_on = start(b, "capture")
         wait_for(lambda: len(transactions(b.config)) > len(left["a"]) + 20, "what came since", goes_on)
-    term = read_term(b.config.store.path)
-    assert term is not None and (term.term, term.state) == (2, "master")
+    term = read_epoch(b.config.store.path)
+    assert term is not None and (term.number, term.state) == (2, "master")
 
     common = sorted(set(left["a"]) & set(left["b"]))
     assert len(common) > 100

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cdc.batches.lease import Lease
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.errors import BatchOrderError, TokenError

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from cdc.batches.gaps import accept_beginning, accept_tables
+from cdc.batches.subscribers import accept_beginning, accept_tables
 from cdc.commands.accept_gap import table_record
 from cdc.errors import (
     CdcError,

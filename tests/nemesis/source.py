@@ -52,7 +52,7 @@ class Source:
     def begin(self, database: str, seed: str) -> None:
         """Tables and a workload of their own for a scenario, in a binlog that begins with the first transaction."""
         if not self.server.alive:  # the scenario before failed while it was stopped
-            self.server.again()
+            self.server.restart()
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW DATABASES LIKE 'nemesis\\_%'")
             for (name,) in cursor.fetchall():
@@ -115,13 +115,13 @@ class Source:
 
     def restart(self) -> None:
         self.server.halt()
-        self.server.again()
+        self.server.restart()
         self.workload.history.actions.append(("flush", 1))  # it begins a new file
 
     def kill(self) -> None:
         """SIGKILL, and a start on the same data."""
         self.server.kill()
-        self.server.again()
+        self.server.restart()
         self.workload.history.actions.append(("flush", 1))
 
     def copy(self) -> Copy:
@@ -130,7 +130,7 @@ class Source:
         folder = self.server.folder / f"copy-{self._copies}"
         self.server.halt()
         self.server.copy_data(folder)
-        self.server.again()
+        self.server.restart()
         history = self.workload.history.copy()
         self.workload.history.actions.append(("flush", 1))
         return Copy(folder, history)
@@ -139,7 +139,7 @@ class Source:
         """Go back to a copy: whatever came after it has never been."""
         self.server.halt()
         self.server.replace_data(copy.folder)
-        self.server.again()
+        self.server.restart()
         self.workload.history = copy.history.copy()
         self.workload.history.actions.append(("flush", 1))
 
@@ -154,7 +154,7 @@ class Source:
         self.server.replace_data(None)
         if kept is not None:
             identity.write_bytes(kept)
-        self.server.again()
+        self.server.restart()
         former = self.workload
         self.workload = former.told_again(former.salt + 1)
         self.workload.create()

@@ -79,7 +79,7 @@ def test_what_happens_is_made_good_or_told(
     seed: int, sources: Sources, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-    monkeypatch.setattr("cdc.capture.loop._FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr("cdc.capture.reconnect._FIRST_PAUSE_S", 0.05)
     steps: list[str] = []
     try:
         Scenario(seed, sources.get(kind_of(seed)), tmp_path, clock, steps).play()

@@ -30,7 +30,7 @@ from cdc.testing.source import (
     sample_history,
 )
 from cdc.testing.source.check import broken_in
-from cdc.testing.source.drive import Bench
+from cdc.testing.source.harness import Bench
 from tests.source.support import Configure
 
 EVERY = os.environ.get("TOWPATH_EVERY_BYTE") == "1"

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from cdc.capture import Capture, loop
+from cdc.capture import Capture, reconnect
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, DamagedError, IdentityError, SourceRefusedError, StorageError, UsageError
 from cdc.positions import make_seq
@@ -20,7 +20,7 @@ from cdc.store.writer.log import RelayLog
 from cdc.store.writer.segment import SegmentWriter
 from cdc.testing.source import Cut, ErrorPacket, FakeSource, Fault, Flip, History, Stall, sample_history
 from cdc.testing.source.check import broken_in
-from cdc.testing.source.drive import Bench
+from cdc.testing.source.harness import Bench
 from cdc.testing.source.history import EXCLUDED, random_history
 from tests.source.support import Configure
 
@@ -30,7 +30,7 @@ SEEDS = int(os.environ.get("TOWPATH_SOURCE_SEEDS", "3"))
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(reconnect, "_FIRST_PAUSE_S", 0.01)
 
 
 def dumped(history: History, count: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc.batches.manifests import Manifests, load_manifest
+from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.decode import DecodeOptions, read
 from cdc.ledger import Ledger, Table, read_commits
 from cdc.meta import TableRecord
@@ -129,7 +129,7 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
     known = None if meta is None else FileMeta(meta).read().subscription("apply")
     acked = []
     if meta is not None:
-        manifests = Manifests(Path(meta))
+        manifests = ManifestFiles(Path(meta))
         acked = [load_manifest(manifests.path("apply", batch)) for batch in manifests.ids("apply")]
     with reader_uri(table_path(str(target), database, table)) as place:
         found = ledger_table(DeltaTable(place), name, None if known is None else known.table(name))

@@ -1,35 +1,42 @@
-"""A place where a test can hold a process: it says that it is there, and waits to be let on.
+"""Holds a merge right before its statement, until a test lets it continue.
 
-With ``CDC_TEST_PAUSE=/folder/name`` in the environment, the process makes the file ``name.here`` (a line for each
-thread that is held) and waits until ``name.go`` exists.
+As a program it runs the command ``cdc`` with such a hold in its driver::
+
+    python -m tests.support.pause /folder/name apply shop …
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-VARIABLE = "CDC_TEST_PAUSE"
 _LONGEST_S = 600.0
 
 
-def from_environment() -> Callable[[str], None]:
-    """What to call at that place: nothing, unless the variable is set."""
-    given = os.environ.get(VARIABLE)
-    if not given:
-        return lambda subject: None
-    return lambda subject: pause(Path(given), subject)
-
-
 def pause(path: Path, subject: str) -> None:
-    """Add a line with ``subject`` to ``path.here`` and wait for ``path.go``. Raises TimeoutError after ten minutes."""
+    """Appends a line with ``subject`` to ``path.here`` and waits for the file ``path.go``.
+
+    Raises TimeoutError after ten minutes.
+    """
     with path.with_name(path.name + ".here").open("a", encoding="utf-8") as here:
         here.write(f"{subject}\n")
     go = path.with_name(path.name + ".go")
     deadline = time.monotonic() + _LONGEST_S
     while not go.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody made {go}")
+            raise TimeoutError(f"the file {go} was not made within {_LONGEST_S:.0f} s")
         time.sleep(0.05)
+
+
+def main(path: Path, arguments: list[str]) -> int:
+    """Runs ``cdc`` with these arguments; each statement of a merge is held by :func:`pause` at ``path``."""
+    from cdc.cli import main as cdc
+    from spark_jobs.apply import merge
+
+    merge.before_statement = lambda table: pause(path, table)
+    return cdc(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from cdc.testing.ports import free_port
+from cdc.testing.servers import free_port
 
 HOST = "127.0.0.1"
 

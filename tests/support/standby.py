@@ -8,15 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from cdc.addresses import Address
 from cdc.errors import CdcError
-from cdc.replication.epoch import become_master
 from cdc.replication.follower import Follower
 from cdc.replication.master import Master
-from cdc.replication.settings import Address, Timing
+from cdc.replication.role import become_master
+from cdc.replication.settings import MasterSettings, Timing
 from cdc.replication.snapshot import SMALL_FILES, segment_names
 from cdc.store.formats import layout
 from cdc.store.writer.log import RelayLog
-from cdc.testing.kind import HOST
+from cdc.testing.servers import HOST
 
 QUICK = Timing(heartbeat_s=0.1, dead_s=2.0, greeting_s=5.0, first_pause_s=0.02, longest_pause_s=0.1, poll_s=0.005)
 ANY_PORT = Address(HOST, 0)
@@ -34,18 +35,13 @@ def open_master(
     timing: Timing = QUICK,
 ) -> Master:
     """A store that is open for writing becomes the master."""
-    term = become_master(log.path, log.last_seq)
-    assert term is not None
+    epoch = become_master(log.path, log.last_seq)
+    assert epoch is not None
     master = Master(
         log.path,
         destination=destination,
-        term=term,
-        listen=listen,
-        role=role,
-        timeout_s=timeout_s,
-        max_behind_bytes=max_behind_bytes,
-        secret=secret,
-        timing=timing,
+        epoch=epoch,
+        settings=MasterSettings(listen, role, timeout_s, max_behind_bytes, secret, timing),
     )
     log.replication = master
     log.on_moved.append(master.moved)

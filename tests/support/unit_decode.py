@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
 from cdc.decode.reader import DecodeOptions, decode_transactions
-from cdc.decode.transactions import TableHistory
-from cdc.decode.transactions import Transactions
+from cdc.decode.transactions import TableHistory, Transactions
 from cdc.schemas import Schemas
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -9,10 +9,19 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from cdc.replication.frames import Channel, Kind
+from cdc.addresses import Address
 from cdc.replication.master import Master
-from cdc.replication.messages import Formats, Hello, Welcome, expect, new_nonce, parse, sealed
-from cdc.replication.settings import Address
+from cdc.replication.protocol import (
+    Channel,
+    Formats,
+    Hello,
+    Kind,
+    Welcome,
+    expect,
+    new_nonce,
+    parse_message,
+    sign_message,
+)
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.writer.log import RelayLog
@@ -103,7 +112,7 @@ class FakeStandby:
             tail_crc=0,
             files={},
         )
-        self.channel.send(Kind.HELLO, sealed(hello, b"hello", b"", None))
+        self.channel.send(Kind.HELLO, sign_message(hello, b"hello", b"", None))
         expect(self.channel, Kind.WELCOME, 5)
         self.channel.send(Kind.FOLLOW, b'{"have":[]}')
 
@@ -131,6 +140,6 @@ def greet_as_master(connection: socket.socket, **changes: object) -> Channel:
     of that."""
     channel = Channel(connection, send_timeout_s=5)
     channel.send(Kind.CHALLENGE, new_nonce())
-    hello = parse(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
-    channel.send(Kind.WELCOME, sealed(welcome(**changes), b"welcome", bytes.fromhex(hello.nonce), None))
+    hello = parse_message(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")
+    channel.send(Kind.WELCOME, sign_message(welcome(**changes), b"welcome", bytes.fromhex(hello.nonce), None))
     return channel

@@ -17,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from cdc.batches.manifest import TableResult
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError, CutOffError, TargetError
 from cdc.store.formats.beginning import Beginning
@@ -152,7 +152,7 @@ def test_equal_or_refused(before: Path, tmp_path: Path, store: str, meta: str, l
 
 
 def expected(store: str, meta: str, lake: str) -> str:
-    """The table of docs/operating/restoring.md."""
+    """The table of docs/how-to/restoring.md."""
     if store == "lost, begun later":
         # Nothing can prove what was committed before it began. With meta and lake gone as well nobody knows of any.
         if meta != "lost":

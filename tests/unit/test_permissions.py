@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdc.batches.owner import exclusive
+from cdc.batches.lease import exclusive
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta

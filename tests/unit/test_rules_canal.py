@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.binlog.events import QueryEvent
-from cdc.binlog.framer import Judgement
-from cdc.capture.statement_filter import Judge
+from cdc.binlog.framer import Decision
+from cdc.capture.statement_filter import StatementFilter
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import BatchOrderError, SourceUnavailableError, UsageError
 from cdc.event_store.contract import EventStore
@@ -22,8 +22,8 @@ from cdc.event_store.file_store import RelayLogStore
 from cdc.event_store.memory_store import MemoryStore
 from cdc.patterns import is_list
 from cdc.positions import BinlogPosition
-from cdc.source import stream
-from cdc.source.stream import DumpStream
+from cdc.source import dump
+from cdc.source.dump import DumpStream
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.filters import TableFilter, join_filters
@@ -37,6 +37,7 @@ from tests.support.unit_batches import NumberStore, make_config, make_service
 # the store
 
 
+@pytest.mark.rule("canal-ring-15")
 def test_a_memsize_get_waits_for_batch_size_units_of_bytes() -> None:
     """``get(batchSize)`` in MEMSIZE: ``batchSize × bufferMemUnit`` bytes, here of the default 1,024."""
     made = make_transactions(40, rows=100)
@@ -54,6 +55,7 @@ def test_a_memsize_get_waits_for_batch_size_units_of_bytes() -> None:
     assert [t.seq for t in taken] == [t.seq for t in made[: len(taken)]]
 
 
+@pytest.mark.rule("canal-ring-5")
 def test_an_itemsize_put_looks_at_what_is_acked_not_at_what_is_got() -> None:
     """``put + n − bufferSize ≤ min(get, ack)``: ack is never above get, so getting alone makes no room."""
     made = make_transactions(4, ddl_every=1)  # two events each
@@ -67,6 +69,7 @@ def test_an_itemsize_put_looks_at_what_is_acked_not_at_what_is_got() -> None:
     assert store.try_put(made[3:]) is PutStatus.STORE_FULL, "5 + 2 − 4 > 1"
 
 
+@pytest.mark.rule("canal-server-17")
 @pytest.mark.parametrize("kind", ["memory", "file"])
 @pytest.mark.parametrize("size", [0, -1, -1000])
 def test_a_fetch_size_of_zero_or_less_is_refused(tmp_path: Path, kind: str, size: int) -> None:
@@ -80,6 +83,7 @@ def test_a_fetch_size_of_zero_or_less_is_refused(tmp_path: Path, kind: str, size
                 call()
 
 
+@pytest.mark.rule("canal-server-15")
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> None:
     """The other way round than in Canal's server, where a missing time-out returns at once and 0 waits."""
@@ -103,6 +107,7 @@ def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> No
 # filters
 
 
+@pytest.mark.rule("canal-server-12")
 @pytest.mark.parametrize("pattern", [r"shop\..*,crm\..*", r"shop\.orders, shop\.items", r"(?:a|b)\.c,d\.[,]"])
 def test_expressions_joined_by_commas_are_refused(tmp_path: Path, pattern: str) -> None:
     """Canal's way to write several. As one expression it would match nothing, silently: both for a subscription and for
@@ -129,6 +134,7 @@ def test_a_comma_may_stand_in_an_expression(pattern: str, table: str) -> None:
     assert TableFilter(pattern).matches(table)
 
 
+@pytest.mark.rule("canal-server-12")
 @pytest.mark.parametrize("pattern", ["", " "])
 def test_an_empty_filter_is_refused(pattern: str) -> None:
     """It would match nothing, and who writes it means everything."""
@@ -139,6 +145,7 @@ def test_an_empty_filter_is_refused(pattern: str) -> None:
 # DDL
 
 
+@pytest.mark.rule("canal-ring-27")
 @pytest.mark.parametrize(
     "sql",
     [
@@ -153,13 +160,13 @@ def test_an_empty_filter_is_refused(pattern: str) -> None:
 )
 def test_every_statement_that_canal_isolates_is_a_ddl_here(tmp_path: Path, sql: str) -> None:
     """Canal's ALTER, CREATE, ERASE, RENAME, TRUNCATE, CINDEX, DINDEX."""
-    judge = Judge(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
+    statements = StatementFilter(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
     query = QueryEvent(db="shop", sql=sql, timestamp=0, thread_id=1, error_code=0)
-    judgement, ended = judge.statement(query, "here", rows_before=False)
-    assert replace(judgement, altered=frozenset()) == Judgement(True, ddl=True, table_mask=1)
+    decision, ended = statements.statement(query, "here", rows_before=False)
+    assert replace(decision, altered=frozenset()) == Decision(True, ddl=True, table_mask=1)
     assert not ended
-    judgement, _ = judge.statement(replace(query, db="elsewhere"), "here", rows_before=False)
-    assert not judgement.keep, "of tables that are not captured there is nothing to isolate"
+    decision, _ = statements.statement(replace(query, db="elsewhere"), "here", rows_before=False)
+    assert not decision.keep, "of tables that are not captured there is nothing to isolate"
 
 
 # the source's connection
@@ -171,11 +178,12 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
 
     connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7)
-    monkeypatch.setattr(stream, "open_dump", lambda *_: connection)
+    monkeypatch.setattr(dump, "open_dump", lambda *_: connection)
     with ours, theirs:
         yield theirs
 
 
+@pytest.mark.rule("canal-server-7")
 def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> None:
     """Canal's heartbeat thread. Whatever comes proves the connection alive, a heartbeat as much as an event."""
     source = SourceConfig.model_validate({"url": "mysql://t@127.0.0.1:1", "server_id": 7, "heartbeat_s": 0.2})
@@ -192,7 +200,9 @@ def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> N
             pass
 
     def silence() -> None:
-        with pytest.raises(SourceUnavailableError, match=r"3 heartbeats of 0.2 s were missed: the connection is dead"):
+        with pytest.raises(
+            SourceUnavailableError, match=r"the connection is dead: the server missed 3 heartbeats of 0.2 s"
+        ):
             until_something_comes()
 
     assert 0.5 <= took_s(silence) < 5
@@ -201,6 +211,7 @@ def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> N
 # between parser and store
 
 
+@pytest.mark.rule("canal-server-6")
 def test_an_unfinished_transaction_is_on_the_disk_and_not_visible(tmp_path: Path) -> None:
     """Canal's transaction buffer holds events until their transaction ends, or until it is full, and then hands on a part
     of one. Here they go to the segment as they come, of whatever size, and readers wait for the end."""
@@ -229,6 +240,7 @@ def test_an_unfinished_transaction_is_on_the_disk_and_not_visible(tmp_path: Path
 # batches
 
 
+@pytest.mark.rule("canal-meta-12")
 def test_a_later_ack_does_not_ack_the_earlier_ones(tmp_path: Path) -> None:
     service = make_service(make_config(tmp_path), NumberStore(last=9))
     leases = [service.get("o", ahead=True) for _ in range(3)]
@@ -242,6 +254,7 @@ def test_a_later_ack_does_not_ack_the_earlier_ones(tmp_path: Path) -> None:
     assert service.meta.cursor("apply") == 9
 
 
+@pytest.mark.rule("canal-server-16")
 def test_a_get_acks_nothing_by_itself(tmp_path: Path) -> None:
     """Canal's ``get`` is ``getWithoutAck`` and ``ack`` in one; here it is the former alone."""
     config = make_config(tmp_path)

@@ -1,6 +1,7 @@
-"""``docs/operating/coming-from.md`` keeps its word: each row has the test or the decision that it names.
+"""The page for users of Canal, Flume and RocketMQ keeps its word: each rule has its tests, or the decision it names.
 
-Test files are parsed, not imported: a class's tests are its own and those of its bases, in the contract suites too.
+A test says which rules it shows with ``@pytest.mark.rule("canal-ring-11")``; ``tests/contract/rules.py`` says it for the
+contract suites. Test files are parsed and not imported: a class's tests are its own and those of its bases.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.rules import RULES
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "operating" / "coming-from.md"
-HEADER = re.compile(r"\| rule in (Canal|Flume|RocketMQ) \| here \| shown by \|")
-TEST = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+){1,2})`")
+PAGE = ROOT / "docs" / "contributing" / "coming-from.md"
+HEADER = re.compile(r"\| id \| rule in (Canal|Flume|RocketMQ) \| here \|")
+RULE_ID = re.compile(r"`([a-z]+(?:-[a-z]+)*-\d+)`")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-DECISION = re.compile(r"\[(\d{4})\]\(\.\./decisions/(\d{4})-[\w-]+\.md\)")
+DECISION = re.compile(r"\[(\d{4})\]\((?:\.\./)*decisions/(\d{4})-[\w-]+\.md\)")
 
 
 @dataclass(frozen=True)
 class Row:
     line: int
     system: str
+    id: str
     rule: str
     here: str
-    shown_by: str
 
     @property
     def answer(self) -> str:
@@ -37,13 +40,9 @@ class Row:
         assert found, f"line {self.line} says neither Same nor Differs nor Not there: {self.here}"
         return found[0]
 
-    @property
-    def tests(self) -> list[str]:
-        return [path + names for path, names in TEST.findall(self.shown_by)]
-
 
 def rows_of(text: str) -> Iterator[Row]:
-    """The rows of all tables. Raises AssertionError for a line that is none."""
+    """The rows of all tables. Raises AssertionError for a line that is not a row."""
     system = None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("|"):
@@ -55,7 +54,9 @@ def rows_of(text: str) -> Iterator[Row]:
         else:
             cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
             assert system and len(cells) == 3, f"line {number} is no row of three cells under the known header"
-            yield Row(number, system, *cells)
+            found = RULE_ID.fullmatch(cells[0])
+            assert found, f"line {number} begins with no rule id: {cells[0]}"
+            yield Row(number, system, found[1], *cells[1:])
 
 
 ROWS = list(rows_of(PAGE.read_text()))
@@ -141,35 +142,65 @@ def why_missing(named: str, root: Path = ROOT) -> str | None:
     return f"{names[1]} is not collected for {names[0]}, which is not {lacks[0]}" if lacks else None
 
 
+def marked(path: Path) -> Iterator[tuple[str, str]]:
+    """Rule ids that a file's tests are marked with, each with the test's name."""
+    bodies = [("", module(path).body), *((f"{name}::", node.body) for name, node in classes(path).items())]
+    for prefix, body in bodies:
+        for name, node in functions(body).items():
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.rule":
+                    assert name.startswith("test_"), f"{path}: {name} is no test"
+                    yield from ((ast.literal_eval(argument), f"{prefix}{name}") for argument in call.args)
+
+
+def shown_by() -> dict[str, list[str]]:
+    """For each rule id the tests that show it."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for rule, name in marked(path):
+            found.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{name}")
+    for path in sorted((ROOT / "tests" / "contract").glob("test_*.py")):
+        for holder in RULES.keys() & classes(path).keys():
+            for name, rules in RULES[holder].items():
+                for rule in rules:
+                    found.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{holder}::{name}")
+    return found
+
+
+SHOWN_BY = shown_by()
+
+
 def test_all_three_systems_are_there() -> None:
     count = {system: sum(row.system == system for row in ROWS) for system in ("Canal", "Flume", "RocketMQ")}
     assert min(count.values()) >= 20, count
     rules = [(row.system, row.rule) for row in ROWS]
-    assert len(set(rules)) == len(rules), "a rule stands there twice"
+    assert len(set(rules)) == len(rules), "a rule is listed twice"
+    assert len({row.id for row in ROWS}) == len(ROWS), "a rule id is used twice"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"line{row.line}")
-def test_each_row_has_its_test_or_its_decision(row: Row) -> None:
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_each_row_has_its_tests_or_its_decision(row: Row) -> None:
     decisions = DECISION.findall(row.here)
     assert all(shown == number for shown, number in decisions), "the number shown is not the file's"
-    if row.answer == "Same":
-        assert row.tests, "what is the same needs a test"
-    else:
+    if row.answer != "Same":
         assert decisions, "what differs, or is not there, needs a decision"
-    if row.answer == "Differs":
-        assert row.tests, "what differs needs a test as well"
-    leftover = TEST.sub("", row.shown_by).strip(" ,")
-    assert not leftover, f"no name of a test: {leftover}"
-    assert [why for test in row.tests if (why := why_missing(test))] == []
+    if row.answer != "Not there":
+        assert row.id in SHOWN_BY, "what is the same, or differs, needs a test"
 
 
-def test_every_link_leads_somewhere() -> None:
-    for page in (PAGE, ROOT / "README.md", PAGE.with_name("README.md")):
-        links = [link for link in LINK.findall(page.read_text()) if not re.match(r"[a-z]+:", link)]
-        assert links
-        missing = [link for link in links if not (page.parent / link).exists()]
-        assert missing == [], f"{page.relative_to(ROOT)}: {missing}"
-    for page in (ROOT / "README.md", PAGE.with_name("README.md")):
+def test_each_marker_has_its_row() -> None:
+    assert SHOWN_BY.keys() - {row.id for row in ROWS} == set()
+
+
+def test_each_marked_contract_test_is_collected() -> None:
+    holders = {name for path in (ROOT / "tests" / "contract").glob("test_*.py") for name in classes(path)}
+    assert RULES.keys() - holders == set()
+    named = [test for tests in SHOWN_BY.values() for test in tests]
+    assert [why for test in named if (why := why_missing(test))] == []
+
+
+def test_the_first_pages_link_to_it() -> None:
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
         assert any((page.parent / link).resolve() == PAGE for link in LINK.findall(page.read_text())), page
 
 
@@ -210,9 +241,10 @@ def test_a_name_with_a_test_is_found(named: str) -> None:
 @pytest.mark.parametrize(
     "table",
     [
-        "| rule | here |\n|---|---|\n| a | b |",
-        "| rule in Canal | here | shown by |\n|---|---|---|\n| a | b |",
-        "| rule in Canal | here | shown by |\n|---|---|---|\n\n| a | Same | c |",
+        "| id | rule |\n|---|---|\n| `x-1` | b |",
+        "| id | rule in Canal | here |\n|---|---|---|\n| `x-1` | b |",
+        "| id | rule in Canal | here |\n|---|---|---|\n| a rule | Same | c |",
+        "| id | rule in Canal | here |\n|---|---|---|\n\n| `x-1` | a | Same |",
     ],
 )
 def test_what_is_no_row_is_found(table: str) -> None:

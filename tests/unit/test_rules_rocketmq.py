@@ -77,6 +77,7 @@ def seqs(transactions: list[Transaction]) -> list[int]:
     return [transaction.seq for transaction in transactions]
 
 
+@pytest.mark.rule("rocketmq-log-2")
 def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
     """RocketMQ names a file by its first offset in the whole log. Here it is the place in the source's binlog: epoch,
     number of its file, offset. So names sort as the log goes, and a transaction's segment is found by its seq alone."""
@@ -95,6 +96,7 @@ def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
         assert offset == split_seq(first.seq).offset - first.size_bytes
 
 
+@pytest.mark.rule("rocketmq-log-4", "rocketmq-log-5", "rocketmq-log-21")
 def test_no_filler_at_the_end_and_no_transaction_across_two_segments(tmp_path: Path) -> None:
     """RocketMQ pads the end of a file that a message does not fit in. Here the transaction that reaches the size is the
     segment's last, whole, however large it is: there is none that is too large to be put."""
@@ -113,6 +115,7 @@ def test_no_filler_at_the_end_and_no_transaction_across_two_segments(tmp_path: P
         assert int(entries["offset"][-1] + entries["length"][-1]) == found.size, "it ends where its last one ends"
 
 
+@pytest.mark.rule("rocketmq-log-10")
 def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: Path, disk: Disk) -> None:
     """RocketMQ's group commit tries twice, since a message may lie in the next file. Here whoever flushes takes all files
     that the waiting puts lie in: what has waited needs no second turn."""
@@ -133,6 +136,7 @@ def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: 
     log.close()
 
 
+@pytest.mark.rule("rocketmq-log-7")
 def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_path: Path, disk: Disk) -> None:
     """Several messages put at once may lie in two files: the first one's flush is not enough for its part."""
     log = BinlogBuilder()
@@ -154,6 +158,7 @@ def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_pat
 # standbys
 
 
+@pytest.mark.rule("rocketmq-log-28")
 @pytest.mark.parametrize(
     ("max_behind_bytes", "answer"),
     [(20_000, PutStatus.SLAVE_NOT_AVAILABLE), (1 << 28, PutStatus.FLUSH_SLAVE_TIMEOUT)],
@@ -190,6 +195,7 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
         assert master.standbys()[0].connected, "it is not for want of a standby"
 
 
+@pytest.mark.rule("rocketmq-log-19")
 def test_the_statuses_of_a_put() -> None:
     """RocketMQ's by their names, and one for a store without room; what is wrong for good is an error instead."""
     assert {status.name for status in PutStatus} == {
@@ -202,6 +208,7 @@ def test_the_statuses_of_a_put() -> None:
     assert [status for status in PutStatus if not status.stored] == [PutStatus.STORE_FULL]
 
 
+@pytest.mark.rule("rocketmq-log-20")
 def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -> None:
     """RocketMQ's CREATE_MAPPED_FILE_FAILED. What was acknowledged is there, and the next opening goes on."""
     made = make_transactions(300, rows=200)
@@ -221,6 +228,7 @@ def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -
     assert seqs_in(tmp_path) == seqs(made)
 
 
+@pytest.mark.rule("rocketmq-log-34")
 def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
     """RocketMQ truncates behind the last good record; here the bytes stay, for whoever wants to know what happened. An
     unfinished transaction, which the source still has, does not."""
@@ -262,6 +270,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.rule("rocketmq-log-18")
 def test_asynchronous_puts_outlive_a_sigkill(tmp_path: Path) -> None:
     """What RocketMQ's transient pool gives up: a put is in the page cache when it is answered, which is the kernel's. The
     flush that would make it visible is ten minutes away."""

@@ -77,6 +77,12 @@ class RowArrays(NamedTuple):
     number: Longs
     """The ordinal of the event times 2**32, plus the row."""
 
+    def first(self, count: int) -> RowArrays:
+        """The first rows."""
+        return RowArrays(
+            self.at[:count], self.before_at[:count], self.event[:count], self.op[:count], self.number[:count]
+        )
+
 
 class Measured(NamedTuple):
     """What the first pass counts, and its scratch space."""

@@ -16,8 +16,7 @@ from cdc.store.retention.disk import DiskWatch, Level, Ratios, disk_usage
 from cdc.store.retention.retain import HeldBack, Holder, Outcome, Rules, held_back, retain
 
 if TYPE_CHECKING:
-    from cdc.config import DestinationConfig, StoreConfig
-    from cdc.config.retain import RetainConfig
+    from cdc.config import DestinationConfig, RetainConfig, StoreConfig
     from cdc.meta import Meta
     from cdc.meta.state import Subscription
 
@@ -177,6 +176,6 @@ class Keeper:
 
 def iso_us(time_us: int | None) -> str | None:
     """Microseconds since 1970 as ISO 8601, UTC."""
-    from cdc.batches.lease import iso_time_us
+    from cdc.units import iso_time_us
 
     return None if time_us is None else iso_time_us(time_us)

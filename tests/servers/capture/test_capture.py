@@ -145,6 +145,7 @@ def test_the_servers_own_tool_reads_every_segment(server: Server, db: str, tmp_p
     assert names == {start.split("file: ")[1].split(",")[0]}
 
 
+@pytest.mark.rule("canal-server-10")
 def test_only_captured_tables_are_kept(server: Server, db: str, tmp_path: Path) -> None:
     start = position(server)
     workload(server, db)
@@ -159,6 +160,7 @@ def test_only_captured_tables_are_kept(server: Server, db: str, tmp_path: Path) 
     assert after == reader.last_seq()
 
 
+@pytest.mark.rule("canal-server-1")
 def test_goes_on_where_it_stopped(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db)
     Capture(config).run(until_current=True)
@@ -223,6 +225,7 @@ def test_state_tells_how_far_the_store_is_complete(server: Server, db: str, tmp_
     assert after is not None and not after.running and not after.connected
 
 
+@pytest.mark.rule("canal-server-9")
 def test_a_killed_connection_is_made_anew(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db, start=position(server))
     stop = threading.Event()
@@ -304,6 +307,7 @@ def test_statements_on_other_tables_pass(server: Server, db: str, tmp_path: Path
     assert StoreReader(config.store.path).totals().transactions == 2
 
 
+@pytest.mark.rule("canal-server-5")
 def test_another_server_is_refused(mariadb10: Server, mysql9: Server, tmp_path: Path) -> None:
     db = "identity"
     Capture(configure(tmp_path, mysql9, db)).run(until_current=True)
@@ -312,6 +316,7 @@ def test_another_server_is_refused(mariadb10: Server, mysql9: Server, tmp_path: 
     assert isinstance(caught.value, IdentityError)
 
 
+@pytest.mark.rule("canal-server-1")
 def test_sigkill_of_capture_loses_nothing(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db, start=position(server))
     server.execute(f"CREATE TABLE {db}.t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(200))")
@@ -331,6 +336,7 @@ def test_sigkill_of_capture_loses_nothing(server: Server, db: str, tmp_path: Pat
     assert len(seqs) == 3001 and seqs == sorted(set(seqs))
 
 
+@pytest.mark.rule("canal-server-6")
 def test_memory_stays_bounded_with_a_large_transaction(mariadb10: Server, database: Database, tmp_path: Path) -> None:
     """200 MB here; `make test-soak` takes one of a gigabyte."""
     db = database(mariadb10)

@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from cdc.batches.service import BatchService
-from cdc.capture import Capture, proof
+from cdc.capture import Capture, proof, reread
 from cdc.capture.start import prove_start
 from cdc.commands.check import examine
 from cdc.config import DestinationConfig, load
@@ -173,13 +173,13 @@ def test_a_restored_copy_of_the_data_folder(server: Server, configure: Configure
     server.halt()
     copy = tmp_path / "copy"
     shutil.copytree(server.data, copy, symlinks=True)
-    server.again()
+    server.restart()
     insert(server, 2, 3)
     assert capture(config) == 2
     server.halt()
     shutil.rmtree(server.data)
     copy.rename(server.data)
-    server.again()
+    server.restart()
     insert(server, *range(10, 50))
     refused(config, "history is not the one")
 
@@ -198,7 +198,7 @@ def test_what_is_no_change(server: Server, configure: Configure) -> None:
         assert capture(configure(server, tables)) == 0
     config = configure(server)
     server.halt()
-    server.again()
+    server.restart()
     server.execute("FLUSH BINARY LOGS")
     assert capture(config) == 0
     insert(server, 5)
@@ -277,8 +277,8 @@ def test_a_large_transaction(
     server: Server, configure: Configure, monkeypatch: pytest.MonkeyPatch, compared: int, received: int
 ) -> None:
     """Of which only the beginning is compared, and in which other tables' rows come between."""
-    monkeypatch.setattr(proof, "_COMPARED_BYTES", compared)
-    monkeypatch.setattr(proof, "_RECEIVED_BYTES", received)
+    monkeypatch.setattr(reread, "_COMPARED_BYTES", compared)
+    monkeypatch.setattr(reread, "_RECEIVED_BYTES", received)
     make_tables(server)
     config = configure(server)
     capture(config)
@@ -292,7 +292,7 @@ def test_a_large_transaction(
     )
     assert capture(config) == 1
     assert capture(configure(server, r".*\..*")) == 0
-    stored = proof.read_stored(config.store.path)
+    stored = proof.read_store_end(config.store.path)
     assert stored is not None and stored.transaction is not None
     entry, segment = stored.transaction.entry, stored.transaction.segment
     with segment.open("r+b") as file:  # as if the source had another value there

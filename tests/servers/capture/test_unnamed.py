@@ -13,7 +13,7 @@ import pytest
 from cdc import cli
 from cdc.binlog.entry import EntryFlag
 from cdc.binlog.file import BinlogFile
-from cdc.capture import Capture, definitions
+from cdc.capture import Capture, schema_history
 from cdc.config import DestinationConfig, TablesConfig, load
 from cdc.errors import (
     ConfigError,
@@ -135,7 +135,7 @@ def test_transactions_are_framed(
 def test_no_other_start_than_now(
     mysql56: Server, db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], begun: DestinationConfig
 ) -> None:
-    words = "the binlog of MySQL 5.6.24 names no columns: what they were called there is not known"
+    words = "the binlog of MySQL 5.6.24 names no columns: their names at that position are unknown"
     for start in ("earliest", "{file: binlog.000001, pos: 4}"):
         other = configure(tmp_path / "other", mysql56, db, start=start)
         with pytest.raises(ConfigError, match=words):
@@ -190,7 +190,7 @@ def test_a_definition_that_cannot_be_read(
             raise SourceUnavailableError("the connection failed")
         return read_schemas(conn, tables)
 
-    monkeypatch.setattr(definitions, "read_schemas", fails_once)
+    monkeypatch.setattr(schema_history, "read_schemas", fails_once)
     assert Capture(begun).run(until_current=True).transactions == 3
     assert calls == 4
     assert [ddl for _, ddl in entries_of(begun)] == [False, True, False]
@@ -231,7 +231,7 @@ def test_two_changes_of_one_table(mysql56: Server, db: str, begun: DestinationCo
         assert columns(begun, f"{db}.t", entries_of(begun)[-1][0]) == ("id", "a2")
         return
     for _ in range(2):  # it stays there, and what came before is in the store
-        with pytest.raises(UnsupportedDdlError, match="what their columns were called cannot be known") as caught:
+        with pytest.raises(UnsupportedDdlError, match=r"the column names of its rows .* are unknown") as caught:
             Capture(begun).run(until_current=True)
         assert str(caught.value).startswith(f"table {db}.t: ")
         assert [ddl for _, ddl in entries_of(begun)] == [True, False, False]
@@ -295,7 +295,7 @@ def test_members_of_a_table_that_is_made_while_capture_runs(
     mysql56.execute(f"CREATE TABLE {db}.v (id INT PRIMARY KEY, e ENUM('{ROCKET}') CHARACTER SET utf8mb4)")
     # As if the table had come after the preflight.
     monkeypatch.setattr("cdc.capture.loop.require_source", lambda *_: None)
-    monkeypatch.setattr("cdc.capture.definitions.Definitions.begin", lambda *_: None)
+    monkeypatch.setattr("cdc.capture.schema_history.SchemaHistory.begin", lambda *_: None)
     with pytest.raises(UnsupportedTypeError, match="question marks"):
         Capture(begun).run(until_current=True)
     assert len(entries_of(begun)) == 0

@@ -147,7 +147,7 @@ def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest
     assert init(source) == 0
     code, answer = check(capsys, "shop")
     assert code == 2
-    assert errors(answer) == ["source: start: start: snapshot is not there yet"]
+    assert errors(answer) == ["source: start: start: snapshot is not available yet"]
     start(here / "conf" / "shop.yaml")
     code, answer = check(capsys)
     assert (code, errors(answer), answer["ok"]) == (0, [], True)

@@ -13,9 +13,8 @@ from cdc.config import SourceConfig
 from cdc.errors import SourceRefusedError
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect
-from cdc.source.dump import dump_request, open_dump, register_request
+from cdc.source.dump import DumpStream, dump_request, open_dump, register_request
 from cdc.source.server import binlog_files, current_position, replicas
-from cdc.source.stream import DumpStream
 from cdc.testing.servers import PASSWORD, Server
 
 LIMIT_S = 30

@@ -199,13 +199,13 @@ def test_keys(source: Server, tmp_path: Path) -> None:
     found2 = troubles(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [b, z]}}")))
     assert found2 == [
         "error table pre.nokey: key column 'b' may be NULL, and NULL identifies no row",
-        "error table pre.nokey: has no column 'z', which its keys name",
+        "error table pre.nokey: has no column 'z', which keys names",
     ]
 
 
 def test_a_column_named_like_ours(source: Server, tmp_path: Path) -> None:
     [found] = troubles(check_source(config(source, tmp_path, include=r"pre\.ours")))
-    assert found == "error table pre.ours: column '_SEQ' is named like one of Towpath's own"
+    assert found == "error table pre.ours: column '_SEQ' has the name of one of Towpath's metadata columns"
 
 
 def test_server_id_of_the_source_itself(source: Server, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import SourceUnavailableError, UsageError
-from cdc.testing import packages
-from cdc.testing.servers import Server, client_tool, free_port, stop_detached
+from cdc.testing.servers import Server, client_tool, free_port, packages, stop_detached
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -42,7 +41,7 @@ def test_a_killed_database_comes_back_with_everything(kind: str) -> None:
         folder, port = server.folder, server.port
         server.kill()
         assert not server.alive
-        server.again()
+        server.restart()
         assert (_rows(server), server.port) == (1, port)
         if server.kind.tools:
             tool = next(name for name in server.kind.tools if name.endswith("binlog"))
@@ -59,7 +58,7 @@ def test_zookeeper_serves() -> None:
         assert server.kind.answers(server.port)
         server.kill()
         assert not server.kind.answers(server.port)
-        server.again()
+        server.restart()
         assert server.url == f"127.0.0.1:{server.port}"
 
 
@@ -87,7 +86,7 @@ def test_a_detached_server_stays_until_it_is_stopped(tmp_path: Path) -> None:
         assert not _gone(pid)
     finally:
         stop_detached(folder)
-    with Server("mariadb10", folder=folder, detach=False).again() as server:
+    with Server("mariadb10", folder=folder, detach=False).restart() as server:
         server.execute("CREATE DATABASE shop")
     with pytest.raises(UsageError, match="no detached server"):
         stop_detached(folder)
@@ -104,7 +103,7 @@ def test_an_option_that_the_server_does_not_know_is_said() -> None:
 
 
 def test_wrong_names_are_said() -> None:
-    with pytest.raises(UsageError, match="there are mariadb10, mariadb11, mysql56, mysql9, zookeeper"):
+    with pytest.raises(UsageError, match="known kinds: mariadb10, mariadb11, mysql56, mysql9, zookeeper"):
         Server("oracle")
     with pytest.raises(UsageError, match="has: mariadb, mariadb-binlog"):
         client_tool("mariadb10", "mysqlbinlog")

@@ -15,16 +15,18 @@ _VERSIONS = re.compile(r"^\| (MySQL|MariaDB) [0-9.]+ \| ([^|]+) \|", re.MULTILIN
 _DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
 
 _HEAD = """\
-# Types: what is compared with SELECT
+# Types: what each type becomes in Delta
 
-Made by `make types`; do not edit. A test makes it anew, and fails where it differs.
+For everybody who needs to know what a column becomes in Delta, and how that was checked. `make types` makes this page;
+do not edit it. A test makes it again and fails where it differs.
 
 Each server is asked which types and character sets it has: every word that it knows (keywords, help pages, plugins) is
-tried as the type of a column. A type that a server takes and for which there are no edge values fails the test. The
-values (limits, all sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted in a real server;
-each is compared with what SELECT shows: the new value of an insert, both of an update, the old one of a delete, which a
-table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and −0.0 is not 0.0.
-FLOAT is compared by all its bits, dates without a place in Delta by the default of `zero_dates`, which is null.
+tried as the type of a column. A type that a server accepts and for which there are no edge values fails the test. The
+values (limits, all sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted
+in a real server. Each is compared with what SELECT shows: the new value of an insert, both of an update, the old one of
+a delete, which a table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and
+−0.0 is not 0.0. FLOAT is compared by all its bits, dates without a place in Delta by the default of `zero_dates`, which
+is null.
 """
 
 

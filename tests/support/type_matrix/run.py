@@ -20,8 +20,7 @@ from cdc.decode import DecodeOptions, read
 from cdc.errors import CdcError
 from cdc.source.schemas import read_schemas
 from cdc.targets import table_path
-from cdc.testing.kind import HOST, PASSWORD, USER
-from cdc.testing.servers import Server
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
 from tests.support.type_matrix import catalog, plan, play
 from tests.support.type_matrix.column import Table
 from tests.support.type_matrix.compare import Result, compare

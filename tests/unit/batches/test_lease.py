@@ -13,9 +13,8 @@ import pytest
 
 import spark_jobs.runtime.session
 from cdc import pipeline
-from cdc.batches.lease import Lease
+from cdc.batches.lease import Lease, renewed
 from cdc.batches.manifest import TableResult
-from cdc.batches.renewal import renewed
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, LeaseHeldError, MergeFailedError, StorageError, TokenError

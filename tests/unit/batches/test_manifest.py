@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.manifest import Manifest
-from cdc.batches.manifests import load_manifest, parse_manifest
+from cdc.batches.manifest_files import load_manifest, parse_manifest
 from cdc.errors import DamagedError, VersionError
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.batches.owner import cli_owner, exclusive
+from cdc.batches.lease import cli_owner, exclusive
 from cdc.config import DestinationConfig
 from cdc.errors import LeaseHeldError
 from tests.support.unit_batches import make_config

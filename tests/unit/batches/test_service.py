@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.lease import Lease
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService, limits_of
 from cdc.config import DestinationConfig
 from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, TokenError, UsageError
@@ -71,6 +71,7 @@ def test_lease_survives_its_way_through_json(service: BatchService) -> None:
         Lease.from_dict({"batch": 1})
 
 
+@pytest.mark.rule("canal-meta-10")
 def test_same_owner_gets_the_same_batch_with_a_new_token(service: BatchService) -> None:
     first, again = get(service), get(service)
     assert again.manifest == first.manifest
@@ -88,6 +89,7 @@ def test_a_batch_does_not_grow_while_it_is_outstanding(config: DestinationConfig
     assert bounds(get(service)) == (0, 1, 2)
 
 
+@pytest.mark.rule("canal-server-22")
 def test_another_owners_live_lease_is_refused_naming_owner_and_expiry(service: BatchService) -> None:
     get(service, A)
     for ahead in (False, True):
@@ -96,6 +98,7 @@ def test_another_owners_live_lease_is_refused_naming_owner_and_expiry(service: B
         assert caught.value.exit_code == 1
 
 
+@pytest.mark.rule("canal-server-22")
 @pytest.mark.parametrize("ahead", [False, True])
 def test_an_expired_lease_is_taken_over(service: BatchService, clock: Clock, ahead: bool) -> None:
     old = get(service, A)
@@ -107,6 +110,7 @@ def test_an_expired_lease_is_taken_over(service: BatchService, clock: Clock, ahe
     service.ack(new.batch, new.token)
 
 
+@pytest.mark.rule("canal-meta-10")
 def test_get_ahead_hands_out_the_next_one(service: BatchService) -> None:
     first, second = get(service), get(service, ahead=True)
     assert (bounds(first), bounds(second)) == ((0, 1, 3), (3, 4, 6))
@@ -162,6 +166,7 @@ def test_repeated_ack_is_done_and_a_contradicting_one_is_refused(service: BatchS
     assert service.meta.cursor("apply") == 3
 
 
+@pytest.mark.rule("canal-meta-14")
 def test_rollback_takes_later_batches_along_and_their_transactions_come_again(service: BatchService) -> None:
     first, second, third = get(service), get(service, ahead=True), get(service, ahead=True)
     assert service.rollback(second.batch, second.token) == [2, 3]
@@ -187,6 +192,7 @@ def test_unknown_batches_and_subscribers_are_named(service: BatchService) -> Non
         service.get(A, subscriber="../x")
 
 
+@pytest.mark.rule("canal-ring-35")
 def test_subscribers_are_independent(service: BatchService) -> None:
     mine, other = get(service), get(service, B, subscriber="audit")
     assert bounds(mine) == bounds(other)
@@ -195,6 +201,7 @@ def test_subscribers_are_independent(service: BatchService) -> None:
     assert service.outstanding("nobody") == []
 
 
+@pytest.mark.rule("canal-meta-3")
 def test_subscribing_stores_the_cursor_at_once(service: BatchService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Canal: the store's first position is the cursor from then on, whenever the first get comes."""
     service.subscribe("audit")
@@ -207,6 +214,7 @@ def test_subscribing_stores_the_cursor_at_once(service: BatchService, monkeypatc
     assert service.meta.cursor("audit") == 0, "and it stays what it was"
 
 
+@pytest.mark.rule("canal-meta-6")
 def test_nothing_to_hand_out_is_none(config: DestinationConfig) -> None:
     """Canal answers batch id −1."""
     assert make_service(config, NumberStore(last=0)).get(A) is None
@@ -232,6 +240,7 @@ def test_limits_are_the_configurations_unless_given(config: DestinationConfig) -
     assert service.get(A, limits=limits_of(config.batch, until_us=3 * TX_TIME_US)) is None
 
 
+@pytest.mark.rule("canal-server-15")
 def test_get_waits_for_the_first_transaction(config: DestinationConfig) -> None:
     store = NumberStore(last=0)
     service = make_service(config, store)

@@ -27,7 +27,7 @@ import yaml
 
 from cdc.batches import stage as stage_module
 from cdc.batches.lease import Lease
-from cdc.batches.manifests import load_manifest
+from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.batches.stage import Stage
 from cdc.binlog.file import BinlogFile
@@ -441,7 +441,9 @@ def test_what_a_killed_get_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["/shared/stage", "file://stage", "stage", "s3://", ""])
 def test_what_is_no_uri_is_refused(tmp_path: Path, stage: str) -> None:
-    with pytest.raises(ConfigError, match=r"store.stage.*is no URI; write file:///shared/stage or s3://bucket/stage"):
+    with pytest.raises(
+        ConfigError, match=r"store.stage.*is not a URI; write file:///shared/stage or s3://bucket/stage"
+    ):
         configure(tmp_path, stage)
 
 

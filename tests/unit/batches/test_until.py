@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc.batches.lease import Lease, iso_time_us, time_us
+from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.capture.clock import SourceClock
+from cdc.capture.watermark import WatermarkTracker
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.durable import replace_file
@@ -44,6 +44,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
+from cdc.units import iso_time_us, time_us
 from tests.support.unit_batches import IDENTITY, NumberStore, make_config, make_service
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "clock-v1.log"
@@ -472,8 +473,8 @@ class Passed:
 
 def test_capture_notes_what_its_probes_prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probes = [ClockProbe(T0 + n * SECOND, BinlogPosition("binlog.000003", 100 * n), None) for n in (1, 2, 3, 4)]
-    monkeypatch.setattr("cdc.capture.clock.clock_and_position", lambda control: probes.pop(0))
-    clock, both = SourceClock(), Passed(tmp_path)
+    monkeypatch.setattr("cdc.capture.watermark.clock_and_position", lambda control: probes.pop(0))
+    clock, both = WatermarkTracker(), Passed(tmp_path)
     given: Any = both
     for _ in range(3):
         clock.probe(given)
@@ -498,7 +499,7 @@ def test_capture_notes_what_its_probes_prove(tmp_path: Path, monkeypatch: pytest
     damaged = bytearray(clock_path(tmp_path).read_bytes())
     damaged[5] ^= 1
     clock_path(tmp_path).write_bytes(damaged)
-    again = SourceClock()
+    again = WatermarkTracker()
     again.probe(given)
     again.settle(given, given)
     again.close()

@@ -12,7 +12,7 @@ import pytest
 from cdc.binlog import events
 from cdc.binlog import kernels as k
 from cdc.binlog.file import scan
-from cdc.binlog.framer import EVENT_KINDS, Framer, Judgement
+from cdc.binlog.framer import EVENT_KINDS, Decision, Framer
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
@@ -30,8 +30,8 @@ class Keeper:
     def table(self, db: str, table: str) -> int | None:
         return {"orders": 0, "items": 1}.get(table) if db == "shop" else None
 
-    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Judgement:
-        return Judgement(query.sql.startswith("ALTER"), ddl=True, table_mask=1)
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        return Decision(query.sql.startswith("ALTER"), ddl=True, table_mask=1)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         assert self.framer is not None

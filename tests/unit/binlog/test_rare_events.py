@@ -22,7 +22,7 @@ from cdc.binlog.constants import PASSED_OVER, REFUSED, ROW_EVENTS, SKIPPED, Even
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_query
 from cdc.binlog.file import rows_to_entries, scan
-from cdc.binlog.framer import EVENT_KINDS, Framer, Judgement, row_gtid
+from cdc.binlog.framer import EVENT_KINDS, Decision, Framer, row_gtid
 from cdc.binlog.payload import PayloadReader
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.capture.session import _coalesce
@@ -56,12 +56,12 @@ class Hooks:
     def table(self, db: str, table: str) -> int | None:
         return {"orders": 0, "items": 1}.get(table) if db == "shop" else None
 
-    def statement(self, query: object, in_transaction: bool) -> Judgement:
+    def statement(self, query: object, in_transaction: bool) -> Decision:
         sql = str(getattr(query, "sql", ""))
         self.statements.append(sql)
         if "shop" in sql and sql.startswith("INSERT"):
             raise UnsupportedEventError(f"a text: {sql}", remedy="Use rows.")
-        return Judgement("shop" in sql, ddl=True, table_mask=1)
+        return Decision("shop" in sql, ddl=True, table_mask=1)
 
     def format_description(self, event: bytes, description: object) -> None:
         assert self.framer is not None

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -58,6 +53,7 @@ def collect_after(call: Callable[[], None]) -> None:
     gc.collect()
 
 
+@pytest.mark.rule("flume-channel-1")
 def test_the_defaults_are_flumes() -> None:
     """capacity, transactionCapacity, byteCapacityBufferPercentage, keep-alive; the byte capacity is our own."""
     of = MemoryChannel[str]()
@@ -81,6 +77,7 @@ def test_whole_transactions_of_a_source_go_through() -> None:
     assert of.metrics().held_bytes == 0
 
 
+@pytest.mark.rule("flume-channel-7", "flume-channel-14")
 def test_nothing_of_a_put_is_seen_before_its_commit() -> None:
     of = channel()
     transaction = opened(of)
@@ -93,6 +90,7 @@ def test_nothing_of_a_put_is_seen_before_its_commit() -> None:
     assert take(of, 2) == ["a", "b"]
 
 
+@pytest.mark.rule("flume-channel-15")
 def test_nothing_that_is_taken_is_gone_before_the_commit() -> None:
     of = channel()
     put(of, "a", "b", "c", "d")
@@ -104,6 +102,7 @@ def test_nothing_that_is_taken_is_gone_before_the_commit() -> None:
     assert take(of, 4) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.rule("flume-channel-15")
 def test_takes_that_are_rolled_back_crosswise_keep_their_order() -> None:
     """In Flume the one that rolls back last comes first."""
     of = channel()
@@ -115,6 +114,7 @@ def test_takes_that_are_rolled_back_crosswise_keep_their_order() -> None:
     assert take(of, 5) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.rule("flume-channel-11")
 def test_puts_and_takes_of_one_transaction_hold_together() -> None:
     of = channel(capacity=2, transaction_capacity=2)
     put(of, "a", "b")
@@ -153,6 +153,7 @@ def test_a_block_may_commit_or_roll_back_itself() -> None:
     assert take(of, 2) == ["a"]
 
 
+@pytest.mark.rule("flume-channel-10")
 def test_a_take_waits_for_an_item() -> None:
     of = channel(keep_alive_s=20)
     taking = Call(lambda: take(of))
@@ -161,6 +162,7 @@ def test_a_take_waits_for_an_item() -> None:
     assert taking.result() == ["a"]
 
 
+@pytest.mark.rule("flume-channel-10")
 def test_a_take_gives_up_after_the_keep_alive() -> None:
     of = channel()
     assert took_s(lambda: take(of)) >= QUICK_S
@@ -190,6 +192,7 @@ STEPS: dict[str, list[Callable[[ChannelTransaction[str]], object]]] = {
 }
 
 
+@pytest.mark.rule("flume-channel-6")
 @pytest.mark.parametrize(
     ("state", "call"),
     [
@@ -319,6 +322,7 @@ def test_closing_ends_who_waits() -> None:
 # capacities
 
 
+@pytest.mark.rule("flume-channel-8")
 def test_a_full_put_list_says_to_commit_more_often() -> None:
     of = channel(transaction_capacity=2)
     with of.transaction() as transaction:
@@ -330,6 +334,7 @@ def test_a_full_put_list_says_to_commit_more_often() -> None:
     assert of.metrics().channel_size == 0
 
 
+@pytest.mark.rule("flume-channel-9")
 def test_a_full_take_list_says_to_commit_more_often() -> None:
     of = channel(transaction_capacity=2)
     put(of, "a", "b")
@@ -341,6 +346,7 @@ def test_a_full_take_list_says_to_commit_more_often() -> None:
     assert take(of) == ["c"]
 
 
+@pytest.mark.rule("flume-channel-11")
 def test_a_commit_waits_for_room() -> None:
     of = channel(capacity=2, transaction_capacity=2, keep_alive_s=20)
     put(of, "a", "b")
@@ -364,6 +370,7 @@ def test_a_take_that_is_not_committed_makes_no_room() -> None:
     assert take(of) == ["a"]
 
 
+@pytest.mark.rule("flume-channel-13")
 @pytest.mark.parametrize(
     ("capacity", "byte_capacity", "named"),
     [(2, 10_000, "^capacity: .* 2 of 2 items"), (10, 1_000, "^byte_capacity: .* 800 of 1000 bytes")],
@@ -382,6 +389,7 @@ def test_a_commit_without_room_names_the_capacity(capacity: int, byte_capacity: 
     assert [item[0] for item in take(of, 2)] == ["b", "c"]
 
 
+@pytest.mark.rule("flume-channel-12")
 @pytest.mark.parametrize(("capacity", "byte_capacity"), [(2, 10_000), (10, 200), (2, 200)])
 def test_a_commit_gives_up_after_one_keep_alive(capacity: int, byte_capacity: int) -> None:
     """Flume waits the keep-alive for bytes, then once more for slots; here both come out of one."""
@@ -399,12 +407,14 @@ def test_a_commit_gives_up_after_one_keep_alive(capacity: int, byte_capacity: in
     assert take(of, 2) == ["a", "b"]
 
 
+@pytest.mark.rule("flume-channel-3")
 def test_an_item_takes_a_slot_of_100_bytes_at_least() -> None:
     of = channel(byte_capacity=1_000)
     put(of, "", "a", "b" * 100, "c" * 101)
     assert of.metrics().held_bytes == 500
 
 
+@pytest.mark.rule("flume-channel-2")
 def test_the_buffer_percentage_is_kept_free() -> None:
     of = MemoryChannel[str](byte_capacity=10_000, byte_capacity_buffer_percentage=25, size_of=len)
     assert of.byte_capacity == of.metrics().byte_capacity == 7_500
@@ -422,6 +432,7 @@ def test_an_item_larger_than_the_channel_is_an_error_at_once() -> None:
     assert of.metrics().held_bytes == 300
 
 
+@pytest.mark.rule("flume-channel-4", "flume-channel-5")
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -443,6 +454,7 @@ def test_settings_that_contradict_are_refused(settings: dict[str, int], named: s
 # resizing
 
 
+@pytest.mark.rule("flume-channel-17")
 def test_growing_is_immediate_and_wakes_a_commit() -> None:
     of = channel(capacity=1, transaction_capacity=1, byte_capacity=100, keep_alive_s=20)
     put(of, "a")
@@ -463,6 +475,7 @@ def test_shrinking_what_is_free_is_immediate() -> None:
     assert (of.capacity, of.byte_capacity) == (2, 200)
 
 
+@pytest.mark.rule("flume-channel-18")
 def test_shrinking_below_what_is_queued_waits_for_takes() -> None:
     of = channel(capacity=4, transaction_capacity=2, keep_alive_s=20)
     put(of, "a", "b")
@@ -483,6 +496,7 @@ def test_shrinking_below_what_is_queued_waits_for_takes() -> None:
     assert take(of, 2) == ["d", "e"]
 
 
+@pytest.mark.rule("flume-channel-18")
 @pytest.mark.parametrize(
     ("sizes", "named"),
     [
@@ -502,6 +516,7 @@ def test_shrinking_is_given_up_and_the_old_size_stays(sizes: dict[str, int], nam
     assert take(of, 2) + take(of, 2) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.rule("flume-channel-18")
 def test_a_shrinking_waits_the_keep_alive_before_it_is_given_up() -> None:
     of = channel(capacity=2, transaction_capacity=1)
     put(of, "a")
@@ -526,6 +541,7 @@ def test_a_size_that_contradicts_is_refused_and_changes_nothing() -> None:
 # counters
 
 
+@pytest.mark.rule("flume-channel-19")
 def test_counters() -> None:
     of = channel(capacity=8, transaction_capacity=4)
     put(of, "a", "b", "c")
@@ -552,6 +568,7 @@ def held(of: MemoryChannel[str]) -> tuple[int, int]:
     return found.held_events, found.held_bytes
 
 
+@pytest.mark.rule("flume-channel-20")
 def test_fault_bytes_of_a_commit_with_no_more_puts_than_takes_are_counted() -> None:
     """Flume takes bytes only where puts outnumber takes, and gives them back at each take: the count drifts up."""
     of = channel(byte_capacity=1_000)
@@ -567,6 +584,7 @@ def test_fault_bytes_of_a_commit_with_no_more_puts_than_takes_are_counted() -> N
         assert held(of) == (0, 0)
 
 
+@pytest.mark.rule("flume-channel-20")
 def test_fault_a_rolled_back_put_gives_back_no_bytes_that_it_never_had() -> None:
     of = channel(byte_capacity=1_000)
     put(of, "a" * 500)
@@ -579,6 +597,7 @@ def test_fault_a_rolled_back_put_gives_back_no_bytes_that_it_never_had() -> None
         put(of, "c" * 600)
 
 
+@pytest.mark.rule("flume-channel-13")
 def test_fault_a_commit_that_finds_no_room_keeps_no_bytes() -> None:
     of = channel(capacity=1, transaction_capacity=1, byte_capacity=1_000)
     put(of, "a")
@@ -590,6 +609,7 @@ def test_fault_a_commit_that_finds_no_room_keeps_no_bytes() -> None:
     put(of, "b" * 1_000)
 
 
+@pytest.mark.rule("flume-channel-20")
 def test_fault_a_rolled_back_take_keeps_its_bytes() -> None:
     of = channel(byte_capacity=1_000)
     put(of, "a" * 700)
@@ -617,6 +637,7 @@ def test_fault_a_shrinking_that_is_given_up_is_not_shown_as_done() -> None:
         put(of, "c")
 
 
+@pytest.mark.rule("flume-channel-16", "flume-channel-22")
 def test_fault_a_put_that_is_rolled_back_is_not_lost() -> None:
     """A source that does not repeat it loses it in Flume; here it has it in its hand, and may commit once more."""
     of = channel(capacity=1, transaction_capacity=1)
@@ -632,60 +653,17 @@ def test_fault_a_put_that_is_rolled_back_is_not_lost() -> None:
     assert take(of) == ["b"]
 
 
+@pytest.mark.rule("flume-channel-5")
 def test_fault_an_invalid_value_is_not_replaced_by_a_default() -> None:
     """Flume warns, and goes on with a default that nobody asked for."""
     with pytest.raises(ConfigError, match="capacity"):
         MemoryChannel(capacity=-5)
 
 
-AGENT = """
-import sys, threading
-from pathlib import Path
-from cdc.channel.channel import MemoryChannel
-
-out, last = Path(sys.argv[1]), int(sys.argv[2])
-done = out.read_text().split("\\n")[:-1] if out.exists() else []
-out.write_text("".join(line + "\\n" for line in done))  # a line that was cut off
-channel = MemoryChannel(capacity=50, transaction_capacity=10, size_of=lambda number: 8)
-begin = int(done[-1]) + 1 if done else 0
-
-def source():
-    for first in range(begin, last, 7):
-        with channel.transaction() as transaction:
-            for number in range(first, min(first + 7, last)):
-                transaction.put(number)
-
-threading.Thread(target=source, daemon=True).start()
-print("ready", flush=True)
-with out.open("a") as file:
-    number = begin - 1
-    while number < last - 1:
-        with channel.transaction() as transaction:
-            number = transaction.take()
-            file.write(f"{number}\\n")
-            file.flush()
-"""
-
-
-def test_fault_a_dead_agent_loses_nothing_where_the_source_goes_on_behind_what_was_written(tmp_path: Path) -> None:
-    """The channel dies with its process; the position is what was taken and written, so the source gives it again."""
-    out, last = tmp_path / "out", 200_000
-    pauses = random.Random(7)
-    for _ in range(3):
-        agent = subprocess.Popen([sys.executable, "-c", AGENT, str(out), str(last)], stdout=subprocess.PIPE, text=True)
-        assert agent.stdout is not None
-        assert agent.stdout.readline() == "ready\n"
-        time.sleep(pauses.uniform(0.05, 0.3))
-        agent.send_signal(signal.SIGKILL)
-        assert agent.wait() == -signal.SIGKILL, "it was killed in the middle"
-        agent.stdout.close()
-    subprocess.run([sys.executable, "-c", AGENT, str(out), str(last)], check=True, stdout=subprocess.DEVNULL)
-    assert out.read_text() == "".join(f"{number}\n" for number in range(last))
-
-
 # threads
 
 
+@pytest.mark.rule("flume-channel-14", "flume-channel-20")
 def test_many_threads(seed: int) -> None:
     """Random sizes, commits and rollbacks on both sides: everything once, each source's in order, no byte too many."""
     of: MemoryChannel[tuple[int, int, int]] = MemoryChannel(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cdc import pipeline
-from cdc.batches.owner import exclusive
+from cdc.batches.lease import exclusive
 from cdc.batches.service import BatchService
 from cdc.cli import main
 from cdc.config import DestinationConfig

@@ -59,7 +59,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_commands_to_come_end_with_a_sentence(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, err = run(capsys, name, "shop", "shop.orders", "--from", "5")
     assert (code, out) == (2, "")
-    assert err.startswith(f"cdc: `cdc {name}` is not there yet. ")
+    assert err.startswith(f"cdc: `cdc {name}` is not available yet. ")
     assert err.count("\n") == 1
 
 
@@ -82,7 +82,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], e
 def test_no_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capsys, "--conf-dir", str(tmp_path / "conf"), "status", "shop", "--json")
     assert (code, out) == (2, "")
-    assert err.startswith(f"cdc: {tmp_path}/conf: there is no such folder. Write a configuration with `cdc init`")
+    assert err.startswith(f"cdc: {tmp_path}/conf: this folder does not exist. Write a configuration with `cdc init`")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_sigterm_that_python_cannot_raise_is_not_lost() -> None:
         ("mysql://h", "the URL names no user"),
         ("mysql://u@", "the URL names no host"),
         ("mysql://u:Sesam@h/shop", "the URL goes on after the port"),
-        ("binlog:///var/lib/mysql", "binlog files as a source are not there yet"),
+        ("binlog:///var/lib/mysql", "binlog files cannot be a source yet"),
     ],
 )
 def test_init_refuses_a_url(capsys: pytest.CaptureFixture[str], tmp_path: Path, url: str, expected: str) -> None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,15 +12,13 @@ from cdc.capture import Capture, replication
 from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
-from cdc.replication.epoch import read_term
 from cdc.replication.follower import Follower
+from cdc.replication.role import read_epoch
 from cdc.store.reader.reader import StoreReader
-from cdc.store.transaction import PutStatus
 from cdc.store.writer.log import RelayLog
-from cdc.testing.kind import HOST
-from cdc.testing.ports import free_port
+from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
-from tests.support.standby import Standby, digests, open_master
+from tests.support.standby import Standby, open_master
 
 SECRET = "a secret of more than 16 bytes"
 
@@ -61,7 +54,7 @@ def test_the_section(tmp_path: Path) -> None:
         ("{role: slave}", "sync", r"store\.standby\.role.*slave"),
         ("{role: standby}", "sync", "needs master; add master: host:port"),
         ("{role: sync_master}", "sync", "needs listen; add listen: host:port"),
-        ("{role: async_master, listen: '4100'}", "sync", "no address; write host:port"),
+        ("{role: async_master, listen: '4100'}", "sync", "not an address; write host:port"),
         ("{role: sync_master, listen: 'h:1', secret_env: A, secret_file: b}", "sync", "contradict"),
         ("{role: sync_master, listen: 'h:1'}", "async", "use flush: sync, or async_master"),
     ],
@@ -98,19 +91,19 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
         assert master.wait_until(made[-1].seq, 10)
     config = config_of(tmp_path, "{}")
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
-    assert replication.start(config, log) is None
+    assert replication.start_master(config, log) is None
     log.close()
-    term = read_term(config.store.path)
+    term = read_epoch(config.store.path)
     assert term is not None
-    assert (term.term, term.state, term.since_seq) == (2, "master", made[-1].seq)
+    assert (term.number, term.state, term.since_seq) == (2, "master", made[-1].seq)
 
 
 def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
     config = config_of(tmp_path, "{}")
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
-    assert replication.start(config, log) is None
+    assert replication.start_master(config, log) is None
     log.close()
-    assert read_term(config.store.path) is None
+    assert read_epoch(config.store.path) is None
 
 
 def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +111,7 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     port = free_port()
     config = config_of(tmp_path, f"{{role: sync_master, listen: '{HOST}:{port}', secret_env: STANDBY_SECRET}}")
     log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
-    master = replication.start(config, log)
+    master = replication.start_master(config, log)
     assert master is not None
     follower = Follower(tmp_path / "s", destination="shop", master=master.address, secret=SECRET.encode())
     stop = threading.Event()
@@ -126,47 +119,9 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     thread.start()
     made = make_transactions(20)
     log.put(made)
-    replication.finish(config, log, master)
+    replication.finish_master(config, log, master)
     assert StoreReader(tmp_path / "s").last_seq() == made[-1].seq
     stop.set()
     thread.join()
     master.close()
     log.close()
-
-
-def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real process; the store it leaves opens at once, and status shows both sides."""
-    made = make_transactions(30)
-    secret = tmp_path / "b" / "conf" / "secret"
-    secret.parent.mkdir(parents=True)
-    secret.write_text(SECRET + "\n")
-    with ExitStack() as stack:
-        log = RelayLog(tmp_path / "a" / "store", destination="shop", segment_bytes=65536)
-        stack.callback(log.close)
-        master = open_master(log, secret=SECRET.encode())
-        stack.callback(master.close)
-        file = configure(tmp_path / "b", f"{{role: standby, master: '{master.address}', secret_file: secret}}")
-        conf = ["--conf-dir", str(file.parent)]
-        with subprocess.Popen(
-            [sys.executable, "-m", "cdc", *conf, "standby", "shop"], stderr=subprocess.PIPE
-        ) as process:
-            stack.callback(process.kill)
-            deadline = time.monotonic() + 60
-            while not any(one.connected for one in master.standbys()):
-                assert time.monotonic() < deadline and process.poll() is None
-                time.sleep(0.01)
-            assert log.put(made) is PutStatus.PUT_OK
-            time.sleep(1.2)  # both sides tell how they are once a second
-            assert main([*conf, "status", "shop", "--json"]) == 0
-            shown = json.loads(capsys.readouterr().out)["standby"]
-            assert (shown["role"], shown["term"], shown["running"]) == ("standby", 1, True)
-            assert shown["peers"][0]["connected"] is True
-            assert main([*conf, "status", "shop"]) == 0
-            assert "standby, term 1: " in capsys.readouterr().out
-            process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=30)[1].decode()
-            assert process.returncode == 0, said
-        assert f"has everything up to {made[-1].seq}" in said
-        assert SECRET not in said
-        assert digests(tmp_path / "b" / "store") == digests(tmp_path / "a" / "store")
-    assert not (tmp_path / "b" / "store" / "abort").exists()

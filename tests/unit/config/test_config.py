@@ -12,8 +12,17 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from cdc.config import ApplyOverrides, DestinationConfig, StartPosition, conf_dir, find, load, load_destination, parse
-from cdc.config.apply import SparkConfig
+from cdc.config import (
+    ApplyOverrides,
+    DestinationConfig,
+    SparkConfig,
+    StartPosition,
+    conf_dir,
+    find,
+    load,
+    load_destination,
+    parse,
+)
 from cdc.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -139,6 +148,7 @@ def test_policies_of_a_table_win_one_by_one() -> None:
     assert parse(document(apply__zero_dates=None), FILE).apply.zero_dates == "null"  # YAML's null
 
 
+@pytest.mark.rule("canal-server-10")
 @pytest.mark.parametrize(
     ("db", "table", "included"),
     [
@@ -162,6 +172,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
     assert config.tables.includes(db, table) is included
 
 
+@pytest.mark.rule("canal-server-8", "canal-server-14")
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -192,7 +203,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"source__url": "mysql://u@"}, "source.url: 'mysql://u@' has no host; write it like"),
         ({"source__url": "mysql://u@h:x"}, "source.url: 'mysql://u@h:x' has no valid port; write it like"),
         ({"source__url": "mysql://u@h/db"}, "source.url: 'mysql://u@h/db' must end with the port; choose"),
-        ({"source__url": "binlog:///b"}, "source.url: 'binlog:///b': binlog files as a source are not there yet; give"),
+        ({"source__url": "binlog:///b"}, "source.url: 'binlog:///b': binlog files cannot be a source yet; give"),
         ({"source__server_id": 0}, "source.server_id: 0 must be at least 1"),
         ({"source__server_id": 2**32}, "source.server_id: 4294967296 must be at most 4294967295"),
         ({"source__server_id": True}, "source.server_id: True must be a number"),
@@ -201,11 +212,11 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"source__start": {}}, "source.start.file: is missing; add it"),
         (
             {"source__start": {"file": "b.1", "gtid": "0-1-2"}},
-            "source.start.gtid: is not there yet; give file and pos, or",
+            "source.start.gtid: is not available yet; give file and pos, or",
         ),
         (
             {"source__start": {"file": "b.1", "time": "2026-01-01"}},
-            "source.start.time: is not there yet; give file and",
+            "source.start.time: is not available yet; give file and",
         ),
         ({"source__start": {"file": "binlog"}}, "source.start.file: 'binlog' is not the name of a binlog file like"),
         ({"source__start": {"file": "b.1", "pos": 1}}, "source.start.pos: 1 must be at least 4"),
@@ -213,7 +224,10 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             {"source__password_env": "A", "source__password_file": "b"},
             "source: password_env and password_file contradict each other; keep one of them",
         ),
-        ({"source__standbys": []}, "source.standbys: failover to another source server is not there yet; leave it out"),
+        (
+            {"source__standbys": []},
+            "source.standbys: failover to another source server is not available yet; leave it out",
+        ),
         ({"source__heartbeat_s": "10 apples"}, "source.heartbeat_s: '10 apples' is not a duration; write it like 30s"),
         # tables
         ({"tables__include": "shop"}, "tables.include: 'shop' must be a list: [one, two]"),
@@ -236,25 +250,25 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         (
             {"tables__overrides": {"shop.a": {"mode": "scd2"}}},
-            "tables.overrides.shop.a: mode scd2 is not there yet; use",
+            "tables.overrides.shop.a: mode scd2 is not available yet; use",
         ),
         # policies
         (
             {"tables__overrides": {"shop.a": {"columns": {"x": "hash"}}}},
-            "tables.overrides.shop.a.columns.x: hash needs a key, and there is none. Name it with apply.hash_key_env or",
+            "tables.overrides.shop.a.columns.x: hash needs a key, and none is configured. Name it with apply.hash_key_env or",
         ),
         (
             {"tables__overrides": {"shop.a": {"columns": {"x": "hsh"}}}},
-            "tables.overrides.shop.a.columns.x: 'hsh' is no policy; write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: ",
+            "tables.overrides.shop.a.columns.x: 'hsh' is not a policy; write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: ",
         ),
-        ({"apply__columns": {"x": "mask"}}, "apply.columns.x: 'mask' needs more than the word; write drop, null, hash"),
+        ({"apply__columns": {"x": "mask"}}, "apply.columns.x: 'mask' needs a value; write drop, null, hash"),
         ({"apply__columns": {"x": {"mask": -1}}}, "apply.columns.x: mask: -1 must be the number of characters to keep"),
         ({"apply__columns": {"x": {"mask": True}}}, "apply.columns.x: mask: True must be the number of characters to"),
         (
             {"apply__columns": {"x": {"mask": 1, "rename": "y"}}},
-            "apply.columns.x: {'mask': 1, 'rename': 'y'} is no pol",
+            "apply.columns.x: {'mask': 1, 'rename': 'y'} is not a pol",
         ),
-        ({"apply__columns": {"x": ["drop"]}}, "apply.columns.x: is no policy; write drop, null, hash, keep"),
+        ({"apply__columns": {"x": ["drop"]}}, "apply.columns.x: is not a policy; write drop, null, hash, keep"),
         ({"apply__columns": {"x": {"rename": ""}}}, "apply.columns.x: rename: '' must be a column's new name"),
         (
             {"apply__columns": {"x": {"rename": "_SEQ"}}},
@@ -266,7 +280,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         (
             {"apply__columns": {"x": "drop", "X": "null"}},
-            "apply.columns: the column x stands there 2 times; keep one of",
+            "apply.columns: the column x is given 2 times; keep one of",
         ),
         ({"apply__columns": ["x"]}, "apply.columns: must be a section of keys"),
         (
@@ -283,7 +297,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         (
             {"apply__types": {"tinyint": "boolean"}},
-            "apply.types: 'tinyint' is no type that can be mapped; there are tin",
+            "apply.types: 'tinyint' is not a type that can be mapped; choose from tin",
         ),
         (
             {"apply__types": {"time": "boolean"}},
@@ -294,12 +308,12 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         # store, meta
         (
             {"store__kind": "memory"},
-            "store.kind: 'memory': a memory store lives inside one process, and capture and apply are two; use file",
+            "store.kind: 'memory': a memory store lives in one process, and capture and apply are two; use file",
         ),
         ({"store__kind": "disk"}, "store.kind: 'disk' must be one of file"),
         (
             {"store__buffer_size": 16384},
-            "store.buffer_size: belongs to a store in memory, which lives inside one process",
+            "store.buffer_size: belongs to a store in memory, which lives in one process",
         ),
         (
             {"store__standby": {"role": "sync_master", "listen": "h:1", "max_behind_bytes": 1}},
@@ -308,7 +322,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"store__flush": "always"}, "store.flush: 'always' must be one of sync, async"),
         (
             {"store__flush_interval_s": 1},
-            "store: flush_interval_s means nothing with flush: sync; remove it, or write flush: async",
+            "store: flush_interval_s has no effect with flush: sync; remove it, or write flush: async",
         ),
         (
             {"store__flush": "async", "store__flush_interval_s": "20s"},
@@ -319,7 +333,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"store__retain": {"acked_for": "72x"}}, "store.retain.acked_for: '72x' is not a duration; write it like"),
         (
             {"meta__kind": "memory"},
-            "meta.kind: 'memory': a memory meta lives inside one process, and capture and apply are two; use file or",
+            "meta.kind: 'memory': a memory meta lives in one process, and capture and apply are two; use file or",
         ),
         ({"meta__kind": "zookeeper"}, "meta: kind zookeeper needs hosts; add hosts: h1:2181,h2:2181"),
         ({"meta__hosts": "h1:2181"}, "meta: hosts belongs to kind: zookeeper; remove it, or change kind"),
@@ -334,9 +348,12 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         (
             {"meta__flush": "sync"},
-            "meta.flush: a meta that is written by period lives in the memory of one process, and",
+            "meta.flush: a meta that is written periodically lives in the memory of one process, and",
         ),
-        ({"meta__period_s": 2}, "meta.period_s: a meta that is written by period lives in the memory of one process"),
+        (
+            {"meta__period_s": 2},
+            "meta.period_s: a meta that is written periodically lives in the memory of one process",
+        ),
         (
             {"meta__path": "./data/shop/store"},
             "store.path and meta.path are the same folder, /srv/towpath/data/shop/store",
@@ -350,27 +367,30 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"batch__max_transactions": 0}, "batch.max_transactions: 0 must be more than 0"),
         ({"batch__lease_s": 0}, "batch.lease_s: 0 must be more than 0"),
         ({"apply__mode": "merge"}, "apply.mode: 'merge' must be one of upsert, soft_delete, append, scd2"),
-        ({"apply__mode": "scd2"}, "apply.mode: 'scd2' is not there yet; use upsert or append"),
-        ({"apply__schema_changes": "evolve"}, "apply.schema_changes: there is no choice yet; leave it out: new tables"),
+        ({"apply__mode": "scd2"}, "apply.mode: 'scd2' is not available yet; use upsert or append"),
+        ({"apply__schema_changes": "evolve"}, "apply.schema_changes: cannot be chosen yet; leave it out: new tables"),
         (
             {"apply__on_truncate": "apply"},
-            "apply.on_truncate: there is no choice yet; leave it out: TRUNCATE of a capt",
+            "apply.on_truncate: cannot be chosen yet; leave it out: TRUNCATE of a capt",
         ),
         (
             {"apply__on_drop": "fail"},
-            "apply.on_drop: there is no choice yet; leave it out: DROP of a captured table st",
+            "apply.on_drop: cannot be chosen yet; leave it out: DROP of a captured table st",
         ),
         (
             {"tables__overrides": {"shop.a": {"on_drop": "keep"}}},
-            "tables.overrides.shop.a.on_drop: there is no choice yet; leave it out: DROP of a captured table stops apply",
+            "tables.overrides.shop.a.on_drop: cannot be chosen yet; leave it out: DROP of a captured table stops apply",
         ),
-        ({"apply__catalog": "main"}, "apply.catalog: is not there yet; leave it out"),
+        ({"apply__catalog": "main"}, "apply.catalog: is not available yet; leave it out"),
         ({"apply__keys": "id"}, "apply.keys: 'id' must be a list: [one, two]"),
-        ({"spark__master": "mars"}, "spark.master: 'mars' is no master of Spark; write local[*]"),
-        ({"spark__remote": "http://x"}, "spark.remote: 'http://x' is no Spark Connect server; write sc://host:15002"),
+        ({"spark__master": "mars"}, "spark.master: 'mars' is not a master of Spark; write local[*]"),
+        (
+            {"spark__remote": "http://x"},
+            "spark.remote: 'http://x' is not a Spark Connect server; write sc://host:15002",
+        ),
         (
             {"spark__conf": {"executor.cores": 2}},
-            "spark.conf: 'executor.cores' is no setting of Spark; their names begin",
+            "spark.conf: 'executor.cores' is not a setting of Spark; their names begin",
         ),
         ({"spark__conf": {"spark.x": None}}, "spark.conf: 'spark.x' needs one value"),
         ({"airflow__retries": -1}, "airflow.retries: -1 must be at least 0"),
@@ -399,7 +419,7 @@ def test_a_password_never_reaches_the_message(changes: dict[str, Any]) -> None:
         ("", "holds no sections. Write it with `cdc init`."),
         ("- a", "holds no sections"),
         ("a: [", "1: is not valid YAML: expected the node content"),
-        ("source:\n  url: x\n  url: y", "3: is not valid YAML: the key 'url' stands there twice"),
+        ("source:\n  url: x\n  url: y", "3: is not valid YAML: duplicate key 'url'"),
     ],
 )
 def test_text_that_is_no_configuration(text: str, expected: str) -> None:
@@ -426,17 +446,17 @@ def test_environment_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -
 
 def test_finding_the_file(tmp_path: Path) -> None:
     conf = tmp_path / "conf"
-    with pytest.raises(ConfigError, match=r"there is no such folder\. Write a configuration with `cdc init`"):
+    with pytest.raises(ConfigError, match=r"this folder does not exist\. Write a configuration with `cdc init`"):
         find(conf, None)
     conf.mkdir()
-    with pytest.raises(ConfigError, match="there is no configuration file in this folder"):
+    with pytest.raises(ConfigError, match="this folder holds no configuration file"):
         find(conf, None)
     (conf / "shop.yaml").write_text(document())
     assert find(conf, None) == conf / "shop.yaml"
-    with pytest.raises(ConfigError, match=r"there is no destination 'crm' \(crm\.yaml\)\. There are: shop\."):
+    with pytest.raises(ConfigError, match=r"no destination is called 'crm' \(crm\.yaml\)\. Choose from: shop\."):
         find(conf, "crm")
     (conf / "crm.yaml").write_text(document())
-    with pytest.raises(ConfigError, match=r"several destinations here: crm, shop\. Name one of them\."):
+    with pytest.raises(ConfigError, match=r"several destinations: crm, shop\. Name one of them\."):
         find(conf, None)
     config = load_destination(conf, "crm")
     assert isinstance(config, DestinationConfig)

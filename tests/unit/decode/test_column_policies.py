@@ -21,16 +21,23 @@ from structlog.testing import capture_logs
 
 import cdc.decode
 from cdc.batches.manifest import TableResult
-from cdc.batches.report import run_report
+from cdc.batches.results import run_stats
 from cdc.binlog.table_map import ColumnType
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
 from cdc.decode import TableLayout, ValuePolicies
-from cdc.decode.columns import Column
-from cdc.decode.layout import METADATA_FIELDS
 from cdc.decode.column_types import DEFAULT_POLICIES
-from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, hashed, masked, police
-from cdc.decode.policies import as_select_prints
-from cdc.decode.layout import _alike
+from cdc.decode.columns import Column
+from cdc.decode.layout import METADATA_FIELDS, _alike
+from cdc.decode.policies import (
+    KEEP,
+    ColumnPolicies,
+    PolicedColumn,
+    SourceColumn,
+    as_select_prints,
+    hashed,
+    masked,
+    police,
+)
 from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.statements import Effect, classify
@@ -38,7 +45,7 @@ from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
 from spark_jobs.apply import ddl, null_dates
 from spark_jobs.apply.column_types import from_arrow_schema, to_arrow
-from spark_jobs.apply.source_columns import OwnColumns, Policies, hash_key, own_columns_of_layout, own_columns_of_schema
+from spark_jobs.apply.source_columns import OwnColumns, Policies, own_columns_of_layout, own_columns_of_schema
 from spark_jobs.delta.log import DeltaState
 from spark_jobs.delta.tables import COLUMNS_PROPERTY, Target, require_same_policies
 from spark_jobs.runtime import driver
@@ -323,7 +330,7 @@ def test_a_run_tells_of_null_dates_once_a_table() -> None:
     def merged(table: str, count: int) -> TableResult:
         return TableResult(table=table, null_dates=count)
 
-    with capture_logs() as logs, contextlib.suppress(MergeFailedError), run_report() as report:
+    with capture_logs() as logs, contextlib.suppress(MergeFailedError), run_stats() as report:
         report.add([merged("shop.a", 3), merged("shop.b", 0), merged("shop.c", 1)])
         report.add([merged("shop.a", 4), merged("shop.b", 0)])
         raise MergeFailedError("the third batch failed")
@@ -540,33 +547,13 @@ def test_ddl_on_columns_with_policies(sql: str, kind: str) -> None:
     assert [effect.kind for effect in effects] == [kind]
 
 
-def test_the_key_of_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(apply: ApplyConfig) -> str:
-        with pytest.raises(ConfigError) as caught:
-            hash_key(apply)
-        return str(caught.value)
-
-    by_env = ApplyConfig(target="x", hash_key_env="TOWPATH_TEST_KEY")
-    monkeypatch.delenv("TOWPATH_TEST_KEY", raising=False)
-    assert fails(by_env) == (
-        "apply.hash_key_env: the environment variable TOWPATH_TEST_KEY is not set. "
-        "Set TOWPATH_TEST_KEY to the key wherever changes are applied."
-    )
-    monkeypatch.setenv("TOWPATH_TEST_KEY", " ")
-    assert fails(by_env).startswith("apply.hash_key_env: the key of hash is empty")
-    monkeypatch.setenv("TOWPATH_TEST_KEY", "Sesam")
-    assert hash_key(by_env) == b"Sesam"
+def test_a_key_is_needed_only_where_columns_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "key"
-    by_file = ApplyConfig(target="x", hash_key_file=file)
-    assert fails(by_file).startswith(f"apply.hash_key_file: {file} cannot be read: No such file")
-    file.write_text("")
-    assert "the key of hash is empty" in fails(by_file)
     file.write_text("Sesam\nsecond line\n")
-    assert hash_key(by_file) == b"Sesam"
-    assert fails(ApplyConfig(target="x")).startswith("apply.columns: a column is to be hashed, and there is no key")
-    # A key is needed where columns are hashed, and only there.
+    by_file = ApplyConfig(target="x", hash_key_file=file)
     assert Policies.of("shop.t", by_file.model_copy(update={"columns": {"a": HASH}})).key == b"Sesam"
-    monkeypatch.delenv("TOWPATH_TEST_KEY")
+    monkeypatch.delenv("TOWPATH_TEST_KEY", raising=False)
+    by_env = ApplyConfig(target="x", hash_key_env="TOWPATH_TEST_KEY")
     assert Policies.of("shop.t", by_env).key is None
     with pytest.raises(CdcError):
         Policies.of("shop.t", by_env.model_copy(update={"columns": {"a": HASH}}))

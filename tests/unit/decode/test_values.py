@@ -17,9 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.decode.conversion import BadValueError, Conversion
-from cdc.decode.values import inet4_text, inet6_text, uuid_text
-from cdc.decode.values import boolean
-from cdc.decode.values import uncompressed
 from cdc.decode.temporal import (
     hires_datetime,
     hires_time,
@@ -27,10 +24,9 @@ from cdc.decode.temporal import (
     old_datetime,
     old_time,
     old_timestamp,
+    time_text,
 )
-from cdc.decode.values import set_text
-from cdc.decode.temporal import time_text
-from cdc.decode.values import vector_floats
+from cdc.decode.values import boolean, inet4_text, inet6_text, set_text, uncompressed, uuid_text, vector_floats
 
 UUID = uuid.UUID("6ccd780c-baba-1026-9564-5b8c656024db")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.decode import read
-from cdc.decode.reader import warm_up_file, warm_up
+from cdc.decode.reader import warm_up, warm_up_file
 from cdc.testing.binlog import BinlogBuilder
 
 

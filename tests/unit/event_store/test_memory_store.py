@@ -24,6 +24,7 @@ def seqs(events: Events) -> list[int]:
     return [t.seq for t in events.transactions]
 
 
+@pytest.mark.rule("canal-ring-2")
 @pytest.mark.parametrize("size", [0, -1, 3, 12, 16383])
 def test_a_buffer_size_that_is_no_power_of_two_is_refused(size: int) -> None:
     with pytest.raises(ConfigError, match=rf"store.buffer_size: {size} is not a power of two\. Take 16384"):
@@ -42,6 +43,7 @@ def test_other_wrong_settings_are_refused(setting: dict[str, Any], named: str) -
         MemoryStore(**setting)
 
 
+@pytest.mark.rule("canal-ring-3", "canal-ring-26")
 def test_the_defaults_are_canals() -> None:
     store = MemoryStore()
     assert (store.buffer_size, store.buffer_unit_bytes, store.batch_mode, store.ddl_isolation) == (
@@ -49,6 +51,7 @@ def test_the_defaults_are_canals() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.rule("canal-ring-1")
 def test_sequences_count_events_from_minus_one() -> None:
     store = MemoryStore(buffer_size=64)
     assert (store.put_sequence, store.get_sequence, store.ack_sequence) == (-1, -1, -1)
@@ -68,6 +71,7 @@ def test_sequences_count_events_from_minus_one() -> None:
     assert (store.put_sequence, store.get_sequence, store.ack_sequence) == (16, 16, 16)
 
 
+@pytest.mark.rule("canal-ring-5")
 def test_the_ring_may_be_filled_to_the_last_slot() -> None:
     made = make_transactions(16, ddl_every=1)
     store = MemoryStore(buffer_size=16, batch_mode="itemsize", ddl_isolation=False)
@@ -90,6 +94,7 @@ def test_a_transaction_without_events_takes_a_slot() -> None:
 # memsize
 
 
+@pytest.mark.rule("canal-ring-6")
 def test_memsize_looks_at_the_memory_before_the_put() -> None:
     """One of any size goes in while there is room, a larger one than all of it included."""
     made = make_transactions(4, rows=100)
@@ -108,6 +113,7 @@ def test_memsize_looks_at_the_memory_before_the_put() -> None:
     assert tiny.try_put(made[1:2]) is PutStatus.PUT_OK
 
 
+@pytest.mark.rule("canal-ring-6")
 def test_memsize_waits_at_exactly_the_limit() -> None:
     made = make_transactions(3)
     size = made[0].size_bytes
@@ -119,6 +125,7 @@ def test_memsize_waits_at_exactly_the_limit() -> None:
         assert store.try_put(made[1:2]) is status
 
 
+@pytest.mark.rule("canal-ring-6")
 def test_memsize_still_needs_slots() -> None:
     made = make_transactions(4)
     store = MemoryStore(buffer_size=16)
@@ -134,6 +141,7 @@ def test_itemsize_does_not_look_at_bytes() -> None:
     assert store.put(made, timeout_s=0) is PutStatus.PUT_OK
 
 
+@pytest.mark.rule("canal-ring-7")
 def test_a_transaction_weighs_the_event_lengths_of_its_headers() -> None:
     """Canal's MEMSIZE: an event counts with the ``event_length`` of its binlog header."""
     made = make_transactions(3, ddl_every=3)
@@ -149,6 +157,7 @@ def test_a_transaction_weighs_the_event_lengths_of_its_headers() -> None:
     assert store.metrics().held_bytes == sum(lengths)
 
 
+@pytest.mark.rule("canal-ring-15")
 def test_a_batch_size_counts_events_or_units() -> None:
     made = make_transactions(6)
     store = MemoryStore(batch_mode="itemsize")
@@ -171,6 +180,7 @@ def test_a_batch_size_that_makes_no_sense_is_refused(size: int) -> None:
 # DDL
 
 
+@pytest.mark.rule("canal-ring-26")
 def test_without_isolation_a_ddl_is_like_any_other() -> None:
     made = make_transactions(6, ddl_every=2)
     store = MemoryStore(ddl_isolation=False)
@@ -186,6 +196,7 @@ def test_without_isolation_a_ddl_is_like_any_other() -> None:
 # memory
 
 
+@pytest.mark.rule("canal-ring-29")
 def test_what_is_acked_is_let_go() -> None:
     made = make_transactions(6)
     alive = [weakref.ref(t) for t in made]
@@ -202,6 +213,7 @@ def test_what_is_acked_is_let_go() -> None:
     assert [ref() is None for ref in alive] == [True] * 6
 
 
+@pytest.mark.rule("canal-ring-33")
 def test_a_store_that_is_closed_holds_nothing() -> None:
     """Canal's ``cleanAll`` when its store is stopped."""
     store = MemoryStore()
@@ -243,6 +255,7 @@ class Model:
         self.held, self.got = self.held[count:], max(0, self.got - count)
 
 
+@pytest.mark.rule("canal-ring-1")
 @pytest.mark.parametrize("buffer_size", [8, 16, 64])
 def test_random_calls_against_a_model(buffer_size: int, seed: int) -> None:
     """Thousands of turns round the ring, each answer compared."""

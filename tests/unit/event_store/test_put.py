@@ -20,7 +20,7 @@ from cdc.binlog.file import scan
 from cdc.config import StoreConfig
 from cdc.errors import ConfigError, StorageError, StoreClosedError, UsageError
 from cdc.event_store.file_store import RelayLogStore
-from cdc.replication.master import Master
+from cdc.replication.settings import MasterSettings
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.reader import StoreReader
@@ -102,6 +102,7 @@ def test_what_is_put_is_what_capture_would_have_stored(tmp_path: Path) -> None:
     assert one.tobytes() == two.tobytes()
 
 
+@pytest.mark.rule("rocketmq-log-5")
 def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
     made = make_transactions(300, rows=200)
     log = open_log(tmp_path, segment_bytes=65536)
@@ -162,6 +163,7 @@ def test_a_list_over_two_source_files(tmp_path: Path) -> None:
     assert picked is not None and picked.tables == ("shop.items",), "the store has numbers of its own for tables"
 
 
+@pytest.mark.rule("rocketmq-log-7")
 def test_nothing_of_a_list_is_visible_before_all_of_it_is_durable(tmp_path: Path, disk: Disk) -> None:
     log = BinlogBuilder()
     log.transaction("shop", "orders", [1])
@@ -202,6 +204,7 @@ def test_a_gap_of_4_gib_begins_a_new_segment(tmp_path: Path) -> None:
     assert scan(last).rows[0, 0] == far.seq, "numbered anew, it has the same seq"
 
 
+@pytest.mark.rule("rocketmq-log-21")
 @pytest.mark.parametrize("what", ["length", "file", "tables", "bytes"])
 @pytest.mark.parametrize("before", [0, 30])
 def test_what_is_no_transaction_is_refused_whole(tmp_path: Path, what: str, before: int) -> None:
@@ -244,6 +247,7 @@ def test_capture_and_put_exclude_each_other_while_the_log_is_open(tmp_path: Path
 # --- group commit
 
 
+@pytest.mark.rule("rocketmq-log-8")
 @pytest.mark.parametrize("lead", [True, False])
 def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> None:
     made = make_transactions(640)
@@ -272,6 +276,7 @@ def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> N
     log.close()
 
 
+@pytest.mark.rule("rocketmq-log-8")
 @pytest.mark.parametrize("lead", [True, False])
 def test_puts_of_many_threads_that_wait(tmp_path: Path, disk: Disk, lead: bool) -> None:
     """Each thread puts the whole history: whoever is passed over still waits until it is durable."""
@@ -290,6 +295,7 @@ def test_puts_of_many_threads_that_wait(tmp_path: Path, disk: Disk, lead: bool) 
     assert visible(tmp_path) == seqs(made)
 
 
+@pytest.mark.rule("rocketmq-log-9")
 def test_a_single_putter_flushes_on_its_own_thread(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
     threads = set()
     before = disk.fdatasync
@@ -309,6 +315,7 @@ def test_a_single_putter_flushes_on_its_own_thread(tmp_path: Path, disk: Disk, m
 # --- statuses
 
 
+@pytest.mark.rule("rocketmq-log-11")
 def test_a_put_that_waits_too_long_is_told_and_stored_all_the_same(tmp_path: Path, disk: Disk) -> None:
     made = make_transactions(3)
     log = open_log(tmp_path)
@@ -326,6 +333,7 @@ def test_a_put_that_waits_too_long_is_told_and_stored_all_the_same(tmp_path: Pat
     assert visible(tmp_path) == seqs(made)
 
 
+@pytest.mark.rule("rocketmq-log-9")
 def test_a_leader_that_gives_up_is_replaced(tmp_path: Path, disk: Disk) -> None:
     made = make_transactions(4)
     log = open_log(tmp_path)
@@ -343,6 +351,7 @@ def test_a_leader_that_gives_up_is_replaced(tmp_path: Path, disk: Disk) -> None:
     log.close()
 
 
+@pytest.mark.rule("rocketmq-log-11")
 def test_a_put_that_leads_says_when_it_was_late(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path, policy=FlushPolicy(slow_flush_s=0.1, slow_put_s=0.1))
     made = make_transactions(2)
@@ -356,6 +365,7 @@ def test_a_put_that_leads_says_when_it_was_late(tmp_path: Path, disk: Disk) -> N
     assert visible(tmp_path) == seqs(made[:1])
 
 
+@pytest.mark.rule("rocketmq-log-12")
 def test_a_put_need_not_wait(tmp_path: Path, disk: Disk) -> None:
     made = make_transactions(2)
     log = open_log(tmp_path)
@@ -367,6 +377,7 @@ def test_a_put_need_not_wait(tmp_path: Path, disk: Disk) -> None:
     log.close()
 
 
+@pytest.mark.rule("rocketmq-log-30")
 def test_futures_complete_in_order_with_their_status(tmp_path: Path, disk: Disk) -> None:
     made = make_transactions(5)
     log = open_log(tmp_path)
@@ -387,6 +398,7 @@ def test_futures_complete_in_order_with_their_status(tmp_path: Path, disk: Disk)
     assert visible(tmp_path) == seqs(made)
 
 
+@pytest.mark.rule("rocketmq-log-16", "rocketmq-log-24")
 def test_a_slow_flush_is_logged_and_counted(tmp_path: Path, disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
     log = open_log(tmp_path, policy=FlushPolicy(slow_flush_s=0.02, slow_put_s=0.02))
     made = make_transactions(4)
@@ -407,6 +419,7 @@ def test_a_slow_flush_is_logged_and_counted(tmp_path: Path, disk: Disk, capsys: 
 # --- failures
 
 
+@pytest.mark.rule("rocketmq-log-23")
 @pytest.mark.parametrize("lead", [True, False])
 def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: bool) -> None:
     made = make_transactions(6)
@@ -460,6 +473,7 @@ def test_a_failed_write_ends_the_log(tmp_path: Path, disk: Disk, monkeypatch: An
     assert visible(tmp_path) == seqs(made)
 
 
+@pytest.mark.rule("rocketmq-log-17")
 def test_a_flush_that_fails_at_the_close_is_told(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path, policy=FlushPolicy("async"))
     made = make_transactions(2)
@@ -473,6 +487,7 @@ def test_a_flush_that_fails_at_the_close_is_told(tmp_path: Path, disk: Disk) -> 
     assert visible(tmp_path) == seqs(made[:1])
 
 
+@pytest.mark.rule("rocketmq-log-23")
 def test_a_closed_log_refuses_puts(tmp_path: Path, disk: Disk) -> None:
     made = make_transactions(2)
     log = open_log(tmp_path)
@@ -630,6 +645,15 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
 # --- asynchronous flush
 
 
+@pytest.mark.rule(
+    "rocketmq-log-3",
+    "rocketmq-log-11",
+    "rocketmq-log-13",
+    "rocketmq-log-14",
+    "rocketmq-log-16",
+    "rocketmq-log-24",
+    "rocketmq-log-28",
+)
 def test_the_defaults_are_rocketmqs() -> None:
     """syncFlushTimeout; flushIntervalCommitLog, flushCommitLogLeastPages, flushCommitLogThoroughInterval; what counts as
     slow; haSlaveFallbehindMax. The mode (sync) and the segment's size are our own."""
@@ -638,12 +662,13 @@ def test_the_defaults_are_rocketmqs() -> None:
     assert (policy.slow_flush_s, policy.slow_put_s) == (0.5, 0.5)
     for put in (RelayLog.put, RelayLog.put_async):
         assert inspect.signature(put).parameters["timeout_s"].default == 5.0
-    master = inspect.signature(Master).parameters
+    master = inspect.signature(MasterSettings).parameters
     assert (master["timeout_s"].default, master["max_behind_bytes"].default) == (5.0, 256 << 20)
     assert policy.mode == StoreConfig.model_fields["flush"].default == "sync"
     assert StoreConfig.model_fields["segment_bytes"].default == 256 << 20
 
 
+@pytest.mark.rule("rocketmq-log-13")
 def test_after_a_long_silence_an_asynchronous_put_is_flushed_at_once(tmp_path: Path) -> None:
     now = [1000.0]
     log = open_log(tmp_path, policy=FlushPolicy("async", thorough_interval_s=600), clock=lambda: now[0])
@@ -660,6 +685,7 @@ def test_after_a_long_silence_an_asynchronous_put_is_flushed_at_once(tmp_path: P
     log.close()
 
 
+@pytest.mark.rule("rocketmq-log-13")
 def test_when_an_asynchronous_flush_is_due() -> None:
     policy = FlushPolicy("async", interval_s=0.5, least_pages=4, thorough_interval_s=10.0)
     assert policy.due_in_s(0.0, 4 * 4096) == 0.5
@@ -669,6 +695,7 @@ def test_when_an_asynchronous_flush_is_due() -> None:
     assert FlushPolicy().due_in_s(0.0, 1) == 0.0
 
 
+@pytest.mark.rule("rocketmq-log-13")
 @pytest.mark.parametrize("pages", [0, 4, 1000])
 def test_asynchronous_flush_by_pages_and_by_time(tmp_path: Path, disk: Disk, pages: int) -> None:
     """10 pages wait: they are flushed by the interval, or, where that is too little, by the thorough one."""
@@ -686,6 +713,7 @@ def test_asynchronous_flush_by_pages_and_by_time(tmp_path: Path, disk: Disk, pag
     log.close()
 
 
+@pytest.mark.rule("rocketmq-log-15", "rocketmq-log-17")
 def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
     made = make_transactions(50)
     log = open_log(tmp_path, policy=FlushPolicy("async", interval_s=0.01, least_pages=0, thorough_interval_s=0.01))
@@ -699,6 +727,7 @@ def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
     assert visible(tmp_path) == seqs(made), "flushed at the close"
 
 
+@pytest.mark.rule("rocketmq-log-22")
 def test_a_store_that_cannot_keep_up_is_full(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
     monkeypatch.setattr("cdc.store.writer.log._DIRTY_BYTES", 1000)
     made = make_transactions(8)
@@ -734,6 +763,7 @@ class Standby:
         return self.answer
 
 
+@pytest.mark.rule("rocketmq-log-19", "rocketmq-log-30")
 @pytest.mark.parametrize("answer", [OK, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE])
 def test_a_put_asks_the_standby_once_it_is_flushed(tmp_path: Path, disk: Disk, answer: PutStatus) -> None:
     made = make_transactions(4)
@@ -773,6 +803,7 @@ def test_the_cursor_is_kept_in_the_meta(tmp_path: Path) -> None:
         assert seqs(store.try_get(1000).transactions) == seqs(made[2:])
 
 
+@pytest.mark.rule("canal-ring-35", "flume-channel-23")
 def test_many_subscribers_over_one_log(tmp_path: Path) -> None:
     made = make_transactions(9, tables=("shop.orders", "shop.items"), ddl_every=9)
     log = open_log(tmp_path)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import (
     CdcError,
@@ -26,12 +27,21 @@ from cdc.errors import (
     PeerUnavailableError,
     VersionError,
 )
-from cdc.replication import frames
-from cdc.replication.epoch import Term, become_master, read_term, require_follows, write_term
-from cdc.replication.frames import Channel, Frames, Kind
-from cdc.replication.messages import Hello, Refuse, Welcome, expect, new_nonce, parse, sealed, unsealed
-from cdc.replication.report import read_report
-from cdc.replication.settings import Address, parse_address, read_secret
+from cdc.replication import protocol
+from cdc.replication.protocol import (
+    Channel,
+    FrameParser,
+    Hello,
+    Kind,
+    Refuse,
+    Welcome,
+    expect,
+    new_nonce,
+    parse_message,
+    sign_message,
+    verify_message,
+)
+from cdc.replication.role import LeadershipEpoch, become_master, read_epoch, read_status, require_follows, write_epoch
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, seal
 from cdc.store.reader.reader import StoreReader
@@ -76,13 +86,13 @@ def fill(path: Path, made: list[Transaction]) -> None:
 
 
 def whole(kind: Kind, payload: bytes, *, version: int = 1) -> bytes:
-    return frames.render(kind, payload, version=version) + payload
+    return protocol.frame_header(kind, payload, version=version) + payload
 
 
 def test_a_frame_in_any_pieces() -> None:
     data = whole(Kind.DATA, bytes(8) + b"events") + whole(Kind.HEARTBEAT, bytes(16))
     for cut in range(len(data)):
-        found = Frames("peer")
+        found = FrameParser("peer")
         found.feed(data[:cut])
         got = []
         while frame := found.next():
@@ -96,7 +106,7 @@ def test_a_frame_in_any_pieces() -> None:
 def test_every_flipped_byte_of_a_frame_is_noticed() -> None:
     data = whole(Kind.REPORT, struct.pack("<QQ", 7, 8) + b"name")
     for at in range(len(data)):
-        found = Frames("peer")
+        found = FrameParser("peer")
         found.feed(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
         if at in (8, 9):  # the length: more is waited for, and what comes next does not fit
             assert found.next() is None
@@ -106,11 +116,11 @@ def test_every_flipped_byte_of_a_frame_is_noticed() -> None:
 
 
 def test_a_newer_frame_is_refused_by_name_and_a_newer_refusal_is_read() -> None:
-    found = Frames("10.0.0.7:4100")
+    found = FrameParser("10.0.0.7:4100")
     found.feed(whole(Kind.HELLO, b"{}", version=2))
     with pytest.raises(VersionError, match=r"10\.0\.0\.7:4100.*version 2.*knows 1.*same Towpath"):
         found.next()
-    again = Frames("peer")
+    again = FrameParser("peer")
     again.feed(whole(Kind.REFUSE, b'{"error":"no"}', version=2))
     assert again.next() == (Kind.REFUSE, b'{"error":"no"}')
 
@@ -118,13 +128,13 @@ def test_a_newer_frame_is_refused_by_name_and_a_newer_refusal_is_read() -> None:
 def test_what_is_no_frame() -> None:
     for data, what in (
         (b"GET / HTTP/1.1\r\n", "does not speak"),
-        (whole(Kind.DATA, b"")[:8] + struct.pack("<II", frames.MAX_PAYLOAD + 1, 0), "a frame of 16777217 bytes"),
+        (whole(Kind.DATA, b"")[:8] + struct.pack("<II", protocol.MAX_PAYLOAD + 1, 0), "a frame of 16777217 bytes"),
     ):
-        found = Frames("peer")
+        found = FrameParser("peer")
         found.feed(data)
         with pytest.raises(CorruptStreamError, match=what):
             found.next()
-    found = Frames("peer")
+    found = FrameParser("peer")
     head = struct.pack("<4sHHI", b"TPSB", 1, 99, 0)
     found.feed(head + zlib.crc32(head).to_bytes(4, "little"))
     with pytest.raises(CorruptStreamError, match="unknown kind 99"):
@@ -133,19 +143,21 @@ def test_what_is_no_frame() -> None:
 
 def test_frames_of_version_1_are_read_for_ever() -> None:
     """One of each kind, as version 1 wrote them."""
-    found = Frames("peer")
+    found = FrameParser("peer")
     found.feed(GOLDEN.read_bytes())
     got = []
     while frame := found.next():
         got.append(frame)
     assert [frame.kind for frame in got] == list(Kind)
     by_kind = dict(got)
-    hello = parse(Hello, unsealed(by_kind[Kind.HELLO], b"hello", by_kind[Kind.CHALLENGE], SECRET, "peer"), "peer")
+    hello = parse_message(
+        Hello, verify_message(by_kind[Kind.HELLO], b"hello", by_kind[Kind.CHALLENGE], SECRET, "peer"), "peer"
+    )
     assert (hello.destination, hello.term, hello.last_seq) == ("shop", 3, 17179869311)
     nonce = bytes.fromhex(hello.nonce)
-    welcome = parse(Welcome, unsealed(by_kind[Kind.WELCOME], b"welcome", nonce, SECRET, "peer"), "peer")
+    welcome = parse_message(Welcome, verify_message(by_kind[Kind.WELCOME], b"welcome", nonce, SECRET, "peer"), "peer")
     assert welcome.segments == ["000-0000001-00000000004.binlog"]
-    assert parse(Refuse, by_kind[Kind.REFUSE], "peer").kind == "identity"
+    assert parse_message(Refuse, by_kind[Kind.REFUSE], "peer").kind == "identity"
 
 
 # the secret
@@ -177,7 +189,7 @@ def test_a_master_that_does_not_know_the_secret_gets_nothing(stack: ExitStack, t
         channel = Channel(connection, send_timeout_s=5)
         channel.send(Kind.CHALLENGE, new_nonce())
         data = expect(channel, Kind.HELLO, 5)
-        channel.send(Kind.WELCOME, sealed(welcome(term=9), b"welcome", bytes(16), b"another secret than that"))
+        channel.send(Kind.WELCOME, sign_message(welcome(term=9), b"welcome", bytes(16), b"another secret than that"))
         said = expect_refusal(channel)
         channel.close()
         return data + said
@@ -186,40 +198,16 @@ def test_a_master_that_does_not_know_the_secret_gets_nothing(stack: ExitStack, t
     standby = follow(stack, tmp_path / "s", Address(*server.getsockname()[:2]), secret=SECRET)
     assert isinstance(standby.wait(), ConfigError)
     assert SECRET not in call.result()
-    assert read_term(tmp_path / "s") is None
+    assert read_epoch(tmp_path / "s") is None
 
 
 def test_a_recorded_greeting_is_worth_nothing(stack: ExitStack, tmp_path: Path) -> None:
     nonce, other = new_nonce(), new_nonce()
-    data = sealed(Refuse(error="x"), b"hello", nonce, SECRET)
-    assert unsealed(data, b"hello", nonce, SECRET, "peer") == data[32:]
+    data = sign_message(Refuse(error="x"), b"hello", nonce, SECRET)
+    assert verify_message(data, b"hello", nonce, SECRET, "peer") == data[32:]
     for purpose, challenge in ((b"hello", other), (b"welcome", nonce)):
         with pytest.raises(ConfigError, match="same secret"):
-            unsealed(data, purpose, challenge, SECRET, "peer")
-
-
-def test_where_the_secret_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "secret"
-    file.write_bytes(SECRET + b"\n")
-    assert read_secret(None, file) == SECRET
-    monkeypatch.setenv("STANDBY_SECRET", SECRET.decode())
-    assert read_secret("STANDBY_SECRET", None) == SECRET
-    assert read_secret(None, None) is None
-    with pytest.raises(ConfigError, match=r"NO_SUCH_VARIABLE.*not set"):
-        read_secret("NO_SUCH_VARIABLE", None)
-    file.write_bytes(b"short")
-    with pytest.raises(ConfigError, match="5 bytes; at least 16"):
-        read_secret(None, file)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_secret(None, tmp_path / "none")
-
-
-def test_addresses() -> None:
-    assert parse_address("db.example:4100") == ("db.example", 4100)
-    assert parse_address("[::1]:4100") == ("::1", 4100)
-    for text in ("4100", "host:", ":1", "host:0", "host:65536", "host:x"):
-        with pytest.raises(ConfigError, match="host:port"):
-            parse_address(text)
+            verify_message(data, purpose, challenge, SECRET, "peer")
 
 
 # versions
@@ -231,7 +219,7 @@ def test_a_newer_standby_is_refused_with_a_sentence(stack: ExitStack, tmp_path: 
         channel = Channel(connection, send_timeout_s=5)
         expect(channel, Kind.CHALLENGE, 5)
         connection.sendall(whole(Kind.HELLO, b"what only version 2 knows", version=2))
-        said = parse(Refuse, expect_refusal(channel), "peer")
+        said = parse_message(Refuse, expect_refusal(channel), "peer")
     assert said.kind == "version"
     assert "version 2" in said.error and "knows 1" in said.error
 
@@ -244,7 +232,7 @@ def test_a_newer_master_is_refused_with_a_sentence(stack: ExitStack, tmp_path: P
         connection, _ = server.accept()
         connection.sendall(whole(Kind.CHALLENGE, bytes(16), version=2))
         channel = Channel(connection, send_timeout_s=5)
-        said = parse(Refuse, expect_refusal(channel), "peer")
+        said = parse_message(Refuse, expect_refusal(channel), "peer")
         channel.close()
         return said
 
@@ -256,21 +244,22 @@ def test_a_newer_master_is_refused_with_a_sentence(stack: ExitStack, tmp_path: P
 
 
 def test_a_newer_term_file_is_refused(tmp_path: Path) -> None:
-    write_term(tmp_path, Term(1, "ab", "standby"))
-    assert read_term(tmp_path) == Term(1, "ab", "standby")
+    write_epoch(tmp_path, LeadershipEpoch(1, "ab", "standby"))
+    assert read_epoch(tmp_path) == LeadershipEpoch(1, "ab", "standby")
     text = (tmp_path / "term.json").read_text()
     (tmp_path / "term.json").write_text(text.replace('"version": 1', '"version": 2'))
     with pytest.raises(VersionError, match=r"term\.json"):
-        read_term(tmp_path)
+        read_epoch(tmp_path)
     for bad in (text.replace('"standby"', '"slave"'), text.replace('"term": 1', '"term": 0'), "[]"):
         (tmp_path / "term.json").write_text(bad)
-        with pytest.raises(DamagedError, match="term of mastership"):
-            read_term(tmp_path)
+        with pytest.raises(DamagedError, match="not a sound leadership epoch"):
+            read_epoch(tmp_path)
 
 
 # following
 
 
+@pytest.mark.rule("rocketmq-log-25")
 def test_a_standby_is_byte_identical(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(900, tables=("shop.orders", "shop.items"), ddl_every=50)
     log = open_log(stack, tmp_path / "m")
@@ -291,7 +280,7 @@ def test_a_standby_is_byte_identical(stack: ExitStack, tmp_path: Path) -> None:
 
 def test_a_transaction_larger_than_a_piece(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(3, rows=700_000)
-    assert made[0].size_bytes > 2 * frames.PIECE_BYTES
+    assert made[0].size_bytes > 2 * protocol.CHUNK_BYTES
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log)
     follow(stack, tmp_path / "s", master.address)
@@ -364,6 +353,7 @@ def test_a_standby_is_a_store_that_can_be_opened(stack: ExitStack, tmp_path: Pat
 # statuses
 
 
+@pytest.mark.rule("rocketmq-log-27")
 def test_slave_not_available_at_once(stack: ExitStack, tmp_path: Path) -> None:
     log = open_log(stack, tmp_path / "m")
     serve(stack, log, timeout_s=30)
@@ -372,6 +362,7 @@ def test_slave_not_available_at_once(stack: ExitStack, tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.rule("rocketmq-log-26")
 def test_flush_slave_timeout_where_the_standby_hangs(stack: ExitStack, tmp_path: Path) -> None:
     """RocketMQ's FLUSH_SLAVE_TIMEOUT: written here, and no word of the standby within the time."""
     made = make_transactions(2)
@@ -388,6 +379,7 @@ def test_flush_slave_timeout_where_the_standby_hangs(stack: ExitStack, tmp_path:
     assert seqs(tmp_path / "m") == [t.seq for t in made]
 
 
+@pytest.mark.rule("rocketmq-log-27")
 def test_a_standby_that_goes_away_ends_the_waiting(stack: ExitStack, tmp_path: Path) -> None:
     log = open_log(stack, tmp_path / "m")
     master = serve(stack, log, timeout_s=30)
@@ -414,6 +406,7 @@ def test_a_standby_too_far_behind_is_not_waited_for(stack: ExitStack, tmp_path: 
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.rule("rocketmq-log-29")
 def test_an_asynchronous_master_does_not_wait(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(20)
     log = open_log(stack, tmp_path / "m")
@@ -484,7 +477,7 @@ def test_garbage_from_the_master_changes_nothing(stack: ExitStack, tmp_path: Pat
         channel.close()
     assert standby.error is None
     assert seqs(tmp_path / "s") == []
-    assert read_term(tmp_path / "s") == Term(1, "ab", "standby", compared=name.decode())
+    assert read_epoch(tmp_path / "s") == LeadershipEpoch(1, "ab", "standby", compared=name.decode())
     assert {path.name for path in tmp_path.iterdir()} == {"s"}
 
 
@@ -510,27 +503,27 @@ def test_a_store_with_nothing_in_common_is_not_cut(stack: ExitStack, tmp_path: P
 
 
 def test_terms() -> None:
-    master = Term(4, "aa", "master")
+    master = LeadershipEpoch(4, "aa", "master")
     require_follows(None, master)
-    require_follows(Term(3, "bb", "master"), master)
-    require_follows(Term(4, "aa", "standby"), master)
-    with pytest.raises(IdentityError, match="term 4, and the standby has already seen term 5"):
-        require_follows(Term(5, "bb", "standby"), master)
-    with pytest.raises(IdentityError, match="two stores have taken over in the same term 4"):
-        require_follows(Term(4, "bb", "standby"), master)
+    require_follows(LeadershipEpoch(3, "bb", "master"), master)
+    require_follows(LeadershipEpoch(4, "aa", "standby"), master)
+    with pytest.raises(IdentityError, match="epoch 4, but the standby has already seen epoch 5"):
+        require_follows(LeadershipEpoch(5, "bb", "standby"), master)
+    with pytest.raises(IdentityError, match="two stores have taken over in the same leadership epoch 4"):
+        require_follows(LeadershipEpoch(4, "bb", "standby"), master)
 
 
 def test_a_take_over_is_a_new_term(tmp_path: Path) -> None:
     assert become_master(tmp_path, None, always=False) is None
     first = become_master(tmp_path, 7)
     assert first is not None
-    assert (first.term, first.state, first.since_seq) == (1, "master", 7)
-    assert become_master(tmp_path, 9) == first, "the same mastership goes on"
-    write_term(tmp_path, Term(1, first.mastership, "standby"))
+    assert (first.number, first.state, first.since_seq) == (1, "master", 7)
+    assert become_master(tmp_path, 9) == first, "the epoch goes on"
+    write_epoch(tmp_path, LeadershipEpoch(1, first.id, "standby"))
     second = become_master(tmp_path, 9, always=False)
     assert second is not None
-    assert (second.term, second.since_seq) == (2, 9)
-    assert second.mastership != first.mastership
+    assert (second.number, second.since_seq) == (2, 9)
+    assert second.id != first.id
 
 
 def test_an_old_master_is_refused_by_who_knows_the_new_one(stack: ExitStack, tmp_path: Path) -> None:
@@ -559,12 +552,12 @@ def test_two_masters_of_one_term_do_not_follow_each_other(stack: ExitStack, tmp_
     made = make_transactions(5)
     for name in ("a", "b"):
         fill(tmp_path / name, made)
-        write_term(tmp_path / name, Term(1, "cc", "standby"))
+        write_epoch(tmp_path / name, LeadershipEpoch(1, "cc", "standby"))
     become_master(tmp_path / "b", made[-1].seq)
     master = serve(stack, open_log(stack, tmp_path / "a"))
     error = follow(stack, tmp_path / "b", master.address).wait()
     assert isinstance(error, IdentityError)
-    assert "same term 2" in str(error)
+    assert "same leadership epoch 2" in str(error)
 
 
 # rejoining
@@ -596,9 +589,9 @@ def test_a_former_master_cuts_what_the_standby_never_had(stack: ExitStack, tmp_p
     first_lost = made[501].data
     assert any(first_lost in path.read_bytes() for path in kept), kept
     assert any(made[799].data in path.read_bytes() for path in kept), kept
-    term = read_term(old)
+    term = read_epoch(old)
     assert term is not None
-    assert (term.term, term.state) == (2, "standby")
+    assert (term.number, term.state) == (2, "standby")
     rejoined.close()
     with RelayLogOf(old) as again:
         assert again.last_seq == made[-1].seq
@@ -637,7 +630,7 @@ def test_a_store_is_taken_over_by_opening_it_as_master(stack: ExitStack, tmp_pat
     with RelayLogOf(tmp_path / "s") as taken:
         term = become_master(tmp_path / "s", taken.last_seq)
         assert term is not None
-        assert (term.term, term.since_seq) == (2, made[29].seq)
+        assert (term.number, term.since_seq) == (2, made[29].seq)
         taken.put(made)
     assert seqs(tmp_path / "s") == [t.seq for t in made]
 
@@ -714,14 +707,14 @@ def test_both_sides_tell_how_they_are(stack: ExitStack, tmp_path: Path) -> None:
     caught_up(log, master)
 
     def told(path: Path, role: str) -> bool:
-        found = read_report(path)
+        found = read_status(path)
         return found is not None and found.role == role and found.term == 1 and any(p.connected for p in found.peers)
 
-    until(lambda: told(tmp_path / "m", "sync_master"), "the master's report")
-    until(lambda: told(tmp_path / "s", "standby"), "the standby's report")
+    until(lambda: told(tmp_path / "m", "sync_master"), "the master's status")
+    until(lambda: told(tmp_path / "s", "standby"), "the standby's status")
     (tmp_path / "s" / "standby.json").write_text("{}")
-    with pytest.raises(DamagedError, match="written anew every second"):
-        read_report(tmp_path / "s")
+    with pytest.raises(DamagedError, match="written again every second"):
+        read_status(tmp_path / "s")
 
 
 def test_a_port_in_use_is_named(stack: ExitStack, tmp_path: Path) -> None:

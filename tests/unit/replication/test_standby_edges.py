@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cdc import files
+from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.capture.replication import require_no_standby
 from cdc.cli import main
@@ -28,20 +29,19 @@ from cdc.errors import (
     StorageError,
     VersionError,
 )
-from cdc.replication import copy, follower, frames, reconcile
+from cdc.replication import copy, follower, protocol, reconcile
 from cdc.replication import master as master_module
 from cdc.replication import stream as stream_module
-from cdc.replication.epoch import Term, read_term
-from cdc.replication.frames import Channel, Kind
-from cdc.replication.messages import (
+from cdc.replication.protocol import (
     DATA,
+    Channel,
     Formats,
     Have,
+    Kind,
     expect,
-    require_known,
+    require_known_formats,
 )
-from cdc.replication.report import PeerReport, RoleReport, read_report
-from cdc.replication.settings import Address
+from cdc.replication.role import LeadershipEpoch, PeerStatus, RoleStatus, read_epoch, read_status
 from cdc.replication.stream import Stream
 from cdc.store.formats import layout
 from cdc.store.formats.damaged import GivenUp, write_damaged
@@ -187,9 +187,9 @@ def test_retention_in_the_middle_of_the_comparison_cuts_nothing(
         if not times:
             remove_until(tmp_path / "m", made[400].seq)
         times.append(1)
-        return reconcile.plan(*arguments)  # type: ignore[arg-type]
+        return reconcile.plan_reconcile(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(follower, "plan", later)
+    monkeypatch.setattr(follower, "plan_reconcile", later)
     kept = [seq for seq in seqs(tmp_path / "s") if seq > made[-1].seq - (made[1].seq - made[0].seq) * 200]
     follow(stack, tmp_path / "s", master.address)
     until(lambda: len(times) > 1, "a second comparison")
@@ -294,7 +294,7 @@ def test_a_damaged_last_entry_is_not_passed_over(stack: ExitStack, tmp_path: Pat
         while stream.advance():
             pass
 
-    with pytest.raises(DamagedError, match=f"entry {number} fails its checksum"):
+    with pytest.raises(DamagedError, match=f"entry {number} has a wrong checksum"):
         send_all()
 
 
@@ -428,7 +428,7 @@ def test_a_file_larger_than_a_frame(stack: ExitStack, tmp_path: Path) -> None:
     made = make_transactions(4)
     log, _, _ = pair(stack, tmp_path, made[:2])
     content = json.dumps({"version": 1, "tables": {f"shop.t{n}": "x" * 200 for n in range(100_000)}})
-    assert len(content) > frames.MAX_PAYLOAD
+    assert len(content) > protocol.MAX_PAYLOAD
     replace_file(tmp_path / "m" / "schemas" / "7.json", content.encode())
     assert log.put(made[2:], timeout_s=30) is PutStatus.PUT_OK
     assert (tmp_path / "s" / "schemas" / "7.json").read_text() == content, "it is there before what needs it"
@@ -483,19 +483,19 @@ def test_a_master_that_writes_a_newer_format_is_refused_before_anything_is_writt
     assert isinstance(error, VersionError)
     assert f"writes version 2 of the {what} format; this Towpath knows 1" in str(error)
     assert b'"version"' in call.result()
-    assert read_term(tmp_path / "s") is None
-    require_known(Formats(store=1, index=1), "peer")
+    assert read_epoch(tmp_path / "s") is None
+    require_known_formats(Formats(store=1, index=1), "peer")
 
 
 def test_old_files_of_the_standby_are_read_for_ever(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "term-v1.json", tmp_path / "term.json")
     shutil.copy(GOLDEN / "standby-report-v1.json", tmp_path / "standby.json")
-    assert read_term(tmp_path) == Term(3, "ab" * 16, "standby", 0, "000-0000001-00000000004.binlog")
-    peer = PeerReport("10.0.0.7:4100", True, 17179869311, 4096)
-    assert read_report(tmp_path) == RoleReport("standby", 3, 4711, 1_700_000_000_000_000, (peer,))
+    assert read_epoch(tmp_path) == LeadershipEpoch(3, "ab" * 16, "standby", 0, "000-0000001-00000000004.binlog")
+    peer = PeerStatus("10.0.0.7:4100", True, 17179869311, 4096)
+    assert read_status(tmp_path) == RoleStatus("standby", 3, 4711, 1_700_000_000_000_000, (peer,))
 
 
-@pytest.mark.parametrize(("name", "read"), [("term-v1.json", read_term), ("standby-report-v1.json", read_report)])
+@pytest.mark.parametrize(("name", "read"), [("term-v1.json", read_epoch), ("standby-report-v1.json", read_status)])
 def test_newer_files_of_the_standby_are_refused(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
     target = tmp_path / {"term-v1.json": "term.json", "standby-report-v1.json": "standby.json"}[name]
     target.write_text((GOLDEN / name).read_text().replace('"version": 1', '"version": 2'))
@@ -572,8 +572,8 @@ def test_no_more_than_a_greeting_is_held_for_a_stranger(stack: ExitStack, tmp_pa
     channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
     stack.callback(channel.close)
     expect(channel, Kind.CHALLENGE, 5)
-    channel.socket.sendall(struct.pack("<4sHHII", b"TPSB", 1, Kind.HELLO, frames.MAX_GREETING + 1, 0))
-    assert b"at most" in expect_refusal(channel)
+    channel.socket.sendall(struct.pack("<4sHHII", b"TPSB", 1, Kind.HELLO, protocol.MAX_GREETING + 1, 0))
+    assert b"the limit here is" in expect_refusal(channel)
 
 
 def test_a_connection_that_breaks_at_once_does_not_end_the_listening(

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from cdc.batches.gaps import accept_tables
 from cdc.batches.manifest import Manifest, StoreBeginning, TableResult
-from cdc.batches.subscribers import record_tables
+from cdc.batches.results import record_tables
+from cdc.batches.subscribers import accept_tables
 from cdc.commands.accept_gap import table_record
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, TargetError, UsageError
+from cdc.event_store.memory_meta import MemoryMeta
 from cdc.meta import Gap, Subscription, TableRecord
-from cdc.meta.memory import MemoryMeta
 from cdc.targets import SINCE_PROPERTY, application_id
 from cdc.testing.pipeline import sample_manifest
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, read_state

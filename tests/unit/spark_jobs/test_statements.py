@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from spark_jobs.apply.statements import (
 from spark_jobs.delta.log import DeltaState, clear_unborn, read_state
 from spark_jobs.delta.tables import Target, _holds
 from spark_jobs.runtime.failures import explain, is_concurrent
-from spark_jobs.runtime.session import in_process, settings
+from spark_jobs.runtime.session import in_process, settings, worker_path
 from spark_jobs.source.data_source import _marked_errors, conform, find_error
 from tests.support.pause import pause
 
@@ -327,6 +328,13 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_where_a_merge_runs(master: str, remote: str | None, expected: bool) -> None:
     assert in_process(SparkConfig(master=master, remote=remote)) is expected
+
+
+def test_workers_find_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/opt/others")
+    root, *others = worker_path().split(os.pathsep)
+    assert (Path(root) / "spark_jobs" / "apply_batch.py").exists()
+    assert others == ["/opt/others"]
 
 
 def test_a_pause_ends_when_it_is_let_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.batches.gaps import accept_beginning
+from cdc.batches.subscribers import accept_beginning
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.errors import CutOffError, DamagedError, StorageError, StoreIncompleteError, UsageError

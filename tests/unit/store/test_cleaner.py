@@ -107,6 +107,7 @@ def test_a_live_lease_is_in_use_an_expired_one_is_not(config: DestinationConfig)
     assert found.in_use == ()
 
 
+@pytest.mark.rule("canal-ring-36")
 def test_a_lost_subscriber_is_named_once_an_hour(config: DestinationConfig) -> None:
     service(config).subscribe("lost")
     one = keeper(config)
@@ -189,6 +190,7 @@ def test_a_new_subscriber_begins_at_what_is_left(cut: DestinationConfig) -> None
 # --- filters
 
 
+@pytest.mark.rule("canal-server-11")
 def test_a_filtered_subscriber(config: DestinationConfig, capsys: pytest.CaptureFixture[str]) -> None:
     text = cdc(
         config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "x", "--filter", r"shop\.items"
@@ -286,6 +288,7 @@ def test_capture_stands_still_while_the_disk_is_too_full(config: DestinationConf
     assert one.wait_for_room(stop, 0.0)
 
 
+@pytest.mark.rule("rocketmq-log-23")
 def test_a_put_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     """And nothing is lost: the same put goes in once there is room."""
     disk = FakeDisk(1_000_000, used=0)

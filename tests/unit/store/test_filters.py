@@ -58,6 +58,7 @@ def everything(reader: StoreReader, table_filter: TableFilter, limits: Limits) -
     return found
 
 
+@pytest.mark.rule("canal-server-11")
 def test_only_what_matches(tmp_path: Path) -> None:
     plan = [["orders"], ["items"], ["items", "orders"], ["log"], ["items"], ["orders"]]
     seqs = build(tmp_path, plan)
@@ -153,6 +154,7 @@ def test_a_cursor_passes_over_whole_segments_without_anything_of_ours(tmp_path: 
     assert reader.passed(0, some) == 0 and reader.passed(ends[0], some) == ends[0]
 
 
+@pytest.mark.rule("canal-server-12")
 def test_joining() -> None:
     assert join_filters([]) is None
     assert join_filters([r"a\.b"]) == r"a\.b"

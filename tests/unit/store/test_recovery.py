@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cdc import files
-from cdc.batches.manifests import Manifests, load_manifest
+from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import CdcError, DamagedError, StorageError, VersionError
 from cdc.meta.file import FileMeta
@@ -68,6 +68,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # --- the checkpoint file
 
 
+@pytest.mark.rule("rocketmq-log-32")
 def test_its_fields_come_back() -> None:
     note = Checkpoint(segment_name(1, 2, 3), 1 << 40, 1 << 33, 1 << 62, 1_700_000_000_000_000, 70, finished=True)
     data = note.render()
@@ -118,6 +119,7 @@ class opened_and_closed:  # noqa: N801
 # --- clean stop and crash
 
 
+@pytest.mark.rule("rocketmq-log-1", "rocketmq-log-31")
 def test_a_clean_stop_is_known_by_the_missing_abort(tmp_path: Path, transactions: list[Transaction]) -> None:
     log = opened(tmp_path)
     assert was_aborted(tmp_path)
@@ -133,6 +135,7 @@ def test_a_clean_stop_is_known_by_the_missing_abort(tmp_path: Path, transactions
     assert (note.seq, note.tables, note.finished) == (transactions[-1].seq, 1, False)
 
 
+@pytest.mark.rule("rocketmq-log-37")
 def test_after_a_clean_stop_nothing_is_read(tmp_path: Path, transactions: list[Transaction], looks: list[str]) -> None:
     with opened_and_closed(tmp_path, SMALL) as log:
         for one in transactions:
@@ -143,6 +146,7 @@ def test_after_a_clean_stop_nothing_is_read(tmp_path: Path, transactions: list[T
     assert looks == []
 
 
+@pytest.mark.rule("rocketmq-log-32")
 def test_after_a_crash_only_what_follows_the_checkpoint_is_read(
     tmp_path: Path, transactions: list[Transaction], looks: list[str]
 ) -> None:
@@ -509,7 +513,7 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
 ) -> None:
     """Where the call fails, the old content is there; where it returned, the new one, whatever happens next."""
     manifest = load_manifest(GOLDEN / "manifest-v1.json")
-    meta, manifests, store = FileMeta(tmp_path / "meta", "shop"), Manifests(tmp_path / "meta"), tmp_path / "store"
+    meta, manifests, store = FileMeta(tmp_path / "meta", "shop"), ManifestFiles(tmp_path / "meta"), tmp_path / "store"
 
     def change(value: int) -> None:
         if kind == "meta":
@@ -576,6 +580,7 @@ def changes(tmp_path_factory: pytest.TempPathFactory, transactions: list[Transac
 EVERY = 1 if os.environ.get("TOWPATH_EVERY_BYTE") else 3
 
 
+@pytest.mark.rule("rocketmq-log-34")
 @pytest.mark.parametrize("kept", ["nothing", "torn", "seed 1", "seed 2", "seed 3"])
 def test_the_power_cut_at_every_operation(
     tmp_path: Path, transactions: list[Transaction], changes: int, kept: str

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,6 @@ from cdc.store.formats.segment_stats import Counts, SegmentCounts
 from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.selection import Limits
 from cdc.store.retention.retain import Holder, Outcome, Rules, held_back, remove_until, retain
-from cdc.testing.stores import Filler
 from tests.support.unit_retention import HOUR_US, age, all_seqs, files, fill, last_seqs, names
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -53,6 +49,7 @@ def run(store: Path, *acked: int, **more: object) -> Outcome:
     return retain(store, [Holder(f"s{n}", seq) for n, seq in enumerate(acked)], rules, now_us=NOW)
 
 
+@pytest.mark.rule("canal-ring-36")
 def test_acked_by_all_and_old_enough(store: Path) -> None:
     old(store)
     before, ends = names(store), last_seqs(store)
@@ -66,6 +63,7 @@ def test_acked_by_all_and_old_enough(store: Path) -> None:
     assert run(store, ends[-1], ends[2]).removed == ()
 
 
+@pytest.mark.rule("canal-meta-11")
 def test_a_segment_acked_but_for_its_last_transaction_stays(store: Path) -> None:
     old(store)
     seqs, ends = all_seqs(store), last_seqs(store)
@@ -106,6 +104,7 @@ def test_without_a_subscriber_nothing_is_acked(store: Path) -> None:
     assert run(store, max_bytes=1).removed == ()
 
 
+@pytest.mark.rule("canal-ring-36")
 def test_an_unacked_segment_goes_only_if_the_user_said_so(store: Path) -> None:
     old(store, 1000)
     ends = last_seqs(store)
@@ -285,69 +284,6 @@ def test_files_of_version_1_are_read(store: Path) -> None:
     assert kept_names(store) == names(store)[1:]
     shutil.copy(GOLDEN / "counts-v1.json", store / "counts.json")
     assert Counts(store).known == {"000-0000001-00000026000.binlog": SegmentCounts(7, 5, 4_711, 1_700_000_000_000_099)}
-
-
-KILLER = """
-import os, signal, sys
-from pathlib import Path
-from cdc import files
-from cdc.store.retention.retain import remove_until
-
-class Killing(files.Files):
-    left = int(sys.argv[2])
-    def _step(self):
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
-    def unlink(self, path):
-        self._step(); super().unlink(path)
-    def replace(self, source, target):
-        self._step(); super().replace(source, target)
-    def sync_folder(self, folder):
-        self._step(); super().sync_folder(folder)
-
-with files.use(Killing()):
-    remove_until(Path(sys.argv[1]), int(sys.argv[3]))
-"""
-
-
-def test_killed_between_any_two_steps_of_a_removal(made: Path, tmp_path: Path) -> None:
-    """A real process, killed before each of its steps: whoever reads gets all of what is left, or is told of the gap;
-    and the next run ends the removal."""
-    import shutil
-
-    seqs, ends = all_seqs(made), last_seqs(made)
-    expected = [seq for seq in seqs if seq > ends[1]]
-    step, marked = 0, False
-    while True:
-        store = tmp_path / f"store{step}"
-        shutil.copytree(made, store)
-        for seq in (seqs[0], seqs[1]):
-            (schemas_folder(store) / f"{seq}.json").write_text("{}")
-        done = subprocess.run([sys.executable, "-c", KILLER, str(store), str(step), str(ends[1])])
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL
-        mark = read_removed(store).seq
-        assert mark in (0, ends[1]) and (mark or not marked), "the mark comes first, and stays"
-        marked = mark > 0
-        reader = StoreReader(store)
-        if marked:
-            with pytest.raises(CutOffError):
-                reader.select(0, Limits())
-            assert reader.first_seq() == expected[0]
-            assert reader.totals().transactions == reader.behind(ends[1]).transactions == len(expected)
-        else:
-            assert reader.totals().transactions == len(seqs)
-        found = reader.select(ends[1], Limits())
-        assert found is not None and found.transactions == len(expected)
-        Filler(store).close()  # a writer ends what was begun
-        remove_until(store, ends[1])
-        assert all_seqs(store) == expected
-        assert files(store) == {name + end for name in names(made)[2:] for end in ("", ".index")}
-        assert [int(p.stem) for p in schemas_folder(store).iterdir()] == [seqs[1]]
-        step += 1
-    assert step >= 8
 
 
 def test_one_retention_at_a_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cdc import files
 from cdc.errors import DamagedError, LeaseHeldError, StorageError, VersionError
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
-from cdc.testing.faults import UnflushedFiles
 from cdc.testing.stores import Filler
-
-
-def fill(path: Path, transactions: int = 10, *, ddl_at: int = -1, segment_bytes: int = 1 << 30) -> BinlogBuilder:
-    log = BinlogBuilder()
-    for n in range(transactions):
-        if n == ddl_at:
-            log.ddl("ALTER TABLE orders ADD x INT")
-        else:
-            log.transaction("shop", "orders" if n % 2 else "items", [n] * (n + 1))
-    filler = Filler(path, segment_bytes=segment_bytes)
-    filler.put(log)
-    filler.close()
-    return log
-
-
-def seqs(path: Path) -> list[int]:
-    return [int(s) for segment in list_segments(path) for s in IndexFile(segment).entries["seq"]]
+from tests.support.unit_store import fill, forget_checkpoint, reopen, seqs
 
 
 def test_select_everything(tmp_path: Path) -> None:
@@ -87,6 +67,7 @@ def test_until_takes_what_was_committed_before(tmp_path: Path) -> None:
     assert StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000)) is None
 
 
+@pytest.mark.rule("rocketmq-log-3")
 def test_segments_roll_at_transaction_ends(tmp_path: Path) -> None:
     log = BinlogBuilder()
     for _ in range(300):
@@ -128,6 +109,7 @@ def test_an_empty_segment_is_gone_on_with(tmp_path: Path) -> None:
     assert len(seqs(tmp_path)) == 1
 
 
+@pytest.mark.rule("canal-server-20")
 def test_one_writer(tmp_path: Path) -> None:
     filler = Filler(tmp_path)
     with pytest.raises(LeaseHeldError, match="another capture"):
@@ -145,47 +127,7 @@ def test_behind_and_totals(tmp_path: Path) -> None:
     assert reader.first_seq() == all_seqs[0]
 
 
-def copy(path: Path, to: Path) -> Path:
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(path, to)
-    return to
-
-
-def reopen(path: Path) -> None:
-    Filler(path).close()
-
-
-def forget_checkpoint(path: Path) -> None:
-    """As a store of an older Towpath: nothing says how much was acknowledged but the index."""
-    (path / "checkpoint").unlink()
-
-
-@pytest.fixture
-def unflushed() -> Iterator[None]:
-    """Hundreds of openings, none of which a power cut follows."""
-    with files.use(UnflushedFiles()):
-        yield
-
-
-def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
-    """Unacknowledged: the index is gone. What is left is a prefix of whole transactions, and it can be gone on with."""
-    whole = tmp_path / "whole"
-    fill(whole, 3)
-    (segment,) = list_segments(whole)
-    size, first = segment.stat().st_size, int(read_entries(segment)["offset"][0])
-    expected = seqs(whole)
-    ends = [int(e["offset"] + e["length"]) for e in read_entries(segment)]
-    for at in range(first, size):
-        store = copy(whole, tmp_path / "cut")
-        torn = list_segments(store)[0]
-        with open(torn, "r+b") as file:
-            file.truncate(at)
-        index_path(torn).unlink()
-        forget_checkpoint(store)
-        reopen(store)
-        assert seqs(store) == expected[: sum(end <= at for end in ends)], f"cut at {at}"
-
-
+@pytest.mark.rule("rocketmq-log-35")
 def test_cut_below_what_was_acknowledged_is_named(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     (segment,) = list_segments(tmp_path)
@@ -193,25 +135,6 @@ def test_cut_below_what_was_acknowledged_is_named(tmp_path: Path) -> None:
         file.truncate(segment.stat().st_size - 1)
     with pytest.raises(DamagedError, match="acknowledged transactions"):
         reopen(tmp_path)
-
-
-def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None:
-    """A damaged tail is kept aside and cut; what lies before it is there, and never anything wrong."""
-    whole = tmp_path / "whole"
-    fill(whole, 2)
-    (segment,) = list_segments(whole)
-    expected = seqs(whole)
-    start = int(read_entries(segment)["offset"][1])
-    for at in range(start, segment.stat().st_size):
-        store = copy(whole, tmp_path / "flip")
-        torn = list_segments(store)[0]
-        data = bytearray(torn.read_bytes())
-        data[at] ^= 0x10
-        torn.write_bytes(data)
-        index_path(torn).unlink()
-        forget_checkpoint(store)
-        reopen(store)
-        assert seqs(store) == expected[:1], f"flipped {at}"
 
 
 def test_damage_to_something_acknowledged_is_named(tmp_path: Path) -> None:
@@ -226,29 +149,7 @@ def test_damage_to_something_acknowledged_is_named(tmp_path: Path) -> None:
     assert segment.read_bytes() == bytes(data)
 
 
-def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: None) -> None:
-    whole = tmp_path / "whole"
-    fill(whole, 2)
-    (segment,) = list_segments(whole)
-    expected = seqs(whole)
-    size = index_path(segment).stat().st_size
-    for at in range(size):
-        store = copy(whole, tmp_path / "flip")
-        index = index_path(list_segments(store)[0])
-        data = bytearray(index.read_bytes())
-        data[at] ^= 4
-        index.write_bytes(data)
-        reader = StoreReader(store)
-        if at >= size - 128:  # the newest entry: taken for one that is being written
-            found = reader.select(0, Limits())
-            assert found is not None and found.transactions == 1
-            reopen(store)
-            assert seqs(store) == expected
-        else:
-            with pytest.raises((DamagedError, VersionError)):
-                reader.select(0, Limits())
-
-
+@pytest.mark.rule("rocketmq-log-36")
 def test_index_is_made_anew_from_the_log(tmp_path: Path) -> None:
     fill(tmp_path, 5, ddl_at=2)
     (segment,) = list_segments(tmp_path)

@@ -1,0 +1,26 @@
+"""Network addresses as users write them: ``host:port``, with brackets around an IPv6 address."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cdc.errors import ConfigError
+
+
+class Address(NamedTuple):
+    """A host and a TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Parses ``host:port`` or ``[::1]:port``. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{text!r} is not an address; write host:port")
+    return Address(host, int(port))

@@ -1,0 +1,236 @@
+"""Reads the last stored transaction again from the source and compares its bytes.
+
+Only the tables and statements of the stored transaction are kept from the server's stream, so a change of
+``tables.include`` since then makes no difference. Of a transaction above 16 MiB only the beginning is compared.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from cdc.binlog import events
+from cdc.binlog import kernels as k
+from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
+from cdc.binlog.entry import EntryFlag
+from cdc.binlog.framer import Decision, Framer, Numbers, ServerErrorPacket, row_gtid
+from cdc.config import SourceConfig
+from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
+from cdc.positions import BinlogPosition, make_seq, split_seq
+from cdc.source.connection import place_of
+from cdc.source.dump import ShortDump, describe_dump_error
+
+_COMPARED_BYTES = 16 << 20
+"""How many bytes of a transaction are compared."""
+_RECEIVED_BYTES = 64 << 20
+"""How many bytes are read from the source for it. A transaction may hold more rows of other tables than of captured
+ones."""
+_SRC_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class StoredTransaction:
+    """A transaction in the store, and where to read it again."""
+
+    segment: Path
+    entry: np.void
+    after_pos: int
+    """The offset in its binlog file at which a dump has to begin."""
+
+
+_STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
+
+
+class _LimitReached(Exception):
+    """The part of the transaction that is compared has been read."""
+
+
+class Reread:
+    """One transaction, read again from the source and framed for its own tables and statements.
+
+    It implements the framer's hooks as :class:`~cdc.capture.session.Session` does, but stores nothing.
+    """
+
+    def __init__(self, source: SourceConfig, stored: StoredTransaction, position: BinlogPosition) -> None:
+        self._source = source
+        self._position = position
+        self._entry = stored.entry
+        self.file_created = 0
+        """Unix time in seconds at which the server's binlog file was created."""
+        self.compared = 0
+        """How many bytes were compared."""
+        self._bytes = _read(stored, _COMPARED_BYTES)
+        self._tables, self._statements = _contents(self._bytes)
+        self._ddl = bool(int(stored.entry["flags"]) & EntryFlag.DDL)
+        self._rows: list[Numbers] = []
+        self._done = False
+        self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
+        self._framer = Framer(
+            self._src,
+            self,
+            packets=True,
+            out_bytes=_COMPARED_BYTES + 2 * k.PREFIX_MAX,
+            place=f"source {place_of(source)}",
+        )
+        parts = split_seq(int(stored.entry["seq"]))
+        self._base_seq = make_seq(parts.epoch, parts.file_number, 0)
+        self._framer.start_file(position.file, position.pos, self._base_seq)
+
+    def compare(self) -> str | None:
+        """Returns how the source's transaction differs, as a clause for a message; None if it does not. Raises
+        CorruptStreamError if the server's bytes are not events, and SourceUnavailableError."""
+        received = 0
+        with ShortDump(self._source, self._position) as dump:
+            while not self._finished():
+                room = self._src.data[self._framer.end :]
+                if not len(room) or received > _RECEIVED_BYTES:
+                    return self._compare_beginning()
+                n = dump.recv_into(room)
+                received += n
+                self._framer.fed(n)
+                try:
+                    ended = not self._framer.run()
+                except (_LimitReached, ServerErrorPacket, CorruptStreamError, UnsupportedError) as error:
+                    if not self._finished():  # the error is not behind the transaction
+                        return self._explain(error)
+                else:
+                    if ended and not self._finished():
+                        return f"the server's history ends at {self._position.file}:{self._framer.seen_pos}"
+                    self._framer.compact()
+        return self._compare_all()
+
+    def _explain(self, error: Exception) -> str | None:
+        """Explains why the transaction could not be read to its end."""
+        if isinstance(error, _LimitReached):
+            return self._compare_beginning()
+        if isinstance(error, ServerErrorPacket) and error.code == 1236:
+            return f"where it begins ({self._position}), {describe_dump_error(error.text)}"
+        if isinstance(error, UnsupportedError):
+            return f"the server has an unexpected event there: {error.message}"
+        raise error
+
+    def _finished(self) -> bool:
+        """Whether the stream has passed the transaction, or its position."""
+        n = int(self._framer.st[k.N_ROWS])
+        if n:
+            rows = self._framer.take_rows()
+            self._rows.append(rows)
+            self._done = bool(rows[:, k.R_LENGTH].any()) or int(rows[-1, k.R_SEQ]) >= int(self._entry["seq"])
+        return self._done
+
+    def _compare_all(self) -> str | None:
+        rows = np.concatenate(self._rows)
+        row = rows[np.flatnonzero(rows[:, k.R_LENGTH])[0]] if rows[:, k.R_LENGTH].any() else rows[-1]
+        there = f"{self._position.file}:{split_seq(int(row[k.R_SEQ])).offset}"
+        gtid = row_gtid(row)
+        words = f"the server has another transaction there, which ends at {there}"
+        words += f", GTID {gtid}" if gtid is not None else ""
+        words += f", committed at {shown_time(int(row[k.R_TIME]))}" if int(row[k.R_TIME]) else ""
+        if int(row[k.R_SEQ]) != int(self._entry["seq"]) or int(row[k.R_LENGTH]) != int(self._entry["length"]):
+            return words
+        at = int(row[k.R_OFFSET]) - int(self._framer.st[k.OUT_BASE])
+        if bytes(self._framer.out.data[at : at + len(self._bytes)]) != self._bytes:
+            return f"{words}, with other contents"
+        self.compared = len(self._bytes)
+        return None
+
+    def _compare_beginning(self) -> str | None:
+        """Compares the part of a large transaction that was read. Its last statement may continue behind that part, so
+        the flag STMT_END_F is ignored."""
+        mine = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st[k.OUT_POS])])
+        if not self._framer.take_output():
+            mine = mine[: int.from_bytes(mine[9:13], "little")]  # only the first event is certain to be kept
+        size = min(len(mine), len(self._bytes))
+        first, second = _without_statement_end(mine[:size]), _without_statement_end(self._bytes[:size])
+        size = min(len(first), len(second))
+        if not size or first[:size] != second[:size]:
+            return "the server has another transaction there, which begins otherwise"
+        self.compared = size
+        return None
+
+    # --- hooks of the framer
+
+    def table(self, db: str, table: str) -> int | None:
+        return 0 if (db, table) in self._tables else None
+
+    def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        return Decision((query.db, query.sql) in self._statements, ddl=self._ddl)
+
+    def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        if not self.file_created:
+            self.file_created = events.parse_header(event).timestamp
+            self._framer.start_output(0, 0)
+
+    def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
+        if rotate.file != self._position.file and artificial:
+            raise CorruptStreamError(f"{self._position.file} ends before the transaction, and {rotate.file} follows")
+
+    def flush(self, framer: Framer) -> None:
+        raise _LimitReached
+
+    def roll(self, framer: Framer) -> None:
+        raise AssertionError("there is no segment to roll")
+
+    def set_statement_end(self, offset: int, length: int) -> int:
+        raise _LimitReached
+
+
+def _read(stored: StoredTransaction, limit: int) -> bytes:
+    """Reads the first ``limit`` bytes of a stored transaction. Raises StorageError."""
+    offset, length = int(stored.entry["offset"]), int(stored.entry["length"])
+    try:
+        fd = os.open(stored.segment, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, min(length, limit), offset)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(stored.segment)) from None
+
+
+def _contents(data: bytes) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Returns the tables (database, table) and the statements (database, text) of stored events."""
+    tables: set[tuple[str, str]] = set()
+    statements: set[tuple[str, str]] = set()
+    at = 0
+    while at + HEADER_SIZE <= len(data):
+        header = events.parse_header(memoryview(data)[at:])
+        event = data[at : at + header.length]
+        if len(event) < header.length:
+            break
+        if header.type == EventType.TABLE_MAP:
+            tables.add(events.parse_table_name(event)[1:])
+        elif header.type in _STATEMENTS:
+            query = events.parse_query(event, True)
+            statements.add((query.db, query.sql))
+        at += header.length
+    return tables, statements
+
+
+def _without_statement_end(data: bytes) -> bytes:
+    """Returns the events of ``data``, with STMT_END_F and the checksum of row events set to zero."""
+    found, at = bytearray(), 0
+    while at + HEADER_SIZE <= len(data):
+        length = int.from_bytes(data[at + 9 : at + 13], "little")
+        if length < HEADER_SIZE or at + length > len(data):
+            # The last event is cut off. Its last bytes may be part of the checksum.
+            length = len(data) - at
+            part = bytearray(data[at : len(data) - 4])
+        else:
+            part = bytearray(data[at : at + length])
+            if part[4] in ROW_EVENTS:
+                part[-4:] = bytes(4)
+        if part[4] in ROW_EVENTS and len(part) > HEADER_SIZE + 8:
+            part[HEADER_SIZE + 6] &= ~ROWS_STMT_END & 0xFF
+        found += part
+        at += length
+    return bytes(found)
+
+
+def shown_time(time_us: int) -> str:
+    """Formats a time in Unix microseconds for messages."""
+    return datetime.fromtimestamp(time_us // 10**6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,96 @@
+"""The watermark: the time up to which the store is known to be complete.
+
+Heartbeats carry no time. So capture probes the source: it asks for the clock, *then* for the binlog position. Whatever
+committed before that time lies before that position. Once the stream has passed the position and its transactions are
+visible to readers, the store is complete up to that time, less one second for transactions that already had their
+commit time but not yet their position. Each new watermark is recorded in the store's time index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from cdc.capture.session import Session
+from cdc.durable import storage_errors
+from cdc.errors import CdcError, DamagedError, StorageError
+from cdc.log import get_logger
+from cdc.positions import make_seq
+from cdc.source.server import ClockProbe, clock_and_position
+from cdc.store.formats.time_index import MARGIN_US, ClockLog, clock_path
+from cdc.store.writer.log import RelayLog
+
+log = get_logger(__name__)
+
+_MAX_PROBES = 600
+
+
+class WatermarkTracker:
+    """Probes the source's clock and advances the watermark, ``complete_until_us`` (Unix time in microseconds)."""
+
+    def __init__(self) -> None:
+        self._ahead: deque[ClockProbe] = deque()  # the stream has not passed their positions yet
+        self._read: deque[tuple[int, int, int]] = deque()  # (time, seq of its position, entries that must be visible)
+        self._log: ClockLog | None = None
+        self.complete_until_us = 0
+
+    def probe(self, control: pymysql.connections.Connection[Any]) -> None:
+        """Asks the source for its clock and position. A failure is logged only: the next probe replaces this one."""
+        try:
+            self._ahead.append(clock_and_position(control))
+        except CdcError as error:
+            log.debug("the source's clock could not be read", error=str(error))
+            return
+        if len(self._ahead) > _MAX_PROBES:  # capture is far behind: every second probe is enough
+            self._ahead = deque(list(self._ahead)[::2])
+
+    def expect(self, probe: ClockProbe) -> None:
+        """Adds a probe that is older than all others: the one at whose position a bounded capture ends. On a busy
+        source those of :meth:`probe` may lie behind that position, which the stream then never passes."""
+        self._ahead.appendleft(probe)
+
+    def settle(self, session: Session, store: RelayLog) -> None:
+        """Advances the watermark to the newest probe whose position the stream has passed."""
+        while self._ahead and session.has_passed(self._ahead[0].position):
+            probe = self._ahead.popleft()
+            seq = make_seq(session.epoch, probe.position.file_number, probe.position.pos)
+            self._read.append((probe.time_us, seq, store.published))
+        while self._read and store.visible >= self._read[0][2]:
+            time_us, seq, _ = self._read.popleft()
+            if time_us - MARGIN_US > self.complete_until_us:
+                self.complete_until_us = time_us - MARGIN_US
+                self._record(store.path, seq)
+
+    def forget(self) -> None:
+        """Discards all probes, because a lost connection's positions prove nothing for the next one."""
+        self._ahead.clear()
+        self._read.clear()
+
+    def close(self) -> None:
+        """Closes the time index."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _record(self, store: Path, seq: int) -> None:
+        try:
+            if self._log is None:
+                self._log = _open_log(store)
+            self._log.add(seq, self.complete_until_us)
+        except StorageError as error:  # a full disk fails the store's own writes, too
+            log.warning("the watermark could not be recorded", store=str(store), error=str(error))
+
+
+def _open_log(store: Path) -> ClockLog:
+    """Opens the store's time index. Renames a damaged one and begins a new one, which capture can do without."""
+    try:
+        return ClockLog(store)
+    except DamagedError as error:
+        path = clock_path(store)
+        log.warning("a new time index is begun", reason=error.message, old_file=f"{path}.damaged")
+        with storage_errors(path):
+            path.replace(f"{path}.damaged")
+        return ClockLog(store)

@@ -1,0 +1,31 @@
+"""``airflow``: how the DAGs that are generated from a configuration file are scheduled."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cdc.config.values import Doc, DurationS, Section, Whole
+
+
+class AirflowConfig(Section):
+    """How the generated DAGs `capture_DEST` and `apply_DEST` are scheduled."""
+
+    apply_every: DurationS = 60.0
+    """Interval of the apply DAG."""
+    capture_for: DurationS = 3600.0
+    """How long a run of the capture DAG lasts. It ends cleanly, and the next run starts at once."""
+    retries: Whole = Field(default=3, ge=0)
+    """How often Airflow repeats a failed task."""
+    until: Annotated[
+        Literal["interval_end", "none"],
+        Doc(
+            choices={
+                "none": "a run applies one batch",
+                "interval_end": "a run applies exactly what was committed before the end of its data interval, in as "
+                "many batches as that takes",
+            }
+        ),
+    ] = "none"
+    """What a run of the apply DAG applies."""

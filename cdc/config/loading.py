@@ -1,0 +1,217 @@
+"""Loads configuration files: finds the file, reads its YAML, and makes its paths absolute.
+
+Paths are kept as they are named: made absolute without following symbolic links. A checkout that is swapped by moving a
+link (git-sync, ``current -> releases/42``) keeps its name while its place changes, and the store must not move along.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from cdc.config.destination import DestinationConfig, check_sections
+from cdc.config.messages import explain
+from cdc.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def conf_dir(given: Path | None = None) -> Path:
+    """Returns the folder of configuration files: ``given`` (``--conf-dir``), else ``$CDC_CONF``, else ``./conf``."""
+    return given if given is not None else Path(os.environ.get("CDC_CONF") or "conf")
+
+
+def destinations(folder: Path) -> list[str]:
+    """Returns the names of the destinations that are configured in a folder, sorted."""
+    return sorted(p.stem for p in folder.glob("*.yaml"))
+
+
+def find(folder: Path, name: str | None) -> Path:
+    """Returns the file of a destination; without a name, the only one of the folder. Raises ConfigError."""
+    if not folder.is_dir():
+        raise ConfigError(
+            "this folder does not exist",
+            place=str(folder),
+            remedy="Write a configuration with `cdc init`, or name its folder with --conf-dir or $CDC_CONF.",
+        )
+    names = destinations(folder)
+    if name is None:
+        if len(names) == 1:
+            return folder / f"{names[0]}.yaml"
+        if not names:
+            raise ConfigError(
+                "this folder holds no configuration file", place=str(folder), remedy="Write one with `cdc init`."
+            )
+        raise ConfigError(
+            f"this folder holds several destinations: {', '.join(names)}",
+            place=str(folder),
+            remedy="Name one of them.",
+        )
+    if name not in names:
+        known = f"Choose from: {', '.join(names)}." if names else "Write one with `cdc init`."
+        raise ConfigError(f"no destination is called {name!r} ({name}.yaml)", place=str(folder), remedy=known)
+    return folder / f"{name}.yaml"
+
+
+def load_destination(folder: Path, name: str | None) -> DestinationConfig:
+    """Finds the file of a destination (see :func:`find`) and loads it. Raises ConfigError."""
+    return load(find(folder, name))
+
+
+def load(file: Path) -> DestinationConfig:
+    """Reads and checks a configuration file. Raises ConfigError.
+
+    Relative paths of store, meta and target are taken from the folder above that of the file as it is named
+    (``conf/shop.yaml``: the folder of ``conf``, whether that is a symbolic link or not); those of files with secrets
+    and certificates from the file's own folder.
+    """
+    file = as_named(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot be read: {reason}", place=str(file)) from None
+    return parse(text, file)
+
+
+def parse(text: str, file: Path) -> DestinationConfig:
+    """Checks the text of a configuration file whose path is, or will be, ``file``. Raises ConfigError."""
+    file = as_named(file)
+    data = read_yaml(text, file)
+    try:
+        config = DestinationConfig.model_validate(data)
+    except ValidationError as error:
+        raise explain(error, file, DestinationConfig) from None
+    config = _with_absolute_paths(config, file)
+    check_sections(config, file)
+    config._name, config._file = file.stem, file
+    return config
+
+
+def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationConfig:
+    base, beside = file.parent.parent, file.parent
+    standby = config.store.standby
+    target = config.apply.target
+
+    def of_file(path: Path | None) -> Path | None:
+        return None if path is None else _below(beside, path)
+
+    changed = {
+        "source": {
+            "password_file": of_file(config.source.password_file),
+            "ssl_ca": of_file(config.source.ssl_ca),
+        },
+        "store": {
+            "path": _below(base, config.store.path),
+            "standby": standby.model_copy(update={"secret_file": of_file(standby.secret_file)}),
+        },
+        "meta": {"path": _below(base, config.meta.path)},
+        "apply": {
+            "target": target if "://" in target else str(_below(base, Path(target))),
+            "hash_key_file": of_file(config.apply.hash_key_file),
+        },
+    }
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=values) for name, values in changed.items()}
+    )
+
+
+# --- YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML and refuses a duplicate key, of which PyYAML silently keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_yaml(text: str, file: Path) -> dict[str, Any]:
+    """Returns the sections of the file, with each ``${NAME}`` replaced from the environment. Raises ConfigError."""
+    try:
+        data = yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        raise ConfigError(f"is not valid YAML: {error.problem}", place=f"{file}{line}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"is not valid YAML: {' '.join(str(error).split())}", place=str(file)) from None
+    if not isinstance(data, dict) or not data:
+        raise ConfigError("holds no sections", place=str(file), remedy="Write it with `cdc init`.")
+    replaced: dict[str, Any] = _replace_variables(data, file, "")
+    return replaced
+
+
+def _replace_variables(value: Any, file: Path, key: str) -> Any:
+    if isinstance(value, dict):
+        return {k: _replace_variables(v, file, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_replace_variables(v, file, f"{key}[{i}]") for i, v in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def from_environment(match: re.Match[str]) -> str:
+        found = os.environ.get(match[1])
+        if found is None:
+            raise ConfigError(
+                f"the environment variable {match[1]} is not set",
+                place=f"{file}: {key}",
+                remedy=f"Set {match[1]}, or write the value itself.",
+            )
+        return found
+
+    replaced = _VARIABLE.sub(from_environment, value)
+    if replaced == value or not _VARIABLE.fullmatch(value):
+        return replaced
+    try:
+        number = yaml.safe_load(replaced)  # a variable that is the whole value may hold a number or a boolean
+    except yaml.YAMLError:
+        return replaced
+    return number if isinstance(number, bool | int | float) else replaced
+
+
+# --- paths
+
+
+def as_named(path: Path) -> Path:
+    """Returns the absolute path, without ``.`` and ``..``, through the symbolic links that it names.
+
+    Raises ConfigError if ``..`` follows a link, so that the system takes the path elsewhere than it reads.
+    """
+    joined = _working_folder() / path
+    named = Path(os.path.normpath(joined))
+    if ".." in path.parts and joined.exists() and not (named.exists() and named.samefile(joined)):
+        raise ConfigError(
+            f"goes up from a symbolic link: it reads as {named}, and leads to {os.path.realpath(joined)}",
+            place=str(path),
+            remedy="Name it without `..`.",
+        )
+    return named
+
+
+def _below(folder: Path, path: Path) -> Path:
+    """Takes a relative path from ``folder``, which is absolute."""
+    return path if path.is_absolute() else Path(os.path.normpath(folder / path))
+
+
+def _working_folder() -> Path:
+    """Returns the working folder by the name under which the shell entered it (``$PWD``), if that is known."""
+    real = Path.cwd()
+    name = os.environ.get("PWD", "")
+    named = Path(name)
+    if not named.is_absolute() or os.path.normpath(name) != name:
+        return real
+    try:
+        return named if named.samefile(real) else real
+    except OSError:  # the variable is another process's, or the folder is gone
+        return real

@@ -1,0 +1,195 @@
+"""Resolves the secrets that a configuration names: in the environment, in a file, or in an Airflow connection.
+
+The configuration holds only the names. A secret is read when it is used, and never reaches a message or a log. Every
+error names the key and says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cdc.config.apply import ApplyConfig
+from cdc.config.source import SourceConfig
+from cdc.config.store import StandbyConfig
+from cdc.errors import ConfigError
+
+_LEAST_SECRET_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A user and its password, which ``repr`` does not show."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+ConnectionLookup = Callable[[str], Credentials]
+"""Returns user and password of an Airflow connection by its id; the user is empty if the connection names none. Raises
+ConfigError."""
+
+
+def source_credentials(source: SourceConfig) -> Credentials:
+    """Returns the user and the password for the source. The password is empty if the configuration names none. Raises
+    ConfigError."""
+    if source.connection is not None:
+        found = _lookup_connection(source.connection)
+        return Credentials(found.user or source.user, found.password)
+    password = _Secret(
+        f"the password of {source.user!r}",
+        env_key="source.password_env",
+        env=source.password_env,
+        file_key="source.password_file",
+        file=source.password_file,
+    ).text()
+    return Credentials(source.user, password or "")
+
+
+def hash_key(apply: ApplyConfig) -> bytes:
+    """Returns the key of the policy ``hash``, without white space around it. Raises ConfigError."""
+    secret = _Secret(
+        "the key of hash",
+        env_key="apply.hash_key_env",
+        env=apply.hash_key_env,
+        file_key="apply.hash_key_file",
+        file=apply.hash_key_file,
+    )
+    text = secret.text()
+    if text is None:
+        raise ConfigError(
+            "a column is to be hashed, and no key is configured",
+            place="apply.columns",
+            remedy="Name it with apply.hash_key_env or apply.hash_key_file.",
+        )
+    if not text.strip():
+        raise ConfigError("the key of hash is empty", place=secret.place, remedy=secret.remedy)
+    return text.strip().encode()
+
+
+def standby_secret(standby: StandbyConfig) -> bytes | None:
+    """Returns the secret of master and standby, without white space around it; None if the configuration names none.
+    Raises ConfigError."""
+    secret = _Secret(
+        "the secret of master and standby",
+        env_key="store.standby.secret_env",
+        env=standby.secret_env,
+        file_key="store.standby.secret_file",
+        file=standby.secret_file,
+    )
+    found = secret.content()
+    if found is None:
+        return None
+    found = found.strip()
+    if len(found) < _LEAST_SECRET_BYTES:
+        raise ConfigError(
+            f"the secret has {len(found)} bytes; at least {_LEAST_SECRET_BYTES} are needed",
+            place=secret.place,
+            remedy="Make one with: openssl rand -hex 32",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Secret:
+    """A secret in an environment variable or in a file, of which at most one is named."""
+
+    what: str
+    """The secret as remedies name it: "the key of hash"."""
+    env_key: str
+    env: str | None
+    file_key: str
+    file: Path | None
+
+    @property
+    def place(self) -> str:
+        return self.env_key if self.env is not None else self.file_key
+
+    @property
+    def remedy(self) -> str:
+        if self.env is not None:
+            return f"Set {self.env} to {self.what}."
+        return f"Write {self.what} into its first line, readable by the user who runs cdc."
+
+    def content(self) -> bytes | None:
+        """Returns the variable's value or the file's content; None if neither is named. Raises ConfigError."""
+        if self.env is not None:
+            value = os.environ.get(self.env)
+            if value is None:
+                raise ConfigError(
+                    f"the environment variable {self.env} is not set", place=self.place, remedy=self.remedy
+                )
+            return os.fsencode(value)
+        if self.file is None:
+            return None
+        try:
+            return self.file.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.file} cannot be read: {error.strerror}", place=self.place, remedy=self.remedy
+            ) from None
+
+    def text(self) -> str | None:
+        """Returns the variable's value or the file's first line; None if neither is named. Raises ConfigError."""
+        content = self.content()
+        if content is None:
+            return None
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            found = f"the environment variable {self.env}" if self.env is not None else f"{self.file}"
+            raise ConfigError(f"{found} does not hold UTF-8 text", place=self.place, remedy=self.remedy) from None
+        if self.env is not None:
+            return text
+        return text.splitlines()[0] if text else ""
+
+
+# --- Airflow connections
+
+
+def connections_from_environment(connection: str) -> Credentials:
+    """Looks up an Airflow connection in ``AIRFLOW_CONN_<ID>``, as a URL or as JSON. Raises ConfigError."""
+    name = f"AIRFLOW_CONN_{connection.upper()}"
+    text = os.environ.get(name)
+    if text is None:
+        raise ConfigError(
+            f"the Airflow connection {connection!r} is not known outside Airflow",
+            place="source.connection",
+            remedy=f"Set {name}, or use password_env or password_file.",
+        )
+    try:
+        if text.lstrip().startswith("{"):
+            fields = json.loads(text)
+            return Credentials(str(fields.get("login") or ""), str(fields.get("password") or ""))
+        parts = urlsplit(text)
+        return Credentials(unquote(parts.username or ""), unquote(parts.password or ""))
+    except ValueError:
+        # The text itself holds the password, so the message must not repeat any of it.
+        raise ConfigError(
+            "is neither a URL nor a JSON object",
+            place=name,
+            remedy="Write it as Airflow's documentation of connections says.",
+        ) from None
+
+
+_lookup_connection: ConnectionLookup = connections_from_environment
+
+
+@contextmanager
+def look_up_connections_with(lookup: ConnectionLookup) -> Iterator[None]:
+    """Makes this process look up Airflow connections with ``lookup`` while the context lasts.
+
+    ``cdc.airflow.connections`` uses it inside a task, where Airflow itself can be asked. Otherwise a process knows only
+    the connections in its environment.
+    """
+    global _lookup_connection
+    before, _lookup_connection = _lookup_connection, lookup
+    try:
+        yield
+    finally:
+        _lookup_connection = before

@@ -1,0 +1,69 @@
+"""``spark``: where the merges run."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema, field_validator
+
+from cdc.config.values import Section
+
+_FALSE_ONLY = {
+    "spark.sql.variable.substitute": "Spark would replace ${...} in statements that hold names and keys of the source",
+    "spark.sql.parser.escapedStringLiterals": "Spark would read the texts in Towpath's statements otherwise",
+}
+"""Settings of Spark that must be false, each with the reason."""
+
+_ONE_VALUE: dict[str, Any] = {"type": ["string", "number", "boolean"]}
+
+
+class SparkConfig(Section):
+    """Where the merges run: in the task itself, by spark-submit, or on a Spark Connect server."""
+
+    master: str = "local[*]"
+    """Spark's master. `local[*]` runs the merges in the task itself; `spark://host:7077`, `yarn` or `k8s://…` runs
+    them by spark-submit."""
+    remote: str | None = None
+    """Spark Connect server, like `sc://host:15002`. It is used instead of `master`, and its session is warm already."""
+    conf: Annotated[
+        dict[str, str],
+        WithJsonSchema(
+            {"type": "object", "propertyNames": {"pattern": r"^spark\."}, "additionalProperties": _ONE_VALUE}
+        ),
+    ] = Field(default_factory=dict)
+    """Settings of Spark, like `{spark.executor.memory: 4g}`."""
+
+    @field_validator("master")
+    @classmethod
+    def _master(cls, master: str) -> str:
+        if not re.fullmatch(r"local(-cluster)?(\[.+\])?|(spark|k8s)://.+|yarn", master):
+            raise ValueError("is not a master of Spark; write local[*], spark://host:7077, yarn or k8s://…")
+        return master
+
+    @field_validator("remote")
+    @classmethod
+    def _remote(cls, remote: str | None) -> str | None:
+        if remote is not None and not re.fullmatch(r"sc://[^/\s]+.*", remote):
+            raise ValueError("is not a Spark Connect server; write sc://host:15002")
+        return remote
+
+    @property
+    def remote_address(self) -> str:
+        """The Connect server for messages, without the parameters, which may hold a token."""
+        return (self.remote or "").split(";", 1)[0]
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _texts(cls, conf: Any) -> Any:
+        """Converts the values to the texts that Spark takes."""
+        if not isinstance(conf, dict):
+            return conf
+        for key, value in conf.items():
+            if not str(key).startswith("spark."):
+                raise ValueError(f"{key!r} is not a setting of Spark; their names begin with spark.")
+            if key in _FALSE_ONLY and str(value).strip().lower() != "false":
+                raise ValueError(f"{key!r} cannot be {str(value).lower()}: {_FALSE_ONLY[key]}; remove it")
+            if value is None or isinstance(value, dict | list):
+                raise ValueError(f"{key!r} needs one value: a text, a number, true or false")
+        return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in conf.items()}

@@ -1,0 +1,61 @@
+"""The meta in memory: for a program that reads the store in one process and need not remember anything after it.
+
+Canal's MemoryMetaManager. Threads may share it; it is gone with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cdc.errors import LeaseHeldError
+from cdc.meta.base import Meta
+from cdc.meta.state import State
+
+
+class NamedLock:
+    """A lock that names who holds it when the wait for it is over."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._holder = ""
+
+    @contextmanager
+    def hold(self, place: str) -> Iterator[None]:
+        """Raises LeaseHeldError after the wait."""
+        if not self._lock.acquire(timeout=self._wait_s):
+            raise LeaseHeldError(
+                f"thread {self._holder} of process {os.getpid()} changes it and does not let go",
+                place=place,
+                remedy="Wait until it ends; who changes a meta must not change the same one again within.",
+            )
+        self._holder = threading.current_thread().name
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class MemoryMeta(Meta):
+    """Meta of one destination, as long as this object lives."""
+
+    def __init__(self, destination: str | None = None, *, lock_wait_s: float = 30.0) -> None:
+        self._state = State(destination=destination)  # replaced, never changed in place: readers need no lock
+        self._changing = NamedLock(lock_wait_s)
+
+    @property
+    def place(self) -> str:
+        return f"memory of this process, destination {self._state.destination}"
+
+    def read(self) -> State:
+        return self._state.model_copy(deep=True)
+
+    @contextmanager
+    def change(self) -> Iterator[State]:
+        with self._changing.hold(self.place):
+            state = self.read()
+            yield state
+            self._state = state.model_copy(deep=True)  # the block may keep what it was given

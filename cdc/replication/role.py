@@ -1,0 +1,180 @@
+"""The role of a store in replication: its leadership epoch, and the last status that its process wrote.
+
+The leadership epoch says how often the store has changed its master. It has a number that grows with each take-over,
+and a random identifier, because two standbys may take over at once and reach the same number. A standby adopts its
+master's epoch. So every store that has heard of a newer master refuses the old one (as with Raft's terms and Kafka's
+leader epochs). The epoch is in ``term.json``, where it is called a term; the status is in ``standby.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from cdc.durable import replace_file
+from cdc.errors import DamagedError, IdentityError
+from cdc.log import get_logger
+from cdc.store.formats.layout import read_json, require_version
+
+log = get_logger(__name__)
+
+EPOCH_FILE = "term.json"
+STATUS_FILE = "standby.json"
+FRESH_S = 5.0
+"""A status that is older was left behind by a process that has ended."""
+
+_EPOCH_REMEDY = (
+    "On the store that is to follow, remove the file. On the store that is to be the master, restore it from a copy."
+)
+
+
+@dataclass(frozen=True)
+class LeadershipEpoch:
+    """One period under one master, and this store's part in it."""
+
+    number: int
+    """Grows by 1 with each take-over; ``term`` in the file and on the wire."""
+    id: str
+    """32 hexadecimal digits, new with each take-over; ``mastership`` in the file and on the wire."""
+    state: Literal["master", "standby"]
+    since_seq: int = 0
+    """The last seq in the store when the epoch began."""
+    compared: str = ""
+    """For a standby: all segments before this one are known to equal the master's, byte for byte."""
+
+
+def read_epoch(store: Path) -> LeadershipEpoch | None:
+    """Returns the store's leadership epoch; None if the store never was a master or a standby.
+
+    Raises DamagedError, VersionError, StorageError.
+    """
+    path = store / EPOCH_FILE
+    found = read_json(path)
+    if found is None:
+        return None
+    require_version(found, path)
+    kinds = {"term": int, "mastership": str, "state": str, "since_seq": int, "compared": str}
+    is_sound = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in kinds.items())
+    if not is_sound or found["state"] not in ("master", "standby") or found["term"] < 1:
+        raise DamagedError("is not a sound leadership epoch (term)", place=str(path), remedy=_EPOCH_REMEDY)
+    return LeadershipEpoch(found["term"], found["mastership"], found["state"], found["since_seq"], found["compared"])
+
+
+def write_epoch(store: Path, epoch: LeadershipEpoch) -> None:
+    """Writes the store's leadership epoch durably."""
+    document = {
+        "version": 1,
+        "term": epoch.number,
+        "mastership": epoch.id,
+        "state": epoch.state,
+        "since_seq": epoch.since_seq,
+        "compared": epoch.compared,
+    }
+    replace_file(store / EPOCH_FILE, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def become_master(store: Path, last_seq: int | None, *, always: bool = True) -> LeadershipEpoch | None:
+    """Makes this store the master; call it before a writer puts anything. The caller holds the store's lock.
+
+    A store that was a standby takes over with the next epoch. A store without an epoch gets the first one if
+    ``always`` is set, and stays without one otherwise. Raises DamagedError.
+    """
+    known = read_epoch(store)
+    if known is not None and known.state == "master":
+        return known
+    if known is None and not always:
+        return None
+    number = 1 if known is None else known.number + 1
+    epoch = LeadershipEpoch(number, secrets.token_hex(16), "master", last_seq or 0)
+    write_epoch(store, epoch)
+    if known is not None:
+        log.warning("standby takes over as master", store=str(store), leadership_epoch=number, last_seq=last_seq)
+    return epoch
+
+
+def become_standby(store: Path, master: LeadershipEpoch) -> LeadershipEpoch:
+    """Makes this store a standby in the master's epoch. Call it after removing everything that the master never had."""
+    epoch = replace(master, state="standby", compared="")
+    write_epoch(store, epoch)
+    return epoch
+
+
+def require_follows(mine: LeadershipEpoch | None, master: LeadershipEpoch) -> None:
+    """Checks that a store with the epoch ``mine`` may follow that master. Both sides check it.
+
+    Raises IdentityError if the master is an old one, or if two stores have taken over in the same epoch.
+    """
+    if mine is None or mine.number < master.number:
+        return
+    if mine.number > master.number:
+        raise IdentityError(
+            f"the master is in leadership epoch {master.number}, but the standby has already seen epoch {mine.number}:"
+            " another store has taken over from this master",
+            remedy="Stop the old master, and let it follow the new one: role: standby, and the new one's address.",
+        )
+    if mine.id != master.id:
+        raise IdentityError(
+            f"two stores have taken over in the same leadership epoch {mine.number}",
+            remedy="Decide which one stays the master. Stop the other one, remove its term.json, and let it follow.",
+        )
+
+
+@dataclass(frozen=True)
+class PeerStatus:
+    """The other side of a connection."""
+
+    address: str
+    connected: bool
+    """Whether the stream is flowing."""
+    seq: int
+    """For a standby: the last seq that it has confirmed. For a master: the newest seq that it has announced."""
+    behind_bytes: int
+
+
+@dataclass(frozen=True)
+class RoleStatus:
+    """What a master or a standby last said about itself, for ``cdc status``. Nothing depends on it."""
+
+    role: Literal["sync_master", "async_master", "standby"]
+    term: int
+    """The number of the leadership epoch; 0 if there is none yet."""
+    pid: int
+    time_us: int
+    """When it was written: µs since 1970 by this machine's clock."""
+    peers: tuple[PeerStatus, ...]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the process that wrote it is probably still running."""
+        return time.time_ns() // 1000 - self.time_us < FRESH_S * 1e6
+
+
+def write_status(store: Path, status: RoleStatus) -> None:
+    """Replaces the store's status; not synced to disk."""
+    document = {"version": 1, **asdict(status)}
+    replace_file(store / STATUS_FILE, json.dumps(document).encode(), durable=False)
+
+
+def read_status(store: Path) -> RoleStatus | None:
+    """Returns the last status; None if there never was one. Raises DamagedError, VersionError."""
+    path = store / STATUS_FILE
+    found = read_json(path)
+    if found is None:
+        return None
+    require_version(found, path)
+    try:
+        peers = tuple(
+            PeerStatus(p["address"], bool(p["connected"]), int(p["seq"]), int(p["behind_bytes"]))
+            for p in found["peers"]
+        )
+        return RoleStatus(found["role"], int(found["term"]), int(found["pid"]), int(found["time_us"]), peers)
+    except (KeyError, TypeError, ValueError):
+        raise DamagedError(
+            "is not the status of a master or standby",
+            place=str(path),
+            remedy="Remove the file: it is written again every second, and nothing depends on it.",
+        ) from None

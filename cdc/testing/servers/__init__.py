@@ -1,0 +1,19 @@
+"""Real servers for tests, benchmarks and the demo: any user can run them, without containers and without root.
+
+>>> with Server("mariadb10") as server:
+...     connection = server.connect()
+
+Kinds: ``mysql9``, ``mariadb11``, ``mariadb10``, ``mysql56`` and ``zookeeper``. A server ends with the process that
+started it, however that process ends, and its data is deleted. Give it a ``folder`` to keep the data, and
+``detach=True`` to let it outlive the process. On the command line: ``python -m cdc.testing.servers --help``.
+
+:mod:`~cdc.testing.servers.packages` fetches and unpacks the programs, :mod:`~cdc.testing.servers.kinds` knows how each
+kind is set up and started, and :mod:`~cdc.testing.servers.server` runs one.
+"""
+
+from __future__ import annotations
+
+from cdc.testing.servers.kinds import HOST, PASSWORD, USER, find_kind
+from cdc.testing.servers.server import Server, client_tool, free_port, stop_detached
+
+__all__ = ["HOST", "PASSWORD", "USER", "Server", "client_tool", "find_kind", "free_port", "stop_detached"]

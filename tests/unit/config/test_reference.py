@@ -1,0 +1,188 @@
+"""The settings as readers see them: the page, the schema, the example and the file of ``cdc init`` follow the models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from cdc.commands.init_file import Answers, render
+from cdc.config import DestinationConfig, parse, reference
+from tests.support.reference import ROOT, pages
+
+FILE = Path("/srv/towpath/conf/shop.yaml")
+SCHEMA = reference.json_schema()
+INTERFACE = [
+    "source.url",
+    "source.password_env",
+    "source.password_file",
+    "source.connection",
+    "source.server_id",
+    "source.start",
+    "tables.include",
+    "tables.exclude",
+    "tables.overrides",
+    "store.kind",
+    "store.path",
+    "store.flush",
+    "store.segment_bytes",
+    "store.retain.acked_for",
+    "store.retain.max_bytes",
+    "meta.kind",
+    "meta.path",
+    "batch.max_bytes",
+    "batch.max_transactions",
+    "batch.max_row_events",
+    "batch.max_wait_s",
+    "batch.lease_s",
+    "apply.mode",
+    "apply.target",
+    "apply.columns",
+    "apply.keys",
+    "apply.zero_dates",
+    "spark.master",
+    "spark.remote",
+    "spark.conf",
+    "airflow.apply_every",
+    "airflow.capture_for",
+    "airflow.retries",
+    "airflow.until",
+]
+"""The keys that users were promised first, and that have an effect today."""
+
+
+def answers(**changes: Any) -> Answers:
+    given: dict[str, Any] = {
+        "name": "shop",
+        "url": "mysql://cdc@db.example:3306",
+        "password_in_environment": True,
+        "password_place": "CDC_SOURCE_PASSWORD",
+        "server_id": 123456789,
+        "include": (r"shop\..*",),
+        "target": "./lake",
+        "product": "MySQL 9.1.0",
+        "has_row_metadata": True,
+    }
+    return Answers(**given | changes)
+
+
+def faults(document: Any) -> list[str]:
+    return [error.json_path for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(document)]
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_committed_pages_are_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == pages()[path], "out of date: run `make docs-reference`"
+
+
+def test_every_key_is_described() -> None:
+    keys = [key for section in reference.sections() for key in section.keys]
+    assert [key.path for key in keys if not key.description.endswith(".")] == []
+    assert [section.path for section in reference.sections() if not section.description.endswith(".")] == []
+    page = reference.render_markdown()
+    for key in keys:
+        assert f"| `{key.name}` | {key.kind} |" in page
+    assert set(INTERFACE) - {key.path for key in keys} == set()
+
+
+def test_every_allowed_value_is_explained() -> None:
+    """A choice that is allowed but not explained, or explained but refused, is a gap between model and page."""
+    for section in reference.sections():
+        for key in section.keys:
+            for choice in key.doc.choices:
+                value = yaml.safe_load(choice)
+                document: Any = value
+                for name in reversed(key.path.split(".")):
+                    document = {name: document}
+                wrong = [path for path in faults(document) if path == f"$.{key.path}"]
+                assert wrong == [] or key.path == "apply.columns", (key.path, choice)
+
+
+def test_the_template_has_the_defaults() -> None:
+    written = parse(render(answers()), FILE)
+    least = {
+        "source": {
+            "url": "mysql://cdc@db.example:3306",
+            "password_env": "CDC_SOURCE_PASSWORD",
+            "server_id": 123456789,
+        },
+        "tables": {"include": [r"shop\..*"]},
+        "store": {"path": "./data/shop/store"},
+        "meta": {"path": "./data/shop/meta"},
+        "apply": {"target": "./lake"},
+    }
+    assert written == parse(yaml.safe_dump(least), FILE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"password_in_environment": False, "password_place": "o'hara.password", "name": "o'hara"},
+        {"include": (r"a\-b\..*", r"it's\..*", r"[x]{1,2}\.#y", "null"), "target": "s3a://bucket/la ke: #x"},
+        {"url": "mysql://c%40c@[::1]:3306", "has_row_metadata": False},
+    ],
+)
+def test_the_template_holds_the_answers(changes: dict[str, Any]) -> None:
+    given = answers(**changes)
+    text = render(given)
+    config = parse(text, FILE)
+    assert config.source.url == given.url
+    assert given.password_place in (config.source.password_env, getattr(config.source.password_file, "name", None))
+    assert config.tables.include == given.include
+    assert config.apply.target in (given.target, "/srv/towpath/lake")
+    assert faults(yaml.safe_load(text)) == []
+    assert "#   earliest " in text or not given.has_row_metadata
+    assert "earliest" not in text or given.has_row_metadata
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_example_loads_and_fits_the_schema() -> None:
+    text = reference.example()
+    parse(text, FILE)
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert faults(yaml.safe_load(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"batch": {"max_byte": 5}}, "$.batch"),
+        ({"batch": {"max_bytes": "many"}}, "$.batch.max_bytes"),
+        ({"batch": {"max_bytes": 0}}, "$.batch.max_bytes"),
+        ({"store": {"path": "x", "retain": {"acked_for": "3 weeks"}}}, "$.store.retain.acked_for"),
+        ({"store": {"path": "x", "flush": "never"}}, "$.store.flush"),
+        ({"apply": {"target": "x", "mode": "scd2"}}, "$.apply.mode"),
+        ({"apply": {"target": "x", "columns": {"a": "hsh"}}}, "$.apply.columns.a"),
+        ({"apply": {}}, "$.apply"),
+        ({"tables": {"include": "shop"}}, "$.tables.include"),
+        ({"spark": {"conf": {"executor.cores": 2}}}, "$.spark.conf"),
+    ],
+)
+def test_the_schema_refuses_what_the_models_refuse(changes: dict[str, Any], fault: str) -> None:
+    document = yaml.safe_load(reference.example()) | changes
+    assert fault in faults(document)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": {"max_bytes": "${BATCH_BYTES}", "lease_s": "5m", "max_wait_s": 0}},
+        {"apply": {"target": "x", "zero_dates": None, "columns": {"a": None, "b": {"mask": 4}, "c": {"rename": "d"}}}},
+        {"spark": {"conf": {"spark.executor.cores": 2, "spark.ui.enabled": False}}},
+        {"store": {"path": "x", "retain": {"acked_for": None, "delete_at": "04;16"}}},
+    ],
+)
+def test_the_schema_accepts_what_the_models_accept(changes: dict[str, Any]) -> None:
+    assert faults(yaml.safe_load(reference.example()) | changes) == []
+
+
+def test_a_default_is_found_by_its_key() -> None:
+    assert reference.default("store.retain.acked_for") == "72h"
+    assert reference.default("batch.max_bytes") == DestinationConfig.model_fields["batch"].default.max_bytes
+    for path in ("source.url", "store.nothing", "batch.max_bytes.more"):
+        with pytest.raises(KeyError):
+            reference.default(path)
