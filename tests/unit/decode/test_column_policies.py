@@ -253,7 +253,7 @@ def test_the_data_source_decodes_what_the_schema_wants(
     decode_range = cdc.decode.decode_range
 
     def seen(*arguments: Any, **options: Any) -> Any:
-        wanted.append(options["columns"])
+        wanted.append(options["options"].columns)
         return decode_range(*arguments, **options)
 
     monkeypatch.setattr(cdc.decode, "decode_range", seen)
