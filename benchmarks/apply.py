@@ -51,20 +51,20 @@ def timed(config: DestinationConfig, lease: Lease) -> dict[str, float]:
     """Seconds for reading, reading and reducing, and everything; the batch is acked."""
     from cdc import pipeline
     from cdc.decode import layouts
-    from spark_jobs.apply.merge import Job, _read
-    from spark_jobs.apply.reduce import latest
-    from spark_jobs.apply.source_columns import own_columns_of_layout
-    from spark_jobs.delta.tables import target
+    from spark_jobs.apply.merge import TableMerge, read_changes
+    from spark_jobs.apply.rows import latest
+    from spark_jobs.delta.tables import target_of
     from spark_jobs.runtime import session
+    from spark_jobs.source.columns import columns_of_layout
 
     layout = layouts(lease.manifest.ranges, lease.manifest.tables)["bench.orders"]
     warm = session.acquire(config.spark)
     seconds = {}
     with warm.tables.one() as table_session:
-        place = target(config, "bench.orders")
-        own = own_columns_of_layout(layout, place.policies)
-        job = Job(table_session, place, lease.manifest, layout, own, None, lambda: None)
-        changes = _read(job, own, 0, "after")
+        target = target_of(config, "bench.orders")
+        columns = columns_of_layout(layout, target.policies)
+        merge = TableMerge(table_session, target, lease.manifest, layout, columns, None, lambda: None)
+        changes = read_changes(merge, columns, 0, "after")
         for name, rows in (("warm-up", changes.limit(1)), ("read", changes), ("reduce", latest(changes, ["id"]))):
             began = time.perf_counter()
             rows.write.format("noop").mode("overwrite").save()

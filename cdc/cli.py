@@ -1,6 +1,6 @@
-"""The command ``cdc``: global options, the commands, and how errors reach the user.
+"""The command ``cdc``: its global options, its commands, and the messages and exit codes of errors.
 
-Exit codes: 0 done; 1 failed, and trying again may help; 2 wrong usage, configuration or data.
+Exit codes: 0 done; 1 failed, and another try may succeed; 2 wrong usage, configuration or data.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from enum import StrEnum
+from inspect import cleandoc
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -38,9 +39,9 @@ from cdc.errors import CdcError
 
 _HELP = (
     "Towpath moves the changes of MySQL and MariaDB into Delta Lake tables.\n\n"
-    "A destination is one source server and what becomes of its changes: one file, conf/DEST.yaml. "
-    "Write it with `cdc init`, check it with `cdc check`, read the source with `cdc capture`, "
-    "fill the tables with `cdc apply`."
+    "A destination is one source server and what becomes of its changes. It is configured in one file, conf/DEST.yaml: "
+    "write it with `cdc init`, and check it with `cdc check`. Then `cdc capture` reads the source into a store, and "
+    "`cdc apply` merges the store into the Delta tables."
 )
 
 _AGAIN_AFTER_S = 0.1
@@ -78,8 +79,10 @@ def _main(
             metavar="DIR",
         ),
     ] = None,
-    log_format: Annotated[LogFormat, typer.Option(help="How logs on standard error look.")] = LogFormat.console,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more, and show tracebacks.")] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="Format of the logs on standard error.")] = LogFormat.console,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Log debug messages, and show the tracebacks of errors.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
@@ -95,8 +98,21 @@ for _module in (init, check, capture, standby, apply, status, batch, accept_gap,
     _module.register(app)
 
 
+def _unwrap_help(commands: typer.Typer) -> None:
+    """Joins the lines of docstrings, whose ends Typer would keep as line breaks."""
+    for command in commands.registered_commands:
+        text = cleandoc(command.help or getattr(command.callback, "__doc__", None) or "")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap_help(group.typer_instance)
+
+
+_unwrap_help(app)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Nothing but SystemExit of an embedded parser escapes."""
+    """Runs one command and returns its exit code. Raises nothing: errors become a message and a code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verbose = _wants_tracebacks(arguments)
     try:
@@ -113,29 +129,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Abort:
         _complain("Stopped.")
         return 1
-    except typer.TyperException as error:  # all that the parser finds wrong with the command line
+    except typer.TyperException as error:  # a wrong command line
         return _usage(error)
     except KeyboardInterrupt:
         _complain("Stopped.")
         return 1
     except SystemExit as stop:  # a closed pipe: `cdc decode … | head`
         return stop.code if isinstance(stop.code, int) else 1
-    except Exception as error:  # noqa: BLE001 - the last resort: users see a sentence, not a traceback
+    except Exception as error:  # noqa: BLE001 - the last resort: users get a message instead of a traceback
         return _unexpected(error, verbose)
-    if result == 130:  # how the parser reports an interrupt
+    if result == 130:  # the exit code by which the parser reports an interrupt
         _complain("Stopped.")
         return 1
     return result if isinstance(result, int) else 0
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM ends a command as Ctrl-C does; commands that run for long set handlers of their own."""
+    """Makes SIGTERM end a command as Ctrl-C does. Commands that run for long set handlers of their own."""
     raise KeyboardInterrupt
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
-    """An interrupt that is raised in a destructor, or in a callback at a fork, is lost: Python can only print it. So it
-    is asked for again, a moment later. Sent to the main thread, since a call that waits there has to end, too."""
+    """Repeats an interrupt that was lost.
+
+    Python can only print an exception that is raised in a destructor, or in a callback at a fork. The signal is sent
+    again a moment later, to the main thread, so that a call that blocks there ends as well.
+    """
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -147,7 +166,7 @@ def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _wants_tracebacks(arguments: Sequence[str]) -> bool:
-    """``-v`` before the command's name; looked up here since an error may come before the options are parsed."""
+    """Whether ``-v`` is given before the command's name. An error may occur before the options are parsed."""
     for argument in arguments:
         if argument in ("-v", "--verbose"):
             return True
@@ -178,7 +197,7 @@ def _usage(error: typer.TyperException) -> int:
 
 
 def _unexpected(error: Exception, verbose: bool) -> int:
-    """A mistake in Towpath or in a library, or what the operating system says where nobody expected it."""
+    """Reports an error that Towpath did not raise on purpose: its own mistake, or one of a library or the system."""
     text = f"unexpected {type(error).__name__}: {error}" if str(error) else f"unexpected {type(error).__name__}"
     if verbose:
         traceback.print_exc()

@@ -1,39 +1,39 @@
-"""Every error that Towpath raises on purpose.
+"""The errors that Towpath raises on purpose.
 
-The tree; the first level answers whether trying again may help::
+The first level of the tree says whether another try may succeed::
 
     CdcError
     ├── RetryableError                 exit code 1
-    │   ├── SourceUnavailableError       no connection, or it broke
-    │   ├── CorruptStreamError           bytes from the network fail their checksum
+    │   ├── SourceUnavailableError       the source cannot be reached, or the connection broke
+    │   ├── CorruptStreamError           an event from the network fails its checksum
     │   ├── LeaseHeldError               another owner holds the batch, the destination or the lock
-    │   ├── StoreIncompleteError         the store is not known to hold all that was committed before the time limit
+    │   ├── StoreIncompleteError         the store may still lack transactions from before the time limit
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
     │   ├── StorageError                 the disk is full, a write or fsync failed
-    │   ├── PeerUnavailableError         the other end of a connection is gone, or does not answer
+    │   ├── PeerUnavailableError         the master or the standby at the other end is gone, or does not answer
     │   ├── MetaUnavailableError         ZooKeeper cannot be reached, or the session with it was lost
-    │   └── ChannelFullError             a channel has no room for what is committed, or cannot be made smaller
+    │   └── ChannelFullError             a channel has no room for a transaction, or cannot be made smaller
     └── PermanentError                 exit code 2
-        ├── UsageError                   a command or call that makes no sense
-        ├── ConfigError                  the configuration file
+        ├── UsageError                   wrong arguments of a command or call
+        ├── ConfigError                  a wrong key or value in the configuration file
         ├── SourceRefusedError           the server cannot be captured as it is set up
-        ├── IdentityError                the server is not the one the store belongs to
-        ├── UnsupportedError             an event, a type or a statement Towpath does not handle
+        ├── IdentityError                the server is not the one that the store was captured from
+        ├── UnsupportedError             an event, a type or a statement that Towpath does not handle
         │   ├── UnsupportedEventError
         │   ├── UnsupportedTypeError
         │   └── UnsupportedDdlError
         ├── DamagedError                 a segment, index, meta file or manifest fails its check
         ├── VersionError                 a file was written by a newer Towpath
-        ├── StoreLimitError              a transaction that the store could never hold
-        ├── StoreClosedError             a call to a store or channel that was closed
-        ├── TransactionStateError        a channel's transaction used in a wrong state, or left open
+        ├── StoreLimitError              a transaction is larger than the store can ever hold
+        ├── StoreClosedError             the store or channel was closed
+        ├── TransactionStateError        a channel's transaction was used in a wrong state, or left open
         ├── BatchError                   the batch protocol was not followed
-        │   ├── CutOffError                retention removed what this reader has not read
-        │   ├── BatchOrderError            ack or rollback of another than the first outstanding batch
-        │   └── TokenError                 a token that is wrong, replaced or expired
-        └── TargetError                  the Delta table is not what it must be
+        │   ├── CutOffError                retention removed transactions that this reader has not read
+        │   ├── BatchOrderError            another batch has to be acked or rolled back first
+        │   └── TokenError                 the token is wrong, replaced or expired
+        └── TargetError                  the Delta table is missing, replaced or not Towpath's
 
-A message is one sentence (or a few) that names the place, the value and the remedy.
+A message is a sentence or a few that name the place, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from __future__ import annotations
 class CdcError(Exception):
     """Base of all errors of Towpath.
 
-    ``place`` says where (a file and position, a table, a key), ``remedy`` what to do about it;
-    both are part of ``str(error)``.
+    ``place`` names where the error is: a file and a position, a table, a key. ``remedy`` says what to do about it. Both
+    are part of ``str(error)``.
     """
 
     exit_code = 1
@@ -64,7 +64,7 @@ class CdcError(Exception):
 
 
 class RetryableError(CdcError):
-    """Trying again later may help."""
+    """Another try may succeed later."""
 
 
 class SourceUnavailableError(RetryableError):
@@ -76,11 +76,11 @@ class CorruptStreamError(RetryableError):
 
 
 class LeaseHeldError(RetryableError):
-    """Somebody else owns the batch, the destination or the lock; the message names owner and expiry."""
+    """Another owner holds the batch, the destination or the lock. The message names the owner and the expiry."""
 
 
 class StoreIncompleteError(RetryableError):
-    """The store is not known to hold everything that was committed before a time limit; says up to when it is."""
+    """The store may still lack transactions from before a time limit. The message says up to when it is complete."""
 
 
 class MergeFailedError(RetryableError):
@@ -88,7 +88,7 @@ class MergeFailedError(RetryableError):
 
 
 class StorageError(RetryableError):
-    """The operating system refused a write, a flush or a read."""
+    """The operating system refused a write, a flush or a read, or the disk is full."""
 
 
 class PeerUnavailableError(RetryableError):
@@ -96,26 +96,26 @@ class PeerUnavailableError(RetryableError):
 
 
 class MetaUnavailableError(RetryableError):
-    """The meta cannot be reached, or the right to change it was lost; it holds the old state or the new, no mixture."""
+    """The meta cannot be reached, or the right to change it was lost. It holds the old state or the new one, whole."""
 
 
 class ChannelFullError(RetryableError):
-    """A channel has no room within its keep-alive time; nothing of the transaction was put."""
+    """A channel had no room within its keep-alive time. Nothing of the transaction was put."""
 
 
 class PermanentError(CdcError):
-    """Trying again will not help: something has to be changed first."""
+    """Another try fails too, until something is changed."""
 
     exit_code = 2
     retryable = False
 
 
 class UsageError(PermanentError):
-    """A command line or a call that makes no sense."""
+    """A command line or a call has wrong arguments."""
 
 
 class ConfigError(PermanentError):
-    """A key or value of the configuration is wrong; names file, key, value and remedy."""
+    """A key or value of the configuration is wrong. The message names file, key, value and remedy."""
 
 
 class SourceRefusedError(PermanentError):
@@ -123,11 +123,11 @@ class SourceRefusedError(PermanentError):
 
 
 class IdentityError(PermanentError):
-    """The server, or its history, is not the one that the store belongs to."""
+    """The server, or its history, is not the one that the store was captured from."""
 
 
 class UnsupportedError(PermanentError):
-    """Something in the stream that Towpath does not handle; nothing was skipped."""
+    """The stream holds something that Towpath does not handle. Nothing was skipped."""
 
 
 class UnsupportedEventError(UnsupportedError):
@@ -135,27 +135,27 @@ class UnsupportedEventError(UnsupportedError):
 
 
 class UnsupportedTypeError(UnsupportedError):
-    """A column type that cannot be decoded; names table, column and type."""
+    """A column type that cannot be decoded. The message names table, column and type."""
 
 
 class UnsupportedDdlError(UnsupportedError):
-    """A DDL statement whose effect on a Delta table is not known; names it and the way out."""
+    """A DDL statement whose effect on a Delta table is not known. The message names the statement and the way out."""
 
 
 class DamagedError(PermanentError):
-    """A file fails its check; names file and position. Nothing of it was changed."""
+    """A file fails its check. The message names the file and the position; the file is unchanged."""
 
 
 class VersionError(PermanentError):
-    """A file carries a format version that this Towpath does not know."""
+    """A file has a format version that this version of Towpath does not know."""
 
 
 class StoreLimitError(PermanentError):
-    """A transaction is larger than the store could ever hold; nothing was put."""
+    """A transaction is larger than the store can ever hold. Nothing was put."""
 
 
 class StoreClosedError(PermanentError):
-    """The store or channel was closed, perhaps while the call waited."""
+    """The store or channel was closed, possibly while the call waited."""
 
 
 class TransactionStateError(PermanentError):
@@ -167,11 +167,11 @@ class BatchError(PermanentError):
 
 
 class CutOffError(BatchError):
-    """Retention removed transactions that this reader has not read; the message names the gap."""
+    """Retention removed transactions that this reader has not read. The message names the gap."""
 
 
 class BatchOrderError(BatchError):
-    """Another batch is due first; the message names both."""
+    """Another batch has to be acked or rolled back first. The message names both."""
 
 
 class TokenError(BatchError):
@@ -179,4 +179,4 @@ class TokenError(BatchError):
 
 
 class TargetError(PermanentError):
-    """The Delta table, or its place, is not what it must be."""
+    """The Delta table, or the folder where it belongs, is missing, replaced or not Towpath's."""

@@ -1,7 +1,7 @@
-"""Logs: structlog to standard error, for people (``console``) or for machines (``json``).
+"""Logs go to standard error through structlog, as text for people (``console``) or as JSON lines (``json``).
 
-Standard output belongs to answers. Whoever runs Towpath inside another program that has configured structlog
-already (Airflow does) keeps that configuration; only the command line calls :func:`configure`.
+Standard output is for the answers of commands. Only the command line calls :func:`configure`: a program that runs
+Towpath and has configured structlog itself, as Airflow has, keeps its configuration.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SECRET_IN_URL = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@"
 
 
 def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
-    """Send all logs, those of libraries too, to standard error.
+    """Sends all logs, those of libraries included, to standard error.
 
-    ``verbose`` shows debug messages of Towpath; libraries are kept to their warnings either way.
+    ``verbose`` adds the debug messages of Towpath. Libraries log their warnings only.
     """
     level = logging.DEBUG if verbose else logging.INFO
     renderer: structlog.typing.Processor
@@ -38,7 +38,7 @@ def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
         structlog.processors.StackInfoRenderer(),
         _without_secrets,
     ]
-    if log_format == "json":  # the console's renderer shows exceptions by itself
+    if log_format == "json":  # the console's renderer formats exceptions itself
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*shared, renderer],
@@ -58,14 +58,14 @@ def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger that names its module."""
+    """Returns a logger whose lines name the module."""
     if not structlog.is_configured():
         _configure_quietly()
     return cast(structlog.typing.FilteringBoundLogger, structlog.get_logger(module=name))
 
 
 def _configure_quietly() -> None:
-    """As a library: structlog's default would write to standard output, where answers stand."""
+    """Configures structlog for a library, since its default writes to standard output."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -81,12 +81,12 @@ def _configure_quietly() -> None:
 
 
 def _stderr_logger(*_: Any) -> structlog.PrintLogger:
-    # Looked up at each use: what captures or redirects standard error later is honoured.
+    # Looked up at each use, so that a later redirection of standard error takes effect.
     return structlog.PrintLogger(sys.stderr)
 
 
 def _without_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Passwords and tokens never reach a log, whoever passes them by mistake."""
+    """Masks passwords and tokens that were passed to a logger by mistake."""
     for key, value in event.items():
         if _SECRET_KEY.search(key):
             event[key] = "***"
@@ -96,5 +96,5 @@ def _without_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> Mutabl
 
 
 def hide_password(text: str) -> str:
-    """``mysql://user:secret@host`` → ``mysql://user:***@host``."""
+    """Masks the passwords of URLs in a text: ``mysql://user:secret@host`` → ``mysql://user:***@host``."""
     return _SECRET_IN_URL.sub(r"\g<head>:***@", text)

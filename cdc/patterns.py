@@ -1,14 +1,15 @@
-"""Regular expressions over ``db.table``, as people bring them along."""
+"""Checks regular expressions over ``db.table``."""
 
 from __future__ import annotations
 
 import re
 
-# What may hold a comma of its own: an escape, a set of characters, a counted repetition.
-_OWN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}", re.DOTALL)
+# The parts that may hold a comma: an escape, a set of characters, a counted repetition.
+_MAY_HOLD_COMMA = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}", re.DOTALL)
 
 
 def is_list(pattern: str) -> bool:
-    r"""Is it a list with commas, as Canal writes several expressions (``shop\..*,crm\..*``)? As one expression it would
-    match no table, and nobody would be told. A comma that belongs to a name is written ``\,``."""
-    return "," in _OWN.sub("", pattern)
+    r"""Whether a pattern is a comma-separated list, as in Canal's filters (``shop\..*,crm\..*``).
+
+    Callers refuse it, because as one expression it would match no table. A comma in a name is written ``\,``."""
+    return "," in _MAY_HOLD_COMMA.sub("", pattern)

@@ -106,17 +106,18 @@ def stop() -> None:
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     from cdc.batches.service import BatchService
-    from spark_jobs.apply_batch import make_plan, run_plan
+    from spark_jobs.apply.prepare import prepare
+    from spark_jobs.apply_batch import merge_tables
     from spark_jobs.runtime import session
     from spark_jobs.runtime.failures import explain
 
     service, manifest = BatchService(config), lease.manifest
-    plan = make_plan(manifest, config, lambda: _check(service, lease), service.subscription(manifest.subscriber))
-    if not plan.tables:
+    batch = prepare(manifest, config, lambda: _check(service, lease), service.subscription(manifest.subscriber))
+    if not batch.tables:
         return []
     warm = session.acquire(config.spark)
     try:
-        return run_plan(plan, warm.tables)
+        return merge_tables(batch, warm.tables)
     except Exception as error:
         # Spark, py4j and gRPC raise hundreds of kinds; each is one sentence to the user.
         failure = explain(error, ", ".join(manifest.tables))
@@ -139,7 +140,7 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """Run the merge under spark-submit and wait for it."""
     global _submitted
     from spark_jobs import apply_batch
-    from spark_jobs.runtime.conf_file import submit_options
+    from spark_jobs.runtime.driver import submit_options
     from spark_jobs.runtime.jars import spark_home
     from spark_jobs.runtime.session import settings, worker_path
 

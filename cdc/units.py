@@ -8,7 +8,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def human_bytes(size_bytes: int) -> str:
-    """A size in the unit that fits it: ``268435456`` → ``256.0 MiB``."""
+    """Returns a size in the largest fitting unit: ``268435456`` → ``256.0 MiB``."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     size = size_bytes / 1024
@@ -20,7 +20,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """A duration in two units at most: ``93784`` → ``1 d 2 h``."""
+    """Returns a duration in two units at most: ``93784`` → ``1 d 2 h``."""
     rest = round(seconds)
     if rest < 1:
         return f"{seconds:.1f} s"

@@ -1,8 +1,8 @@
 """The batch protocol: get, ack, rollback, leases and manifests; the rules between store and meta.
 
-Imports :mod:`cdc.store` and :mod:`cdc.meta`; pipeline, commands and the Airflow package import it. It promises that a
-batch has one owner at a time, that batches are acked in their order, and that whoever was killed, the same
-transactions are handed out again until they are acked.
+Imports :mod:`cdc.store` and :mod:`cdc.meta`; pipeline, commands and the Airflow package import it. Spark jobs import
+the manifest and its results. It promises that a batch has one owner at a time, that batches are acked in order, and
+that transactions are handed out again until they are acked, whichever process was killed in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOME = {"BatchService": "service", "Lease": "lease", "Manifest": "manifest", "T
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, loaded when they are used: an executor that reads a manifest needs no store."""
+    """Loads the names above on first use, because an executor that reads a manifest needs no store."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""Leases: the right to end a batch until a moment, its renewal, and the owner that commands act as."""
+"""Leases of batches: the lease itself, its renewal during a merge, and the owner that commands act as."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batches.manifest import Manifest
-from cdc.config import DestinationConfig
 from cdc.durable import locked
 from cdc.errors import BatchError, CdcError, TokenError, UsageError
 from cdc.log import get_logger
 from cdc.permissions import CHANGE, secure_folder
 from cdc.units import iso_time
 
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+
+OWNER_LOCK_NAME = "apply.lock"
+_log = get_logger(__name__)
+
 
 @dataclass(frozen=True)
 class Lease:
-    """What ``get`` hands out. ``token`` is demanded by ack, rollback, check and renew until ``expires`` (aware)."""
+    """A batch, and the right to end it. Ack, rollback, check and renew demand ``token`` until ``expires`` (aware)."""
 
     manifest: Manifest
     manifest_path: Path
@@ -32,7 +37,7 @@ class Lease:
 
     @property
     def fingerprint(self) -> str:
-        """Tells this lease from all others of its batch, and does not give its token away."""
+        """Identifies this lease among all leases of its batch, without revealing the token."""
         return fingerprint(self.token)
 
     @property
@@ -41,7 +46,7 @@ class Lease:
         return self.manifest.batch
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: ``batch``, ``token``, ``expires`` and ``manifest_path``, then the manifest's own keys."""
+        """Returns ``batch``, ``token``, ``expires``, ``manifest_path`` and then the manifest's keys, for JSON."""
         manifest = self.manifest.model_dump(mode="json", exclude={"acked"})
         return {
             "batch": manifest.pop("batch"),
@@ -53,7 +58,7 @@ class Lease:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Lease:
-        """What :meth:`as_dict` made, back again; for a process that merges on another's behalf."""
+        """Restores the lease from :meth:`as_dict`, in a process that merges for another one. Raises UsageError."""
         try:
             token, expires, path = data["token"], datetime.fromisoformat(data["expires"]), Path(data["manifest_path"])
             manifest = Manifest.model_validate(data)
@@ -63,58 +68,59 @@ class Lease:
 
 
 def fingerprint(token: str) -> str:
-    """The first 32 hexadecimal digits of the token's SHA-256; tokens are random, so nobody gets from it to them."""
+    """Returns the first 32 hexadecimal digits of the token's SHA-256. The token cannot be derived from them."""
     return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
-_log = get_logger(__name__)
+# renewal ----------------------------------------------------------------------------------------------------------
 
 
-class Renewing(Protocol):
-    """What renewal needs; :class:`cdc.batches.service.BatchService` has it."""
+class SupportsRenew(Protocol):
+    """The part of :class:`cdc.batches.service.BatchService` that renewal needs."""
 
     def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime: ...
 
 
 @contextmanager
 def renewed(
-    service: Renewing,
+    service: SupportsRenew,
     lease: Lease,
     lease_s: float,
     stop: Callable[[], None],
     now: Callable[[], datetime],
 ) -> Iterator[None]:
-    """Prolong the lease when the block begins, every third of ``lease_s`` while it runs, and when it has ended well, so
-    that who acks has the whole lease for that.
+    """Renews the lease while the block runs: at its start, every third of ``lease_s``, and after it has succeeded.
 
-    When another has taken the batch, or the lease could not be renewed until it had expired, ``stop`` is called once,
-    in another thread: it must end what the block does. Whatever the block then raises or returns, TokenError or
-    BatchError is raised, with what became of the lease.
+    So the ack after the block has the whole lease left. If another owner has taken the batch, or the lease expired
+    because it could not be renewed, ``stop`` is called once, in another thread; it must end the block. Then TokenError
+    or BatchError is raised with the reason, whatever the block returns or raises.
     """
-    keeper = LeaseRenewer(service, lease, lease_s, stop, now)
-    keeper.renew()
-    thread = threading.Thread(target=keeper.run, name="renew-lease", daemon=True)
+    renewer = LeaseRenewer(service, lease, lease_s, stop, now)
+    renewer.renew()
+    thread = threading.Thread(target=renewer.run, name="renew-lease", daemon=True)
     thread.start()
     try:
         yield
     except Exception as error:
-        keeper.end(thread)
-        if keeper.lost is not None:
-            raise keeper.lost from error
+        renewer.end(thread)
+        if renewer.lost is not None:
+            raise renewer.lost from error
         raise
     except BaseException:  # Ctrl-C, or the end of the process
-        keeper.end(thread)
+        renewer.end(thread)
         raise
-    keeper.end(thread)
-    if keeper.lost is not None:
-        raise keeper.lost
-    keeper.renew()
+    renewer.end(thread)
+    if renewer.lost is not None:
+        raise renewer.lost
+    renewer.renew()
 
 
 class LeaseRenewer:
+    """Renews one lease, on a thread that runs :meth:`run`."""
+
     def __init__(
         self,
-        service: Renewing,
+        service: SupportsRenew,
         lease: Lease,
         lease_s: float,
         stop: Callable[[], None],
@@ -124,14 +130,17 @@ class LeaseRenewer:
         self._expires = lease.expires
         self._done = threading.Event()
         self.lost: BatchError | None = None
+        """Why the lease was lost; None while it is held."""
 
     def renew(self) -> None:
+        """Renews the lease now. Raises what the service raises."""
         manifest = self._lease.manifest
         self._expires = self._service.renew(
             manifest.batch, self._lease.token, subscriber=manifest.subscriber, lease_s=self._lease_s
         )
 
     def run(self) -> None:
+        """Renews every third of the lease until :meth:`end` is called or the lease is lost."""
         pause_s = self._lease_s / 3
         while not self._done.wait(pause_s):
             pause_s = self._lease_s / 3
@@ -140,39 +149,43 @@ class LeaseRenewer:
                 continue
             except BatchError as error:
                 self.lost = error
-            except CdcError as error:  # a full disk, or a lock that is held: soon again, while the lease lasts
+            except CdcError as error:  # a full disk, or a lock held by another: try again soon, while the lease lasts
                 pause_s = self._lease_s / 12
                 if self._now() < self._expires:
-                    _log.warning("the lease was not renewed", batch=self._lease.batch, reason=str(error))
+                    _log.warning("lease not renewed; trying again", batch=self._lease.batch, reason=str(error))
                     continue
                 self.lost = TokenError(
                     f"the lease of batch {self._lease.batch} expired at {iso_time(self._expires)}: it could not be "
                     f"renewed ({error})",
                     remedy="Get the batch again for a valid token.",
                 )
-            _log.error("the lease is lost, the merge is stopped", batch=self._lease.batch, reason=str(self.lost))
+            _log.error("lease lost; stopping the merge", batch=self._lease.batch, reason=str(self.lost))
             self._stop()
             return
 
     def end(self, thread: threading.Thread) -> None:
+        """Stops the renewal and waits for the thread."""
         self._done.set()
         thread.join()
 
 
-LOCK_NAME = "apply.lock"
+# the owner --------------------------------------------------------------------------------------------------------
 
 
 def cli_owner(config: DestinationConfig) -> str:
-    """``cli:<host>:<absolute configuration file>``: who restarts a command is the same owner and need not wait."""
+    """Returns the owner that commands act as: ``cli:<host>:<absolute configuration file>``.
+
+    A command that is started again is the same owner, and need not wait for its own lease.
+    """
     return f"cli:{socket.gethostname()}:{config.file}"
 
 
 @contextmanager
 def exclusive(config: DestinationConfig, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Be the only command that works as :func:`cli_owner`, until the block or the process ends.
+    """Makes this the only command that works as :func:`cli_owner`, until the block or the process ends.
 
-    Raises LeaseHeldError, naming the other's process id, when it does not end within ``wait_s``.
+    Raises LeaseHeldError, naming the other process, if that one does not end within ``wait_s``.
     """
     secure_folder(config.meta.path, config.meta.permissions, CHANGE)
-    with locked(config.meta.path / LOCK_NAME, f"another `cdc` command for {config.name}", wait_s=wait_s):
+    with locked(config.meta.path / OWNER_LOCK_NAME, f"another `cdc` command for {config.name}", wait_s=wait_s):
         yield

@@ -1,11 +1,12 @@
-"""The manifest of a batch: what a Spark job needs to know, as one JSON document.
+"""The manifest of a batch: one JSON document with everything that a merge needs, and how it is built.
 
-On disk it holds neither token nor expiry: they belong to who got the batch, see :class:`cdc.batches.Lease`.
-Format: ``docs/formats/manifest.md``; its JSON Schema is made from :class:`Manifest`.
+On disk it holds neither token nor expiry: they belong to the lease (:class:`cdc.batches.Lease`). Format:
+``docs/formats/manifest.md``; its JSON Schema is generated from :class:`Manifest`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,9 +16,10 @@ from cdc.positions import split_seq
 from cdc.units import iso_time_us
 
 if TYPE_CHECKING:
-    from cdc.meta import Gap
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.reader.selection import Place, Selection
+    from cdc.meta import Gap, Subscription
+    from cdc.positions import CommitPosition
+    from cdc.store.formats.state import Beginning
+    from cdc.store.reader.batch_builder import Selection
 
 
 FORMAT: Final = "towpath-manifest"
@@ -25,58 +27,62 @@ VERSION = 1
 
 
 class _Part(BaseModel):
+    """A part of the document. Unknown keys are ignored, because newer versions may add some."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ByteRange(_Part):
-    """Whole transactions, one after another, in one segment."""
+    """Whole, consecutive transactions in one segment."""
 
     path: str = Field(
-        description="Absolute path of the segment, or the URI of a staged copy; its index lies beside it as "
-        "`path + '.index'`."
+        description="Absolute path of the segment, or the URI of a staged copy. Its index is beside it: `path + "
+        "'.index'`."
     )
-    offset: int = Field(ge=0, description="Where the range begins, in bytes from the segment's start.")
-    length: int = Field(ge=0, description="The range's bytes.")
+    offset: int = Field(ge=0, description="Start of the range, in bytes from the start of the segment.")
+    length: int = Field(ge=0, description="Length of the range, in bytes.")
     sha256: str | None = Field(
-        default=None, description="Of the whole staged file, in hexadecimal, as in its name; null where it is no copy."
+        default=None,
+        description="SHA-256 of the whole staged file, in hexadecimal, as in its name; null if it is not a copy.",
     )
     table_bits: tuple[int, ...] | None = Field(
         default=None,
-        description="Of a staged file: the bits of the tables that its transactions have rows of, see the manifest's "
-        "`table_bits`; null where that is not known.",
+        description="For a staged file: the bits of the tables whose rows it has (see `table_bits` of the "
+        "manifest); null if "
+        "that is not known.",
     )
 
 
 class Position(_Part):
-    """A transaction's end in the source's own words."""
+    """The end of a transaction in the source's binlog: a commit position as JSON."""
 
     file: str
     pos: int
     gtid: str | None = None
     time: str | None = Field(default=None, description="Commit time, ISO 8601, UTC.")
     file_created_s: int | None = Field(
-        default=None, description="When the source created the file, seconds since 1970; null: not recorded."
+        default=None, description="When the source created the file, in seconds since 1970; null if it is not recorded."
     )
 
 
 class Positions(_Part):
-    """Where the batch's first and last transaction end in the source's binlog."""
+    """The ends of the batch's first and last transaction in the source's binlog."""
 
     first: Position
     last: Position
 
 
 class TableResult(_Part):
-    """What a merge did to one table: rows by kind, and the Delta version that it made."""
+    """The result of a merge for one table: numbers of rows, and the Delta version that it wrote."""
 
     table: str = Field(description="`db.table`.")
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    skipped: int = Field(default=0, description="Changes that the table held already.")
-    null_dates: int = Field(default=0, description="Zero and impossible dates in the changes that became null.")
+    skipped: int = Field(default=0, description="Changes that the table already had.")
+    null_dates: int = Field(default=0, description="Zero and impossible dates in the changes; they became null.")
     delta_version: int | None = Field(
-        default=None, description="Version of the table's commit; null when there was none."
+        default=None, description="Version of the table's commit; null if there was none."
     )
     seconds: float = 0.0
     delta_id: str | None = Field(default=None, description="The table's id in Delta's metadata.")
@@ -85,13 +91,17 @@ class TableResult(_Part):
 
 
 class StoreBeginning(_Part):
-    """Where and why the store begins."""
+    """The beginning of the store, and its reason."""
 
-    seq: int = Field(ge=0, description="The store holds every transaction behind this one that was not removed.")
+    seq: int = Field(
+        ge=0, description="The store holds every later transaction, except those that retention has removed."
+    )
     file: str
     pos: int
-    gtid: str | None = Field(default=None, description="The source's GTID set there, where it could tell.")
-    time: str | None = Field(default=None, description="When capture began to read, ISO 8601, UTC; null: not known.")
+    gtid: str | None = Field(default=None, description="The source's GTID set there; null if it was not known.")
+    time: str | None = Field(
+        default=None, description="When capture began to read, ISO 8601, UTC; null if that is not known."
+    )
     reason: str = Field(description="`first start`, `started again` or `not recorded`.")
 
 
@@ -100,35 +110,37 @@ class AcceptedGap(_Part):
 
     after_seq: int = Field(ge=0, description="Exclusive.")
     until_seq: int = Field(ge=0, description="Inclusive.")
-    table: str | None = Field(default=None, description="`db.table` where one table lacks them; null: all tables.")
+    table: str | None = Field(default=None, description="`db.table` if one table lacks them; null if all tables do.")
     reason: str
     accepted: AwareDatetime
 
 
 class Acked(_Part):
-    """Written by the ack."""
+    """The part that the ack adds."""
 
     time: AwareDatetime
-    tables: tuple[TableResult, ...] = Field(default=(), description="What became of the tables of this batch.")
+    tables: tuple[TableResult, ...] = Field(
+        default=(), description="The results of the merge, one for each table of the batch."
+    )
     versions: dict[str, int] = Field(
         default={},
-        description="Delta version by `db.table` after this batch, of every table known by then: all tables as of one "
+        description="Delta version after this batch of every table known by then, by `db.table`: all tables as of one "
         "transaction.",
     )
 
 
 class Manifest(_Part):
-    """A batch. `seq` bounds are inclusive; transactions between them that are not ours are not in the ranges."""
+    """A batch. `first_seq` and `last_seq` are inclusive; transactions without captured tables are not in the ranges."""
 
     format: Literal["towpath-manifest"] = FORMAT
     version: int = Field(default=VERSION, ge=1, description="Version of this format.")
     destination: str
     subscriber: str
-    batch: int = Field(ge=1, description="Grows within a subscriber; never used twice.")
-    epoch: int = Field(ge=0, description="Epoch of the seqs; rises when the source's history starts anew.")
+    batch: int = Field(ge=1, description="Increases within a subscriber; never used twice.")
+    epoch: int = Field(ge=0, description="Epoch of the seqs; increases when the source's history starts again.")
     server_uuid: str
     after_seq: int = Field(
-        ge=0, description="The subscriber's position before the batch, exclusive; 0 at the beginning."
+        ge=0, description="The subscriber's position before the batch, exclusive; 0 at the beginning of the store."
     )
     first_seq: int
     last_seq: int
@@ -136,83 +148,96 @@ class Manifest(_Part):
     row_events: int
     bytes: int
     ddl: bool = Field(
-        description="Each transaction of the batch is a DDL statement: either one, or several of which none changes "
-        "rows or columns that were there before."
+        description="Whether the transactions of the batch are DDL statements: a single one, or several of "
+        "which none changes "
+        "existing rows or columns."
     )
-    tables: tuple[str, ...] = Field(description="`db.table` of each table with rows in the batch, or named by its DDL.")
+    tables: tuple[str, ...] = Field(
+        description="`db.table` of each table that has rows in the batch, or that its DDL names."
+    )
     table_bits: dict[str, int] | None = Field(
         default=None,
         description="For each of `tables` its bit (0 to 63) in the table masks of the index entries: only transactions "
-        "with that bit can have rows of the table. Null in manifests of older versions: any transaction may.",
+        "with that bit can have rows of the table. Null in manifests of older versions, where any transaction may.",
     )
     table_filter: str | None = Field(
         default=None,
-        description="The subscriber's filter, a regular expression over `db.table`, matched whole; null: all tables. "
-        "The ranges may hold changes of others, too.",
+        description="The subscriber's filter, a regular expression that must match the whole `db.table`; null: "
+        "all tables. "
+        "The ranges may also hold changes of other tables.",
     )
     schema_path: str | None = Field(
-        description="The `schemas/<seq>.json` in force after the batch, absolute; a URI where it is staged."
+        description="Absolute path of the `schemas/<seq>.json` in force after the batch; a URI if it is staged."
     )
     ranges: tuple[ByteRange, ...]
     positions: Positions
     store_begins: StoreBeginning | None = Field(
-        default=None, description="Where the store began when the batch was made; null: not recorded."
+        default=None, description="The beginning of the store when the batch was made; null if it is not recorded."
     )
-    gaps: tuple[AcceptedGap, ...] = Field(default=(), description="Gaps of this subscriber that were accepted by then.")
+    gaps: tuple[AcceptedGap, ...] = Field(
+        default=(), description="Gaps of this subscriber that were accepted when the batch was made."
+    )
     acked: Acked | None = Field(default=None, description="Null until the batch is acked.")
 
     def table_mask(self, table: str) -> int | None:
-        """The table's bit as a mask; None where the manifest does not tell it."""
+        """Returns the table's bit as a mask; None if the manifest does not have it."""
         bit = None if self.table_bits is None else self.table_bits.get(table)
         return None if bit is None else 1 << bit
 
     def wants(self, table: str) -> bool:
-        """Does the subscriber's filter let this ``db.table`` through?"""
+        """Whether the subscriber's filter matches this ``db.table``."""
         if self.table_filter is None:
             return True
-        from cdc.store.reader.filters import TableFilter
+        from cdc.store.reader.batch_builder import TableFilter
 
         return TableFilter(self.table_filter).matches(table)
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A batch to be."""
+class BatchFiles:
+    """The files that a merge reads: in the store, or staged copies."""
 
-    destination: str
-    subscriber: str
-    batch: int
-    after_seq: int
-    chosen: Selection
-    table_filter: str | None = None
-    beginning: Beginning | None = None
-    gaps: tuple[Gap, ...] = ()
+    ranges: tuple[ByteRange, ...]
+    schema_path: str | None
 
-    def manifest(self, server_uuid: str, ranges: tuple[ByteRange, ...], schema_path: str | None) -> Manifest:
-        """``ranges`` and ``schema_path`` as who merges finds them: in the store, or staged."""
-        chosen = self.chosen
-        return Manifest(
-            destination=self.destination,
-            subscriber=self.subscriber,
-            batch=self.batch,
-            epoch=split_seq(chosen.last_seq).epoch,
-            server_uuid=server_uuid,
-            after_seq=self.after_seq,
-            first_seq=chosen.first_seq,
-            last_seq=chosen.last_seq,
-            transactions=chosen.transactions,
-            row_events=chosen.row_events,
-            bytes=chosen.bytes,
-            ddl=chosen.ddl,
-            tables=tuple(chosen.tables),
-            table_bits=dict(chosen.table_bits) or None,
-            table_filter=self.table_filter,
-            schema_path=schema_path,
-            ranges=ranges,
-            positions=Positions(first=_position(chosen.first), last=_position(chosen.last, chosen.file_created_s)),
-            store_begins=None if self.beginning is None else _beginning(self.beginning),
-            gaps=tuple(AcceptedGap.model_validate(gap.model_dump()) for gap in self.gaps),
-        )
+
+def build_manifest(
+    selection: Selection,
+    files: BatchFiles,
+    *,
+    destination: str,
+    subscriber: str,
+    known: Subscription,
+    gaps: Iterable[Gap],
+    server_uuid: str,
+    beginning: Beginning | None,
+) -> Manifest:
+    """Builds the manifest of the subscriber's next batch from what the store selected.
+
+    ``known`` is the subscription as it was at the selection, ``beginning`` where the store begins.
+    """
+    return Manifest(
+        destination=destination,
+        subscriber=subscriber,
+        batch=known.next_batch,
+        epoch=split_seq(selection.last_seq).epoch,
+        server_uuid=server_uuid,
+        after_seq=known.start_seq(),
+        first_seq=selection.first_seq,
+        last_seq=selection.last_seq,
+        transactions=selection.transactions,
+        row_events=selection.row_events,
+        bytes=selection.bytes,
+        ddl=selection.ddl,
+        tables=tuple(selection.tables),
+        table_bits=dict(selection.table_bits) or None,
+        table_filter=known.filter,
+        schema_path=files.schema_path,
+        ranges=files.ranges,
+        positions=Positions(first=_position(selection.first), last=_position(selection.last, selection.file_created_s)),
+        store_begins=None if beginning is None else _beginning(beginning),
+        gaps=tuple(AcceptedGap.model_validate(gap.model_dump()) for gap in gaps),
+    )
 
 
 def _beginning(found: Beginning) -> StoreBeginning:
@@ -222,6 +247,8 @@ def _beginning(found: Beginning) -> StoreBeginning:
     )
 
 
-def _position(place: Place, file_created_s: int | None = None) -> Position:
-    time = iso_time_us(place.commit_time_us) if place.commit_time_us > 0 else None
-    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time, file_created_s=file_created_s)
+def _position(end: CommitPosition, file_created_s: int | None = None) -> Position:
+    time = iso_time_us(end.commit_time_us) if end.commit_time_us > 0 else None
+    return Position(
+        file=end.position.file, pos=end.position.pos, gtid=end.gtid, time=time, file_created_s=file_created_s
+    )

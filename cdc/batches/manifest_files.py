@@ -1,7 +1,7 @@
-"""The manifests on disk: ``{meta.path}/manifests/{subscriber}/{batch:012d}.json``.
+"""The files of manifests: ``{meta.path}/manifests/{subscriber}/{batch:012d}.json``.
 
-Written and fsynced before the batch is recorded as outstanding. The ack adds ``acked``; the manifests of the last 1,000
-acked batches of each subscriber are kept, older ones are removed. A rolled-back batch leaves none.
+A manifest is written and fsynced before its batch is recorded as outstanding. The ack adds ``acked``. The manifests of
+the last 1,000 acked batches of each subscriber are kept; those of rolled-back batches are removed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from cdc.errors import DamagedError, VersionError
 from cdc.permissions import CHANGE, Permissions, secure_folder
 
 KEPT = 1000
+"""The number of acked manifests that are kept for each subscriber."""
+_REMEDY = "Get the batch again: it is rolled back then, and its transactions come in a new batch."
 
 
 class ManifestFiles:
-    """The manifests of one destination. Writers hold the meta's lock."""
+    """The folder of a destination's manifests. Writers hold the meta's lock."""
 
     def __init__(self, meta_path: Path, *, kept: int = KEPT, permissions: Permissions = "private") -> None:
         self._permissions: Permissions = permissions
@@ -30,11 +32,11 @@ class ManifestFiles:
         self._kept = kept
 
     def path(self, subscriber: str, batch: int) -> Path:
-        """Where a batch's manifest lies."""
+        """Returns the path of a batch's manifest."""
         return self.folder / subscriber / f"{batch:012d}.json"
 
     def save(self, manifest: Manifest) -> Path:
-        """Write durably, replacing what a killed get left there."""
+        """Writes a manifest durably, and replaces one that a killed get left behind. Returns its path."""
         path = self.path(manifest.subscriber, manifest.batch)
         secure_folder(self.folder.parent, self._permissions, CHANGE)
         make_folder(path.parent)
@@ -42,13 +44,14 @@ class ManifestFiles:
         return path
 
     def ids(self, subscriber: str) -> list[int]:
-        """The batches that have a manifest, in their order."""
+        """Returns the ids of the batches that have a manifest, in order."""
         with storage_errors(self.folder / subscriber):
             names = (p.stem for p in (self.folder / subscriber).glob("*.json"))
             return sorted(int(name) for name in names if name.isdecimal())
 
     def mark_acked(self, path: Path, time: datetime, results: tuple[TableResult, ...]) -> Manifest:
-        """Add what became of the batch. Raises DamagedError where there is no sound manifest to add it to."""
+        """Adds the results to a manifest; returns the manifest without them. Raises DamagedError if it is missing or
+        damaged."""
         manifest = load_manifest(path)
         versions = dict(self._versions_before(manifest.subscriber, manifest.batch))
         versions.update({r.table: r.delta_version for r in results if r.delta_version is not None})
@@ -56,7 +59,7 @@ class ManifestFiles:
         return manifest
 
     def remove(self, subscriber: str, batches: Iterable[int]) -> None:
-        """Remove manifests; those that are gone already are passed over."""
+        """Removes manifests; missing ones are ignored."""
         paths = [self.path(subscriber, batch) for batch in batches]
         with storage_errors(self.folder):
             for path in paths:
@@ -64,22 +67,22 @@ class ManifestFiles:
             if paths and paths[0].parent.is_dir():
                 sync_folder(paths[0].parent)
 
-    def prune(self, subscriber: str, below: int) -> None:
-        """Keep the last manifests among those of batches up to ``below`` (the one acked last)."""
-        done = [batch for batch in self.ids(subscriber) if batch <= below]
+    def prune(self, subscriber: str, upto: int) -> None:
+        """Removes old manifests: of those up to batch ``upto``, acked last, only the newest are kept."""
+        done = [batch for batch in self.ids(subscriber) if batch <= upto]
         if len(done) > self._kept:
             self.remove(subscriber, done[: -self._kept])
 
     def _versions_before(self, subscriber: str, batch: int) -> dict[str, int]:
         for earlier in reversed([i for i in self.ids(subscriber) if i < batch]):
             acked = load_manifest(self.path(subscriber, earlier)).acked
-            if acked is not None:  # None: left by a get that was killed
+            if acked is not None:  # None: a killed get left it behind
                 return acked.versions
         return {}
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read and check a manifest. Raises DamagedError (also for a missing file), VersionError, StorageError."""
+    """Reads and checks a manifest. Raises DamagedError (also if it is missing), VersionError, StorageError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -90,13 +93,13 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, place: str) -> Manifest:
-    """The manifest in a file's content. Raises DamagedError, VersionError."""
+    """Parses and checks a manifest's content. Raises DamagedError, VersionError."""
     try:
         document = json.loads(data)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DamagedError(f"is not whole: {error}", place=place, remedy=_REMEDY) from None
+        raise DamagedError(f"is not whole JSON: {error}", place=place, remedy=_REMEDY) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DamagedError(f"is not a manifest: it does not say format {FORMAT}", place=place, remedy=_REMEDY)
+        raise DamagedError(f"is not a manifest: its format is not {FORMAT}", place=place, remedy=_REMEDY)
     version = document.get("version")
     if isinstance(version, int) and version > VERSION:
         raise VersionError(
@@ -110,6 +113,3 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"]) or "the document"
         raise DamagedError(f"{where}: {first['msg'].lower()}", place=place, remedy=_REMEDY) from None
-
-
-_REMEDY = "Get the batch again: it is then rolled back, and its transactions come in a new one."

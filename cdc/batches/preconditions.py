@@ -1,4 +1,4 @@
-"""What is asked before a batch may be ended or handed out again."""
+"""Preconditions of the batch protocol: what must hold before a batch is handed out, acked or rolled back."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from cdc.batches.manifest import Manifest
 from cdc.errors import BatchError, CutOffError, DamagedError, StorageError, StoreIncompleteError, TokenError
-from cdc.meta.state import Outstanding, State, Subscription
+from cdc.meta import Outstanding, State, Subscription
 from cdc.positions import format_seq
 from cdc.units import iso_time, iso_time_us
 
 if TYPE_CHECKING:
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.formats.state import CaptureState
+    from cdc.store.formats.state import Beginning, CaptureState
+
+_GET_AGAIN = "Get the batch again for a valid token."
 
 
 class StoreState(Protocol):
-    """What is asked of a store before it is read."""
+    """The part of :class:`cdc.store.reader.reader.StoreReader` that tells whether a store can be read."""
 
     def exists(self) -> bool: ...
 
@@ -27,33 +28,27 @@ class StoreState(Protocol):
     def require_kept(self, after_seq: int) -> None: ...
 
 
+# of a batch -------------------------------------------------------------------------------------------------------
+
+
 def require_token(entry: Outstanding, token: str, now: datetime) -> None:
-    """Raises TokenError, telling a wrong, a replaced and an expired one apart."""
+    """Checks a token against an outstanding batch. Raises TokenError that says whether it is wrong, replaced or
+    expired."""
     if entry.token != token:
         if token in entry.replaced:
             what = f"was replaced: the batch was handed out again, to {entry.owner}, until {iso_time(entry.expires)}"
         else:
             what = "is wrong"
-        raise TokenError(
-            f"the token given for batch {entry.batch} {what}", remedy="Get the batch again for a valid token."
-        )
+        raise TokenError(f"the token given for batch {entry.batch} {what}", remedy=_GET_AGAIN)
     if entry.expires <= now:
-        raise TokenError(
-            f"the lease of batch {entry.batch} expired at {iso_time(entry.expires)}",
-            remedy="Get the batch again for a valid token.",
-        )
+        raise TokenError(f"the lease of batch {entry.batch} expired at {iso_time(entry.expires)}", remedy=_GET_AGAIN)
 
 
-def cut(known: Subscription, batch: int) -> list[int]:
-    """Take a batch and all later ones out of the outstanding ones; returns their ids."""
-    gone = known.cut(batch)
-    for entry in gone:
-        known.remember(entry, "rolled_back")
-    return [entry.batch for entry in gone]
+def is_repeated(known: Subscription, batch: int, token: str, outcome: Literal["acked", "rolled_back"]) -> bool:
+    """Whether this ack or rollback repeats one that was done, with the same token.
 
-
-def done_before(known: Subscription, batch: int, token: str, outcome: Literal["acked", "rolled_back"]) -> bool:
-    """Is this a repetition of what was done? Raises TokenError and BatchError where it contradicts that."""
+    Raises TokenError if the batch ended with another token, BatchError if it ended in the other way.
+    """
     ended = None if known.find(batch) else known.ended(batch)
     if ended is None:
         return False
@@ -62,26 +57,30 @@ def done_before(known: Subscription, batch: int, token: str, outcome: Literal["a
         raise TokenError(f"batch {batch} was {was} already, with another token")
     if ended.outcome != outcome:
         raise BatchError(
-            f"batch {batch} was {was} already", remedy="Its transactions, if any are due, come in a new one."
+            f"batch {batch} was {was} already", remedy="If its transactions are due again, they come in a new batch."
         )
     return True
 
 
-def require_same(manifest: Manifest, entry: Outstanding, path: Path) -> None:
-    """Is this the manifest of that batch? Raises DamagedError."""
+def require_manifest_of(entry: Outstanding, manifest: Manifest, path: Path) -> None:
+    """Checks that a manifest belongs to an outstanding batch. Raises DamagedError."""
     said = (manifest.batch, manifest.after_seq, manifest.first_seq, manifest.last_seq)
     if said != (entry.batch, entry.after_seq, entry.first_seq, entry.last_seq):
-        raise DamagedError(f"belongs to another batch than {entry.batch}, or to other transactions", place=str(path))
+        raise DamagedError(
+            f"belongs to another batch than {entry.batch}, or to other transactions of it", place=str(path)
+        )
+
+
+# of a store -------------------------------------------------------------------------------------------------------
 
 
 def require_store(
     path: Path, name: str, state: State, known: Subscription | None, reader: StoreState, *, staged: bool = False
 ) -> bool:
-    """Whether there is a store to read; False where this destination has never had one. ``staged``: outstanding batches
-    do not need it.
+    """Whether there is a store to read; False if this destination has never had one.
 
-    Raises StorageError where the meta knows of a store that is not there or is empty, and CutOffError where the store
-    begins behind the subscriber's cursor.
+    ``staged``: outstanding batches are staged, and do not need the store. Raises StorageError if the meta knows of a
+    store that is missing or empty, and CutOffError if the store begins behind the subscriber's cursor.
     """
     position = 0 if known is None else known.position()
     if not reader.exists():
@@ -89,9 +88,9 @@ def require_store(
         if state.source is None and not any(cursors.values()):
             return False
         furthest = max(cursors.values(), default=0)
-        reached = f"a cursor stands at {furthest} ({format_seq(furthest)})" if furthest else "its source is bound"
+        reached = f"a cursor is at {furthest} ({format_seq(furthest)})" if furthest else "its source is bound"
         raise StorageError(
-            f"there is no store in this folder, but the meta of {name} knows of one: {reached}",
+            f"this folder has no store, but the meta of {name} knows of one: {reached}",
             place=str(path),
             remedy=f"Mount its disk, run on the machine that has it, or correct store.path. If the store is lost for "
             f"good, start `cdc capture {name}`, which begins a new one.",
@@ -100,42 +99,44 @@ def require_store(
     if beginning is None:
         if position:
             raise StorageError(
-                f"the store is empty, but the cursor stands at {position} ({format_seq(position)})",
+                f"the store is empty, but the cursor is at {position} ({format_seq(position)})",
                 place=str(path),
-                remedy=f"Put the store back; or, if it is lost for good, start `cdc capture {name}`, which begins to "
-                "read anew.",
+                remedy=f"Put the store back. If it is lost for good, start `cdc capture {name}`, which begins to read "
+                "again.",
             )
         return True
     if position and beginning.seq > position and not (staged and known is not None and known.outstanding):
         reader.require_kept(position)  # if retention removed it, its error says more
-        raise cut_off(path, name, beginning, position)
+        raise cut_off_error(path, name, beginning, position)
     return True
 
 
-def cut_off(path: Path, name: str, beginning: Beginning, position: int) -> CutOffError:
-    """The error for a cursor that lies before the store's beginning."""
+def cut_off_error(path: Path, name: str, beginning: Beginning, position: int) -> CutOffError:
+    """Returns the error for a cursor before the store's beginning."""
     when = f" on {iso_time_us(beginning.time_us)}" if beginning.time_us else ""
     return CutOffError(
         f"the store begins at {beginning.seq} ({beginning.file}:{beginning.pos}, {beginning.reason}{when}), behind the "
-        f"cursor {position} ({format_seq(position)}): what was committed between the two is not in it",
+        f"cursor {position} ({format_seq(position)}): transactions committed between the two are not in it",
         place=str(path),
-        remedy="Put back the store that has it; or set source.start to a position that is not behind the cursor, "
+        remedy="Put back the store that has them; or set source.start to a position that is not behind the cursor, "
         f"remove this store and start `cdc capture {name}`; or start a new destination; or, if the tables may lack "
         f"these changes, accept the gap with `cdc batch accept-gap {name}`.",
     )
 
 
-def incomplete(name: str, until: datetime, complete_us: int, capture: CaptureState | None) -> StoreIncompleteError:
-    """The error for a store that is not known to hold all that was committed before ``until``, and what to do."""
+def incomplete_error(
+    name: str, until: datetime, complete_us: int, capture: CaptureState | None
+) -> StoreIncompleteError:
+    """Returns the error for a store that may lack transactions committed before ``until``."""
     known = f"complete up to {iso_time_us(complete_us)}" if complete_us else "not known to be complete at all"
     if capture is None or not capture.running:
         remedy = f"Capture is not running: start `cdc capture {name}`, then try again."
     elif not capture.connected:
         remedy = "Capture has no connection to the source: try again when it has, or look at its log."
     else:
-        remedy = "Capture is behind, or that moment is yet to come by the source's clock: try again, or wait longer."
+        remedy = "Capture is behind, or the source's clock has not reached that time: try again, or wait longer."
     return StoreIncompleteError(
-        f"what was committed before {iso_time(until)} may not all be here: the store is {known}",
+        f"transactions committed before {iso_time(until)} may be missing: the store is {known}",
         place=name,
-        remedy=f"Nothing later was taken. {remedy}",
+        remedy=f"No later transaction was taken. {remedy}",
     )

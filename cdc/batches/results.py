@@ -1,4 +1,4 @@
-"""The results of a merge: checked, recorded in the meta, and summed up for the operator."""
+"""Results of merges: validated, recorded in the meta, and summed up for the operator."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from cdc.batches.manifest import TableResult
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.meta import TableRecord
-from cdc.meta.state import Subscription
+from cdc.meta import Subscription, TableRecord
 
 _RESULTS = TypeAdapter(tuple[TableResult, ...])
 _log = get_logger(__name__)
 
 
 def read_results(results: Any) -> tuple[TableResult, ...]:
-    """Results of a merge, given as models, dataclasses or dictionaries. Raises UsageError."""
+    """Validates the results of a merge, given as models, dataclasses or dictionaries. Raises UsageError."""
     if results is None:
         return ()
     try:
@@ -31,42 +30,44 @@ def read_results(results: Any) -> tuple[TableResult, ...]:
 
 
 def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
-    """Keep what a merge says of the lake's tables. A record never goes back: of two drivers that merged the same batch,
-    the slower one may have seen an older version."""
+    """Records the lake's tables, as a merge left them, in the subscription.
+
+    A record never goes back: if two drivers merged the same batch, the slower one may report an older version.
+    """
     for result in results:
         if result.delta_id is None or result.delta_version is None:
             continue
         before = known.table(result.table)
         record = TableRecord(result.generation, result.delta_version, result.applied_seq or 0, result.delta_id)
         if before is not None and before.delta_id == record.delta_id:
-            ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
-            record = before if ahead else replace(record, version=max(before.version, record.version))
+            is_ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
+            record = before if is_ahead else replace(record, version=max(before.version, record.version))
         known.tables[result.table] = record.text
 
 
 class RunStats:
-    """Adds up the results of a run's batches."""
+    """Statistics of a run: sums over the results of its batches."""
 
     def __init__(self) -> None:
         self._null_dates: Counter[str] = Counter()
 
     def add(self, results: Iterable[TableResult]) -> None:
-        """Count a merged batch in."""
+        """Adds the results of a batch."""
         for result in results:
             if result.null_dates:
                 self._null_dates[result.table] += result.null_dates
 
-    def tell(self) -> None:
-        """Log a warning for each table of which zero or impossible dates became null."""
+    def log(self) -> None:
+        """Logs a warning for each table in which zero or impossible dates became null."""
         for table, values in sorted(self._null_dates.items()):
             _log.warning("zero or impossible dates became null", table=table, values=values)
 
 
 @contextmanager
 def run_stats() -> Iterator[RunStats]:
-    """A report that is told at the end of the block, however that ends."""
-    report = RunStats()
+    """Yields statistics that are logged at the end of the block, even if it fails."""
+    stats = RunStats()
     try:
-        yield report
+        yield stats
     finally:
-        report.tell()
+        stats.log()

@@ -1,7 +1,7 @@
 """get, ack, rollback: the rules of the batch protocol over a store and a meta.
 
-The order of writing is what makes a kill harmless: a manifest is on disk before its batch is outstanding, and the
-results of a merge are in the manifest before the batch is acked. What is left over from a kill is overwritten or
+The order of writes makes a kill at any moment harmless. A manifest is on disk before its batch is outstanding, and the
+results of a merge are in the manifest before the batch is acked. Files that a kill leaves behind are overwritten or
 removed later.
 """
 
@@ -10,38 +10,44 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batches.lease import Lease
 from cdc.batches.lease import fingerprint as fingerprint_of
-from cdc.batches.manifest import ByteRange, Draft, Manifest
+from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.batches.preconditions import cut, done_before, incomplete, require_same, require_store, require_token
+from cdc.batches.preconditions import (
+    incomplete_error,
+    is_repeated,
+    require_manifest_of,
+    require_store,
+    require_token,
+)
 from cdc.batches.results import read_results, record_tables
-from cdc.batches.subscribers import add_subscriber, as_filter, pass_over, unsubscribe
+from cdc.batches.subscribers import add_subscriber, make_filter, remove_subscriber, roll_back_from, skip_filtered
 from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
-from cdc.meta import Meta, open_meta
-from cdc.meta.state import HistoryMark, Outstanding, Subscription, check_name
+from cdc.meta import HistoryMark, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
+from cdc.meta.state import check_name
 from cdc.units import iso_time, time_us
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.formats.state import CaptureState
-    from cdc.store.reader.filters import TableFilter
-    from cdc.store.reader.selection import Limits, Range, Selection
+    from cdc.store.formats.state import Beginning, CaptureState
+    from cdc.store.reader.batch_builder import Limits, Range, Selection, TableFilter
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+_UNLIMITED_BYTES = 1 << 62
+_REMEMBERED_TOKENS = 16
 _log = get_logger(__name__)
 
 
 class Reader(Protocol):
-    """What the service needs of a store; :class:`cdc.store.reader.reader.StoreReader` has it."""
+    """The part of :class:`cdc.store.reader.reader.StoreReader` that the service needs."""
 
     def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None: ...
 
@@ -55,15 +61,29 @@ class Reader(Protocol):
 
     def beginning(self) -> Beginning | None: ...
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
     def complete_until_us(self) -> int: ...
 
     def capture_state(self) -> CaptureState | None: ...
 
 
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of a get, with defaults filled in."""
+
+    owner: str
+    subscriber: str
+    limits: Limits
+    until: datetime | None
+    deadline: float
+    """By the monotonic clock."""
+    lease_s: float
+    ahead: bool
+
+
 class BatchService:
-    """The batches of one destination. Any number of processes may each have one at the same time."""
+    """The batches of one destination. Any number of processes may each have a service at the same time."""
 
     def __init__(
         self,
@@ -84,6 +104,8 @@ class BatchService:
 
             self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
 
+    # the protocol -----------------------------------------------------------------------------------------------
+
     def get(
         self,
         owner: str,
@@ -95,21 +117,21 @@ class BatchService:
         ahead: bool = False,
         until: datetime | None = None,
     ) -> Lease | None:
-        """Hand out a batch; None when nothing is there within ``wait_s``.
+        """Hands out a batch; None if there is nothing to hand out within ``wait_s``.
 
-        The owner's first outstanding batch comes again, unchanged, with a new token: the old one dies. A batch of
-        another owner is taken over once its lease has expired. With ``ahead``, the next batch after the outstanding
-        ones comes instead (an expired one of another owner first, since nobody else would end it). Whoever is not
-        subscribed is, from the store's first transaction on.
+        Calling it again as the same owner returns the owner's first outstanding batch, unchanged, under a new token;
+        the old token is dead. A batch of another owner is taken over once its lease has expired. With ``ahead`` the
+        next batch after the outstanding ones is returned instead (but an expired one of another owner first, because
+        nobody else would end it). An unknown subscriber is added, and begins at the store's first transaction.
 
-        With ``until`` (aware), get after get takes exactly what was committed before then; None says that this is all.
-        While the store is not known to be complete up to then, and has nothing more from before, it is waited for; an
-        outstanding batch that reaches beyond is rolled back.
+        With ``until`` (aware), repeated calls return exactly the transactions committed before that time; None then
+        means that there are no more. While the store may lack some of them, the call waits. An outstanding batch that
+        reaches beyond ``until`` is rolled back.
 
-        ``limits``, ``wait_s`` and ``lease_s`` are the configuration's unless given. Raises LeaseHeldError naming owner
-        and expiry when another owner's lease is live, CutOffError where retention has removed what is due or the store
-        begins behind the cursor, StorageError where the meta knows of a store that is not there, and
-        StoreIncompleteError saying how far the store is complete.
+        ``limits``, ``wait_s`` and ``lease_s`` default to the configuration. Raises LeaseHeldError, naming owner and
+        expiry, if another owner's lease is live; CutOffError if retention has removed the next transactions, or the
+        store begins behind the cursor; StorageError if the meta knows of a store that is missing; and
+        StoreIncompleteError, which says how far the store is complete.
         """
         check_name(subscriber)
         limits = limits_of(self._config.batch) if limits is None else limits
@@ -118,104 +140,37 @@ class BatchService:
             limits, default_wait_s = replace(limits, until_us=time_us(until)), self._config.batch.until_wait_s
         deadline = time.monotonic() + (default_wait_s if wait_s is None else wait_s)
         lease_s = self._config.batch.lease_s if lease_s is None else lease_s
-        lease = self._get(owner, subscriber, limits, until, deadline, lease_s, ahead)
+        lease = self._get(_Request(owner, subscriber, limits, until, deadline, lease_s, ahead))
         if lease is None:
-            pass_over(self.meta, self._reader, subscriber)
+            skip_filtered(self.meta, self._reader, subscriber)
         if self._stage is not None and self._reader.exists():
             self._sweep(self._stage, subscriber)
         return lease
 
-    def _get(
-        self,
-        owner: str,
-        subscriber: str,
-        limits: Limits,
-        until: datetime | None,
-        deadline: float,
-        lease_s: float,
-        ahead: bool,
-    ) -> Lease | None:
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            state = self.meta.read()
-            seen, place = state.subscriptions.get(subscriber), self._config.store.path
-            staged = self._stage is not None
-            if not require_store(place, self._config.name, state, seen, self._reader, staged=staged):
-                # Nothing was ever captured, and nothing is written: a meta made here would look like that of a store.
-                left_s = deadline - time.monotonic()
-                if left_s <= 0 and until is not None:
-                    raise incomplete(self._config.name, until, 0, None)
-                if left_s <= 0:
-                    _log.warning(
-                        "nothing was captured yet", destination=self._config.name, store=str(place), next="cdc capture"
-                    )
-                    return None
-                time.sleep(min(pause_s, left_s))
-                continue
-            known = seen or self._subscribe(subscriber)
-            if self._due(known, owner, subscriber, ahead) is not None:
-                if self._stage is None:  # a staged batch is whole, whatever the store has lost
-                    self._reader.require_kept(known.acked_seq)
-                    self._roll_back_moved(known, subscriber)
-                lease = self._hand_out_again(owner, subscriber, lease_s, ahead)
-                if lease is not None and (until is None or self._lies_before(lease.manifest, known, limits)):
-                    return lease
-                if lease is not None:
-                    _log.info("batch rolled back: it reaches beyond the time limit", batch=lease.batch)
-                    self.rollback(lease.batch, lease.token, subscriber=subscriber)
-                continue
-            # Asked before the selection: what makes the store complete is then visible to it.
-            complete_us = 0 if until is None else self._reader.complete_until_us()
-            selection = self._select(known, known.start_seq(), limits)
-            if selection is not None:
-                lease = self._hand_out(selection, known, owner, subscriber, lease_s, ahead)
-                if lease is not None:
-                    return lease
-                continue
-            if until is not None and complete_us >= time_us(until):
-                return None
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                if until is not None:
-                    raise incomplete(self._config.name, until, complete_us, self._reader.capture_state())
-                return None
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-    def subscribe(self, subscriber: str, table_filter: str | None = None) -> Subscription:
-        """Add a subscriber that begins at the store's first transaction, or give one another filter (a regular
-        expression over ``db.table``; None: all tables); its cursor and batches stay. Raises UsageError."""
-        as_filter(table_filter)
-        if check_name(subscriber) not in self.meta.read().subscriptions:
-            self._subscribe(subscriber)
-        return self.meta.subscribe(subscriber, table_filter)
-
-    def unsubscribe(self, subscriber: str) -> None:
-        """Remove a subscriber with cursor and batches: it holds nothing back any more. Raises UsageError if there is
-        none, LeaseHeldError while somebody works on a batch of it."""
-        gone = unsubscribe(self.meta, subscriber, self._clock())
-        if self._stage is not None:  # the manifests stay: their ids must not come again
-            self._stage.remove(subscriber, gone)
-
     def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None:
-        """Move the subscriber's cursor behind the batch. ``results``: one per table, see
-        :class:`cdc.batches.manifest.TableResult`; they are kept in the manifest.
+        """Moves the subscriber's cursor behind the batch.
 
-        The same ack repeated is answered as done. Raises BatchOrderError for another than the first outstanding batch,
-        TokenError for a wrong, replaced or expired token, BatchError for a batch that is not outstanding.
+        ``results`` has one :class:`cdc.batches.manifest.TableResult` for each table; they are kept in the manifest.
+        Repeating an ack does nothing. Raises BatchOrderError if the batch is not the first outstanding one, TokenError
+        for a wrong, replaced or expired token, BatchError if the batch is not outstanding.
         """
         tables = read_results(results)
         with self.meta.change() as state:
             known = state.subscription(subscriber)
-            if done_before(known, batch, token, "acked"):
+            if is_repeated(known, batch, token, "acked"):
                 return
             entry = known.require_first(batch, "acked")
             require_token(entry, token, self._clock())
             try:
                 manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
-                known.mark = _mark(manifest) or known.mark
-            except DamagedError as error:  # the merge is done: its batch is acked with or without a record of it
-                _log.warning("results not recorded", batch=batch, subscriber=subscriber, reason=str(error))
+                known.mark = _history_mark(manifest) or known.mark
+            except DamagedError as error:  # the merge is done: ack the batch although its results are not recorded
+                _log.warning(
+                    "batch acked, but its results are not recorded",
+                    batch=batch,
+                    subscriber=subscriber,
+                    reason=str(error),
+                )
             known.remove(batch)
             known.acked_seq = entry.last_seq
             known.remember(entry, "acked")
@@ -225,36 +180,37 @@ class BatchService:
             self._stage.remove(subscriber, [batch])
 
     def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
-        """Give up a batch and all later ones: their transactions are handed out again, in new batches.
+        """Rolls back a batch and all later ones: their transactions are handed out again, in new batches.
 
-        Returns the ids of what was rolled back; none when the same rollback is repeated. Raises TokenError and
-        BatchError as :meth:`ack` does.
+        Returns the ids of the batches rolled back; an empty list if the same rollback is repeated. Raises TokenError
+        and BatchError as :meth:`ack` does.
         """
         with self.meta.change() as state:
             known = state.subscription(subscriber)
-            if done_before(known, batch, token, "rolled_back"):
+            if is_repeated(known, batch, token, "rolled_back"):
                 return []
             require_token(known.require(batch), token, self._clock())
-            gone = cut(known, batch)
-        self._remove(subscriber, gone)
-        return gone
+            rolled_back = roll_back_from(known, batch)
+        self._remove_files(subscriber, rolled_back)
+        return rolled_back
 
     def release(self, owner: str, *, subscriber: str = "apply") -> list[int]:
-        """Roll back what this owner has outstanding, without a token: for who lost it, and is the owner's only process.
+        """Rolls back the owner's outstanding batches without a token; returns their ids.
 
-        Returns the ids of what was rolled back. A batch of another owner, and what comes before it, stays.
+        Call this only from the owner's sole process, after a crash lost the token. A batch of another owner stays, and
+        so do all batches before it.
         """
         with self.meta.change() as state:
             known = state.subscriptions.get(check_name(subscriber))
             entries = [] if known is None else known.outstanding
             others = [number for number, entry in enumerate(entries) if entry.owner != owner]
             mine = entries[others[-1] + 1 if others else 0 :]
-            gone = cut(known, mine[0].batch) if known is not None and mine else []
-        self._remove(subscriber, gone)
-        return gone
+            rolled_back = roll_back_from(known, mine[0].batch) if known is not None and mine else []
+        self._remove_files(subscriber, rolled_back)
+        return rolled_back
 
     def check(self, batch: int, token: str, *, subscriber: str = "apply") -> Outstanding:
-        """May this batch be merged now? It must be the first outstanding one, and the token valid.
+        """Checks that this batch may be merged now: it is the first outstanding one, and the token is valid.
 
         Raises BatchOrderError, TokenError, BatchError.
         """
@@ -263,11 +219,11 @@ class BatchService:
         return entry
 
     def resume(self, batch: int, fingerprint: str, *, subscriber: str = "apply") -> Lease:
-        """The lease of a batch that another process of the same owner was handed, by its fingerprint.
+        """Returns a lease that another process of the same owner got, by its fingerprint.
 
-        A lease that was replaced, or whose batch has ended, comes back as it was, with a token that is worth as little
-        as before: so a process of an earlier try never holds a later one's. Raises TokenError where the batch never had
-        such a lease, DamagedError where its manifest is gone.
+        If the lease was replaced, or its batch has ended, the returned token is as invalid as before: a process of an
+        earlier try never obtains the token of a later one. Raises TokenError if the batch never had such a lease,
+        DamagedError if its manifest is missing.
         """
         known = self.meta.read().subscription(subscriber)
         entry, ended = known.find(batch), known.ended(batch)
@@ -277,13 +233,13 @@ class BatchService:
         token = next((each for each in tokens if fingerprint_of(each) == fingerprint), None)
         if token is None:
             raise TokenError(
-                f"batch {batch} has no such lease", remedy="Get the batch again; where Airflow says so, clear the run."
+                f"batch {batch} has no such lease", remedy="Get the batch again. In Airflow, clear the whole run."
             )
         path = self.manifests.path(subscriber, batch)
         return Lease(load_manifest(path), path, token, self._clock() if entry is None else entry.expires)
 
     def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime:
-        """Prolong a lease that is still valid: it then expires ``lease_s`` (default: the configuration's) from now.
+        """Renews a valid lease: it then expires ``lease_s`` (default: the configuration's) from now.
 
         Returns the new expiry. Raises TokenError, BatchError.
         """
@@ -293,26 +249,51 @@ class BatchService:
             entry.expires = self._expiry(self._config.batch.lease_s if lease_s is None else lease_s)
             return entry.expires
 
+    def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
+        """Returns the batches that are neither acked nor rolled back, in order; none for an unknown subscriber."""
+        known = self.meta.read().subscriptions.get(check_name(subscriber))
+        return [] if known is None else known.outstanding
+
+    # subscribers ------------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscriber: str, table_filter: str | None = None) -> Subscription:
+        """Adds a subscriber that begins at the store's first transaction, or replaces the filter of an existing one.
+
+        The filter is a regular expression that must match the whole ``db.table``; None: all tables. Cursor and batches
+        of an existing subscriber stay. Raises UsageError.
+        """
+        make_filter(table_filter)
+        if check_name(subscriber) not in self.meta.read().subscriptions:
+            self._add_subscriber(subscriber)
+        return self.meta.subscribe(subscriber, table_filter)
+
+    def unsubscribe(self, subscriber: str) -> None:
+        """Removes a subscriber with its cursor and batches, so that it no longer holds back retention.
+
+        Raises UsageError if there is no such subscriber, LeaseHeldError while one of its leases is live.
+        """
+        removed = remove_subscriber(self.meta, subscriber, self._clock())
+        if self._stage is not None:  # the manifests stay, because their ids must not be used again
+            self._stage.remove(subscriber, removed)
+
     def subscription(self, subscriber: str = "apply") -> Subscription:
-        """What the meta knows of a subscriber: its cursor, its accepted gaps, the lake's tables as of the last ack.
-        Raises UsageError for an unknown one."""
+        """Returns a subscriber's cursor, accepted gaps, and the lake's tables as of the last ack. Raises UsageError if
+        there is no such subscriber."""
         return self.meta.read().subscription(check_name(subscriber))
 
     def beginning_seqs(self) -> tuple[int, int]:
-        """Where the store begins, and up to where retention has removed it. Raises StorageError where there is none."""
+        """Returns the seq at which the store begins, and the seq up to which retention has removed it. Raises
+        StorageError if there is no store."""
         beginning = self._reader.beginning() if self._reader.exists() else None
         if beginning is None:
             raise StorageError(
-                "there is no store in this folder, or nothing in it yet",
+                "this folder has no store, or an empty one",
                 place=str(self._config.store.path),
-                remedy=f"Start `cdc capture {self._config.name}` first: where it begins is what is missing until then.",
+                remedy=f"Start `cdc capture {self._config.name}` first: the gap ends where the store begins.",
             )
         return beginning.seq, self._reader.removed_seq()
 
-    def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
-        """The batches that are neither acked nor rolled back, in their order; none for an unknown subscriber."""
-        known = self.meta.read().subscriptions.get(check_name(subscriber))
-        return [] if known is None else known.outstanding
+    # inside a get -----------------------------------------------------------------------------------------------
 
     @property
     def _reader(self) -> Reader:
@@ -320,119 +301,187 @@ class BatchService:
             from cdc.store.reader.reader import StoreReader
 
             source = self.meta.source()
-            if source is None:  # no batch will come of it; later there may be one
+            if source is None:  # nothing can be handed out yet: do not keep this reader
                 return StoreReader(self._config.store.path)
             self._known_reader = StoreReader(self._config.store.path, source.base_name)
         return self._known_reader
 
-    def _subscribe(self, subscriber: str) -> Subscription:
-        # Ids never come twice, not even after the meta was lost: manifests and commits carry them.
+    def _get(self, request: _Request) -> Lease | None:
+        until, subscriber = request.until, request.subscriber
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            state = self.meta.read()
+            seen, store = state.subscriptions.get(subscriber), self._config.store.path
+            staged = self._stage is not None
+            if not require_store(store, self._config.name, state, seen, self._reader, staged=staged):
+                # Nothing was ever captured. Do not create a meta: it would look like that of a lost store.
+                left_s = request.deadline - time.monotonic()
+                if left_s <= 0 and until is not None:
+                    raise incomplete_error(self._config.name, until, 0, None)
+                if left_s <= 0:
+                    _log.warning(
+                        "nothing was captured yet", destination=self._config.name, store=str(store), next="cdc capture"
+                    )
+                    return None
+                time.sleep(min(pause_s, left_s))
+                continue
+            known = seen or self._add_subscriber(subscriber)
+            if self._due(known, request) is not None:
+                lease = self._get_outstanding(known, request)
+                if lease is not None:
+                    return lease
+                continue
+            # Read before the selection: all transactions that make the store complete are then visible to it.
+            complete_us = 0 if until is None else self._reader.complete_until_us()
+            selection = self._select(known, known.start_seq(), request.limits)
+            if selection is not None:
+                lease = self._hand_out(selection, known, request)
+                if lease is not None:
+                    return lease
+                continue
+            if until is not None and complete_us >= time_us(until):
+                return None
+            left_s = request.deadline - time.monotonic()
+            if left_s <= 0:
+                if until is not None:
+                    raise incomplete_error(self._config.name, until, complete_us, self._reader.capture_state())
+                return None
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _add_subscriber(self, subscriber: str) -> Subscription:
+        # Manifests and commits carry batch ids, so ids are never reused, even if the meta was lost.
         first_batch = max(self.manifests.ids(subscriber), default=0) + 1
         beginning = self._reader.beginning()
         begins_seq = 0 if beginning is None else beginning.seq
         return add_subscriber(self.meta, subscriber, first_batch, self._reader.removed_seq(), begins_seq)
 
-    def _due(self, known: Subscription, owner: str, subscriber: str, ahead: bool) -> Outstanding | None:
-        """The outstanding batch to hand out again; None when a new one is due."""
-        for entry in known.outstanding if ahead else known.outstanding[:1]:
-            if entry.owner != owner:
+    def _due(self, known: Subscription, request: _Request) -> Outstanding | None:
+        """Returns the outstanding batch to hand out again; None if a new one is due. Raises LeaseHeldError."""
+        for entry in known.outstanding if request.ahead else known.outstanding[:1]:
+            if entry.owner != request.owner:
                 if entry.expires > self._clock():
                     raise LeaseHeldError(
                         f"batch {entry.batch} is held by {entry.owner} until {iso_time(entry.expires)}",
-                        place=f"{self._config.name}, subscriber {subscriber}",
+                        place=f"{self._config.name}, subscriber {request.subscriber}",
                         remedy="Wait until it is acked or rolled back there, or until its lease has expired.",
                     )
                 return entry
-            if not ahead:
+            if not request.ahead:
                 return entry
         return None
 
-    def _hand_out_again(self, owner: str, subscriber: str, lease_s: float, ahead: bool) -> Lease | None:
-        """None: it ended in the meantime, or its manifest is lost; look again."""
+    def _get_outstanding(self, known: Subscription, request: _Request) -> Lease | None:
+        """Hands out an outstanding batch again; None if it was rolled back, or ended meanwhile: look again."""
+        if self._stage is None:  # a staged batch is whole, even if the store has lost its transactions
+            self._reader.require_kept(known.acked_seq)
+            self._roll_back_changed(known, request.subscriber)
+        lease = self._hand_out_again(request)
+        if lease is None or request.until is None:
+            return lease
+        found = self._select_again(lease.manifest, known, time_us(request.until))
+        if found is not None and found.transactions >= lease.manifest.transactions:
+            return lease
+        _log.info("batch rolled back: it reaches beyond the time limit", batch=lease.batch)
+        self.rollback(lease.batch, lease.token, subscriber=request.subscriber)
+        return None
+
+    def _hand_out_again(self, request: _Request) -> Lease | None:
+        """None: the batch has ended meanwhile, or its manifest is lost: look again."""
         with self.meta.change() as state:
-            known = state.subscriptions.get(subscriber)
-            entry = None if known is None else self._due(known, owner, subscriber, ahead)
+            known = state.subscriptions.get(request.subscriber)
+            entry = None if known is None else self._due(known, request)
             if known is None or entry is None:
                 return None
-            path = self.manifests.path(subscriber, entry.batch)
+            path = self.manifests.path(request.subscriber, entry.batch)
             try:
                 manifest = load_manifest(path)
-                require_same(manifest, entry, path)
+                require_manifest_of(entry, manifest, path)
             except DamagedError as error:
                 _log.warning(
-                    "manifest lost, batch rolled back", batch=entry.batch, subscriber=subscriber, reason=str(error)
+                    "batch rolled back: its manifest is lost",
+                    batch=entry.batch,
+                    subscriber=request.subscriber,
+                    reason=str(error),
                 )
-                cut(known, entry.batch)
+                roll_back_from(known, entry.batch)
                 return None
-            entry.replaced = [*entry.replaced, entry.token][-16:]
-            entry.owner, entry.token, entry.expires = owner, secrets.token_hex(16), self._expiry(lease_s)
-            # A kill between recording results and acking leaves `acked` in the file; the batch is not acked.
+            entry.replaced = [*entry.replaced, entry.token][-_REMEMBERED_TOKENS:]
+            entry.owner, entry.token, entry.expires = (
+                request.owner,
+                secrets.token_hex(16),
+                self._expiry(request.lease_s),
+            )
+            # If an ack was killed, the file may have `acked` already; but the batch is not acked.
             manifest = manifest.model_copy(update={"acked": None})
             return Lease(manifest, path, entry.token, entry.expires)
 
-    def _hand_out(
-        self, selection: Selection, seen: Subscription, owner: str, subscriber: str, lease_s: float, ahead: bool
-    ) -> Lease | None:
-        """None: another process was faster; look again."""
-        schema_path = self._reader.schema_path(selection.last_seq)
-        ranges = tuple(ByteRange(path=str(p), offset=offset, length=n) for p, offset, n in selection.ranges)
-        schemas = None if schema_path is None else str(schema_path)
-        if self._stage is not None:
-            ranges, schemas = self._stage.copy(subscriber, seen.next_batch, selection.ranges, schema_path)
+    def _hand_out(self, selection: Selection, seen: Subscription, request: _Request) -> Lease | None:
+        """Makes a new batch of a selection. None: another process was faster: look again."""
+        files = self._files(selection, seen, request.subscriber)
         lease = None
         try:
             with self.meta.change() as state:
-                known = state.subscriptions.get(subscriber)
+                known = state.subscriptions.get(request.subscriber)
                 if known is None or (known.start_seq(), known.next_batch) != (seen.start_seq(), seen.next_batch):
                     return None
-                if self._due(known, owner, subscriber, ahead) is not None:
+                if self._due(known, request) is not None:
                     return None
-                if state.source is None:
-                    raise IdentityError(
-                        "does not know which source the store belongs to",
-                        place=self.meta.place,
-                        remedy=f"Run `cdc capture {self._config.name} --until-current`, which binds it.",
-                    )
-                draft = Draft(
-                    self._config.name,
-                    subscriber,
-                    seen.next_batch,
-                    seen.start_seq(),
+                manifest = build_manifest(
                     selection,
-                    seen.filter,
-                    self._reader.beginning(),
-                    tuple(known.gaps),
+                    files,
+                    destination=self._config.name,
+                    subscriber=request.subscriber,
+                    known=seen,
+                    gaps=known.gaps,
+                    server_uuid=self._bound_source(state).server_uuid,
+                    beginning=self._reader.beginning(),
                 )
-                manifest = draft.manifest(state.source.server_uuid, ranges, schemas)
                 path = self.manifests.save(manifest)
                 entry = Outstanding(
                     batch=manifest.batch,
                     first_seq=manifest.first_seq,
                     last_seq=manifest.last_seq,
                     after_seq=manifest.after_seq,
-                    owner=owner,
+                    owner=request.owner,
                     token=secrets.token_hex(16),
-                    expires=self._expiry(lease_s),
+                    expires=self._expiry(request.lease_s),
                 )
                 known.add(entry)
                 lease = Lease(manifest, path, entry.token, entry.expires)
             return lease
         finally:
             if lease is None and self._stage is not None:
-                self._stage.discard(ranges)
+                self._stage.discard(files)
 
-    def _roll_back_moved(self, known: Subscription, subscriber: str) -> None:
-        """Roll back the outstanding batches from the first one on whose bytes do not lie where its manifest says: the
-        store is another one, or was restored from an older copy. They come again in new batches."""
-        from cdc.store.reader.selection import Limits
+    def _files(self, selection: Selection, seen: Subscription, subscriber: str) -> BatchFiles:
+        """Returns the files of a selection, staged if the configuration says so."""
+        schema_path = self._reader.schema_path(selection.last_seq)
+        if self._stage is not None:
+            return self._stage.copy(subscriber, seen.next_batch, selection.ranges, schema_path)
+        ranges = tuple(ByteRange(path=str(p), offset=offset, length=n) for p, offset, n in selection.ranges)
+        return BatchFiles(ranges, None if schema_path is None else str(schema_path))
 
+    def _bound_source(self, state: State) -> SourceIdentity:
+        if state.source is None:
+            raise IdentityError(
+                "does not know which source the store belongs to",
+                place=self.meta.place,
+                remedy=f"Run `cdc capture {self._config.name} --until-current`, which binds it.",
+            )
+        return state.source
+
+    def _roll_back_changed(self, known: Subscription, subscriber: str) -> None:
+        """Rolls back outstanding batches from the first one on whose bytes are not where its manifest says.
+
+        Then the store is another one, or was restored from an older copy. The transactions come in new batches.
+        """
         for entry in known.outstanding:
             try:
                 manifest = load_manifest(self.manifests.path(subscriber, entry.batch))
             except DamagedError:
-                return  # rolled back, with a word, when it is handed out
-            same = Limits(max_bytes=1 << 62, max_row_events=None, max_transactions=manifest.transactions)
-            found = self._select(known, manifest.after_seq, same)
+                return  # the batch is rolled back, with a warning, when it is handed out
+            found = self._select_again(manifest, known)
             if found is not None and _are_same(manifest.ranges, found.ranges):
                 continue
             _log.warning("batch rolled back: the store has changed under it", batch=entry.batch, subscriber=subscriber)
@@ -440,25 +489,27 @@ class BatchService:
                 now = state.subscriptions.get(subscriber)
                 if now is None or now.find(entry.batch) is None:
                     return
-                gone = cut(now, entry.batch)
-            self._remove(subscriber, gone)
+                rolled_back = roll_back_from(now, entry.batch)
+            self._remove_files(subscriber, rolled_back)
             return
 
     def _select(self, known: Subscription, after_seq: int, limits: Limits) -> Selection | None:
-        return self._reader.select(after_seq, limits, as_filter(known.filter))
+        return self._reader.select(after_seq, limits, make_filter(known.filter))
 
-    def _lies_before(self, manifest: Manifest, known: Subscription, limits: Limits) -> bool:
-        """Was all of an outstanding batch committed before the time limit?"""
-        same = replace(limits, max_bytes=1 << 62, max_row_events=None, max_transactions=manifest.transactions)
-        found = self._select(known, manifest.after_seq, same)
-        return found is not None and found.transactions >= manifest.transactions
+    def _select_again(self, manifest: Manifest, known: Subscription, until_us: int | None = None) -> Selection | None:
+        """Selects an outstanding batch's transactions again; ``until_us``: only those committed before."""
+        from cdc.store.reader.batch_builder import Limits
 
-    def _remove(self, subscriber: str, batches: list[int]) -> None:
+        same = Limits(_UNLIMITED_BYTES, manifest.transactions, None, until_us)
+        return self._select(known, manifest.after_seq, same)
+
+    def _remove_files(self, subscriber: str, batches: list[int]) -> None:
         self.manifests.remove(subscriber, batches)
         if self._stage is not None and batches:
             self._stage.remove(subscriber, batches)
 
     def _sweep(self, stage: Stage, subscriber: str) -> None:
+        """Removes staged copies that killed processes have left behind."""
         from cdc.batches.stage import folder_of
 
         known = self.meta.read().subscription(subscriber)
@@ -466,7 +517,7 @@ class BatchService:
         for entry in known.outstanding:
             try:
                 keep[entry.batch] = folder_of(load_manifest(self.manifests.path(subscriber, entry.batch)).ranges)
-            except DamagedError:  # rolled back when it is due, and its copy with it
+            except DamagedError:  # the batch and its copy are removed when it is due
                 keep[entry.batch] = None
         stage.sweep(subscriber, known.next_batch, keep)
 
@@ -474,23 +525,24 @@ class BatchService:
         return self._clock() + timedelta(seconds=lease_s)
 
 
-def _are_same(ranges: Sequence[ByteRange], there: Sequence[Range]) -> bool:
-    """Whether these are the same bytes of the same files, which another path may lead to."""
-    return len(ranges) == len(there) and all(
+def _are_same(ranges: Sequence[ByteRange], found: Sequence[Range]) -> bool:
+    """Whether these are the same bytes of the same files; the paths may differ."""
+    return len(ranges) == len(found) and all(
         (old.offset, old.length) == (new.offset, new.length) and _is_same_file(Path(old.path), new.path)
-        for old, new in zip(ranges, there, strict=True)
+        for old, new in zip(ranges, found, strict=True)
     )
 
 
 def _is_same_file(old: Path, new: Path) -> bool:
     try:
         return old == new or old.samefile(new)
-    except OSError:  # it is not there any more
+    except OSError:  # the old one is gone
         return False
 
 
-def _mark(manifest: Manifest) -> HistoryMark | None:
-    """What tells later that the source still has the history up to the batch's end; None where nothing does."""
+def _history_mark(manifest: Manifest) -> HistoryMark | None:
+    """Returns the mark that later shows whether the source still has the history up to the batch's end; None if the
+    manifest has nothing to recognise it by."""
     last = manifest.positions.last
     if last.gtid is None and last.file_created_s is None:
         return None
@@ -498,7 +550,7 @@ def _mark(manifest: Manifest) -> HistoryMark | None:
 
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
-    """The configuration's limits; ``until_us``: only what was committed before (microseconds since 1970)."""
-    from cdc.store.reader.selection import Limits
+    """Returns the configured limits. ``until_us``: only transactions committed before (microseconds since 1970)."""
+    from cdc.store.reader.batch_builder import Limits
 
     return Limits(batch.max_bytes, batch.max_transactions, batch.max_row_events, until_us)

@@ -1,4 +1,4 @@
-"""Staging: a batch's byte ranges, copied to where executors can read them (``store.stage``).
+"""Staging: copies of a batch's byte ranges where executors can read them (``store.stage``).
 
 ::
 
@@ -7,9 +7,9 @@
         000000-{sha256}.binlog.index    its index
         {seq}-{sha256}.json             the schemas in force after the batch
 
-They are copied before the manifest is written, without the meta's lock: a copy may take minutes. Whoever then finds
-that another was faster removes its own folder; what a killed process left is removed by the next get. See
-:mod:`cdc.store.reader.staged` for the readers' side.
+The copies are made before the manifest is written, without the meta's lock, because copying may take minutes. A process
+that finds another one to be faster removes its own folder. The next get removes what killed processes left behind.
+Executors read the copies with :mod:`cdc.store.reader.staged`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from typing import IO, Any
 import numpy as np
 
 from cdc import files
-from cdc.batches.manifest import ByteRange
+from cdc.batches.manifest import BatchFiles, ByteRange
 from cdc.binlog.entry import Entries
 from cdc.durable import make_folder
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.permissions import READ, Permissions, secure_folder
-from cdc.store.formats.index import head_size, make_header, read_entries, seal
+from cdc.store.formats.index import make_header, read_entries, seal
 from cdc.store.formats.layout import INDEX_SUFFIX
-from cdc.store.reader.selection import Range
-from cdc.store.reader.staged import filesystem, refused
+from cdc.store.formats.segment_header import segment_header_size
+from cdc.store.reader.batch_builder import Range
+from cdc.store.reader.staged import fetch_errors, filesystem
 
-PIECE_BYTES = 24 * 1024 * 1024
-"""A staged file's size, about: one Spark task fetches one file, so larger files would be fetched several times."""
+STAGED_FILE_BYTES = 24 * 1024 * 1024
+"""The approximate size of a staged file. One Spark task fetches one file; larger files would be fetched repeatedly."""
 _COPY_BYTES = 1 << 20
 _LOCAL = "file://"
 _FOLDER = re.compile(r"(\d{12})-[0-9a-f]{8}")
@@ -52,45 +53,48 @@ class Stage:
         uri: str,
         destination: str,
         *,
-        piece_bytes: int = PIECE_BYTES,
+        file_bytes: int = STAGED_FILE_BYTES,
         permissions: Permissions = "private",
     ) -> None:
         self._uri = f"{uri.rstrip('/')}/{destination}"
         self._permissions: Permissions = permissions
-        self._piece_bytes = piece_bytes
+        self._file_bytes = file_bytes
 
-    def copy(
-        self, subscriber: str, batch: int, ranges: Iterable[Range], schema_path: Path | None
-    ) -> tuple[tuple[ByteRange, ...], str | None]:
-        """Copy ranges and schemas into a new folder; returns what the manifest then names. A transaction of any size
-        is copied in constant memory. Raises StorageError, ConfigError, DamagedError; leaves nothing behind then."""
+    def copy(self, subscriber: str, batch: int, ranges: Iterable[Range], schema_path: Path | None) -> BatchFiles:
+        """Copies ranges and schemas into a new folder, in constant memory whatever the size of a transaction.
+
+        Raises StorageError, ConfigError, DamagedError; then the folder is removed.
+        """
         folder = f"{self._uri}/{subscriber}/{batch:012d}-{secrets.token_hex(4)}"
         if self._uri.startswith(_LOCAL):
             secure_folder(Path(filesystem(self._uri)[1]), self._permissions, READ)
         try:
             staged: list[ByteRange] = []
             for each in ranges:
-                for piece in _cut(read_entries(*each), self._piece_bytes):
-                    staged.append(_copy_piece(folder, len(staged), each.path, piece))
-            return tuple(staged), None if schema_path is None else _copy_schema(folder, schema_path)
+                for entries in _split(read_entries(*each), self._file_bytes):
+                    staged.append(_copy_transactions(folder, len(staged), each.path, entries))
+            return BatchFiles(tuple(staged), None if schema_path is None else _copy_schema(folder, schema_path))
         except BaseException:
             self._discard(folder)
             raise
 
-    def discard(self, ranges: Iterable[ByteRange]) -> None:
-        """Remove the folder of ranges that were copied in vain."""
-        for folder in {each.path.rpartition("/")[0] for each in ranges}:
+    def discard(self, staged: BatchFiles) -> None:
+        """Removes the folder of copies that are not needed."""
+        for folder in {each.path.rpartition("/")[0] for each in staged.ranges}:
             self._discard(folder)
 
     def remove(self, subscriber: str, batches: Collection[int]) -> None:
-        """Remove what was staged for batches that are over. What cannot be removed now is left to :meth:`sweep`."""
+        """Removes the copies of batches that have ended. :meth:`sweep` removes those that cannot be removed now."""
         for number, folder in self._folders(subscriber):
             if number in batches:
                 self._discard(folder)
 
     def sweep(self, subscriber: str, below: int, keep: dict[int, str | None]) -> None:
-        """Remove what belongs to no outstanding batch. ``keep``: the folder of each outstanding batch (None: not
-        known, all of it is kept). Ids from ``below`` on may be being staged by another process, and are left alone."""
+        """Removes copies that belong to no outstanding batch.
+
+        ``keep`` has the folder of each outstanding batch; None: it is not known, and all its folders are kept. Batches
+        from id ``below`` on are left alone, because another process may be staging them.
+        """
         for number, folder in self._folders(subscriber):
             wanted = number >= below or (number in keep and keep[number] in (None, folder))
             if not wanted:
@@ -105,7 +109,7 @@ class Stage:
         except FileNotFoundError:
             return
         except OSError as error:
-            _log.warning("the staging folder was not looked through", uri=uri, reason=str(error))
+            _log.warning("the staging folder could not be listed", uri=uri, reason=str(error))
             return
         for each in sorted(found):
             match = _FOLDER.fullmatch(str(each).rstrip("/").rpartition("/")[2])
@@ -113,23 +117,23 @@ class Stage:
                 yield int(match[1]), f"{uri}/{match[0]}"
 
     def _discard(self, folder: str) -> None:
-        """Never fails: the batch is over, whether its copy can be removed or not."""
+        """Removes a folder. Failures are logged only, because the batch has ended anyway."""
         try:
             fs, path = filesystem(folder)
             fs.rm(path, recursive=True)
         except FileNotFoundError:
             return
         except (OSError, CdcError) as error:
-            _log.warning("a staged batch was not removed", uri=folder, reason=str(error))
+            _log.warning("a staged batch could not be removed", uri=folder, reason=str(error))
 
 
 def folder_of(ranges: Iterable[ByteRange]) -> str | None:
-    """The staging folder that a manifest's ranges lie in."""
+    """Returns the staging folder of a manifest's ranges; None if it has no ranges."""
     return next((each.path.rpartition("/")[0] for each in ranges), None)
 
 
-def _cut(entries: Entries, size_bytes: int) -> Iterator[Entries]:
-    """Runs of transactions of at most about ``size_bytes``; a larger transaction is one of its own."""
+def _split(entries: Entries, size_bytes: int) -> Iterator[Entries]:
+    """Splits entries into runs of at most about ``size_bytes``; a larger transaction is a run of its own."""
     ends = (entries["offset"] + entries["length"]).astype(np.int64)
     starts = entries["offset"].astype(np.int64)
     first = 0
@@ -139,12 +143,12 @@ def _cut(entries: Entries, size_bytes: int) -> Iterator[Entries]:
         first = following
 
 
-def _copy_piece(folder: str, number: int, segment: Path, entries: Entries) -> ByteRange:
+def _copy_transactions(folder: str, number: int, segment: Path, entries: Entries) -> ByteRange:
     offset = int(entries["offset"][0])
     length = int(entries["offset"][-1]) + int(entries["length"][-1]) - offset
     try:
         with segment.open("rb") as source:
-            head = source.read(head_size(segment))
+            head = source.read(segment_header_size(segment))
             sha256 = hashlib.sha256(head)
             for data in _read(source, offset, length):
                 sha256.update(data)
@@ -189,7 +193,7 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _write(uri: str, data: Iterator[bytes]) -> None:
     fs, path = filesystem(uri)
-    with refused(uri):
+    with fetch_errors(uri):
         if uri.startswith(_LOCAL):
             make_folder(Path(path).parent)
             opened: Any = os.fdopen(files.plain.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
@@ -197,5 +201,5 @@ def _write(uri: str, data: Iterator[bytes]) -> None:
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             opened = fs.open(path, "wb")
         with opened as target:
-            for piece in data:
-                target.write(piece)
+            for chunk in data:
+                target.write(chunk)

@@ -1,4 +1,4 @@
-"""Subscribers: added, removed, moved on, and let go on behind an accepted gap."""
+"""Changes of subscribers: add and remove them, roll back their batches, skip what they filter out, accept a gap."""
 
 from __future__ import annotations
 
@@ -8,53 +8,57 @@ from typing import TYPE_CHECKING, Protocol
 
 from cdc.errors import LeaseHeldError, UsageError
 from cdc.log import get_logger
-from cdc.meta import Gap, Meta, TableRecord
-from cdc.meta.state import Subscription, check_name
+from cdc.meta import Gap, Meta, Subscription, TableRecord
+from cdc.meta.state import check_name
 from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from cdc.batches.service import BatchService
-    from cdc.store.reader.filters import TableFilter
-
+    from cdc.store.reader.batch_builder import TableFilter
 
 _log = get_logger(__name__)
 
 
-class Passing(Protocol):
-    """What is needed of a store; :class:`cdc.store.reader.reader.StoreReader` has it."""
+class SupportsPassed(Protocol):
+    """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping needs."""
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
 
-def as_filter(pattern: str | None) -> TableFilter | None:
-    """The filter of a subscription; None: all tables. Raises UsageError."""
+def make_filter(pattern: str | None) -> TableFilter | None:
+    """Returns the filter of a subscription; None: all tables. Raises UsageError."""
     if pattern is None:
         return None
-    from cdc.store.reader.filters import TableFilter  # most have none, and need no NumPy for it
+    from cdc.store.reader.batch_builder import TableFilter  # imports NumPy, which most subscribers do not need
 
     return TableFilter(pattern)
 
 
 def add_subscriber(meta: Meta, name: str, first_batch: int, removed_seq: int, begins_seq: int = 0) -> Subscription:
-    """One that is there stays as it is. A new one begins at the store's first transaction, behind ``removed_seq`` and
-    the store's beginning, and its record says so; that retention has removed transactions is logged."""
+    """Adds a subscriber, and returns it; an existing one stays as it is.
+
+    A new one begins at the store's first transaction, behind ``removed_seq`` and the store's beginning, and its record
+    says so. A warning is logged if retention has removed transactions.
+    """
     with meta.change() as state:
-        fresh = name not in state.subscriptions
+        is_new = name not in state.subscriptions
         new = Subscription(next_batch=first_batch, acked_seq=removed_seq, since_seq=max(removed_seq, begins_seq))
         known = state.subscriptions.setdefault(name, new)
         known = known.model_copy(deep=True)
-    if fresh and removed_seq:
+    if is_new and removed_seq:
         _log.warning(
-            "retention has removed the store's beginning: the subscriber begins at its first transaction",
+            "retention has removed the store's beginning: the new subscriber begins at the first transaction left",
             subscriber=name,
             removed_until=removed_seq,
         )
     return known
 
 
-def unsubscribe(meta: Meta, name: str, now: datetime) -> list[int]:
-    """Remove a subscriber; returns the ids of the batches that it had outstanding. Raises UsageError if there is none,
-    LeaseHeldError while a lease of it is live."""
+def remove_subscriber(meta: Meta, name: str, now: datetime) -> list[int]:
+    """Removes a subscriber; returns the ids of its outstanding batches.
+
+    Raises UsageError if there is no such subscriber, LeaseHeldError while one of its leases is live.
+    """
     with meta.change() as state:
         known = state.subscription(name)
         for entry in known.outstanding:
@@ -68,30 +72,43 @@ def unsubscribe(meta: Meta, name: str, now: datetime) -> list[int]:
         return [entry.batch for entry in known.outstanding]
 
 
-def pass_over(meta: Meta, reader: Passing, name: str) -> None:
-    """Move a filtered subscriber's cursor over what holds nothing for it: that must not hold the store back, nor be
-    looked through again and again."""
+def roll_back_from(known: Subscription, batch: int) -> list[int]:
+    """Rolls back an outstanding batch and all later ones; returns their ids."""
+    removed = known.remove_from(batch)
+    for entry in removed:
+        known.remember(entry, "rolled_back")
+    return [entry.batch for entry in removed]
+
+
+def skip_filtered(meta: Meta, reader: SupportsPassed, name: str) -> None:
+    """Moves the cursor of a filtered subscriber over transactions that its filter leaves out.
+
+    Otherwise they would hold back retention, and be searched again at every get.
+    """
     seen = meta.read().subscriptions.get(name)
     if seen is None or seen.filter is None or seen.outstanding:
         return
-    table_filter = as_filter(seen.filter)
+    table_filter = make_filter(seen.filter)
     assert table_filter is not None
-    upto = reader.passed(seen.acked_seq, table_filter)
+    upto = reader.skippable_until(seen.acked_seq, table_filter)
     if upto <= seen.acked_seq:
         return
     with meta.change() as state:
         known = state.subscriptions.get(name)
-        if known is not None and known == seen:  # else somebody has got or acked meanwhile; the next get does it
+        if known is not None and known == seen:  # else there was a get or an ack meanwhile: the next get does it
             known.acked_seq = upto
 
 
-def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
-    """Let the subscriber go on at the store's beginning. Outstanding batches are rolled back: their transactions are
-    not there any more.
+# gaps -------------------------------------------------------------------------------------------------------------
 
-    A cursor that does not lie before the beginning has no gap. Then, as long as no table was merged for this
-    subscriber, the gap is the one that tables of an unknown past may have: everything before the subscriber began.
-    Raises UsageError where nothing is missing, or that was accepted before.
+
+def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
+    """Lets a subscriber continue at the store's beginning, and records the gap before it as accepted.
+
+    Outstanding batches are rolled back, because their transactions are no longer in the store. If the cursor is not
+    before the beginning, and no table was merged for this subscriber yet, the gap is the one that existing tables may
+    have: everything before the subscriber began. Raises UsageError if nothing is missing, or the gap was accepted
+    before.
     """
     begins_seq, removed_seq = service.beginning_seqs()
     with service.meta.change() as state:
@@ -100,27 +117,27 @@ def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
         first = max(begins_seq, removed_seq)
         if position < first:
             gap = _gap(position, first, "the store begins behind the cursor")
-            for entry in known.outstanding:
-                known.remember(entry, "rolled_back")
-            gone = [entry.batch for entry in known.outstanding]
-            known.outstanding = []
+            rolled_back = roll_back_from(known, known.outstanding[0].batch) if known.outstanding else []
             known.acked_seq = first
         elif since and not known.tables and not known.has_accepted(0, since):
-            gap, gone = _gap(0, since, "nothing proves what tables had before the subscriber began"), []
+            gap, rolled_back = _gap(0, since, "nothing proves what tables had before the subscriber began"), []
         else:
             raise UsageError(
-                f"{subscriber} lacks nothing that was not accepted before: its cursor stands at {position}, and the "
-                f"store begins at {first}",
+                f"{subscriber} has no gap that was not accepted before: its cursor is at {position}, and the store "
+                f"begins at {first}",
                 remedy="For a Delta table that has lost changes, name it with --table.",
             )
         known.gaps = [*known.gaps, gap]
-    service.manifests.remove(subscriber, gone)
+    service.manifests.remove(subscriber, rolled_back)
     return [gap]
 
 
 def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
-    """Take Delta tables as they are now, whatever they have lost; None: the table is gone, and is made anew when its
-    next changes come. Each lacks an unknown part of the changes up to the cursor."""
+    """Accepts Delta tables as they are now, whatever they have lost, and records a gap for each of them.
+
+    The gap reaches up to the cursor. None in ``tables`` stands for a table that is gone; it is created again when its
+    next changes come. Raises UsageError for a table that has lost nothing since the last ack.
+    """
     gaps = []
     with meta.change() as state:
         known = state.subscription(check_name(subscriber))
@@ -128,7 +145,8 @@ def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord 
             before = known.table(name)
             if record is not None and before == record:
                 raise UsageError(
-                    f"the Delta table of {name} is as it was at the last ack", remedy="Nothing of it is to be accepted."
+                    f"the Delta table of {name} is as it was at the last ack",
+                    remedy="There is nothing to accept: leave it out.",
                 )
             if record is None:
                 known.tables.pop(name, None)

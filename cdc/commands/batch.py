@@ -150,7 +150,7 @@ def subscribe(
 ) -> None:
     """Add a reader that begins at the store's first transaction; for one that is there, replace its filter."""
     from cdc.batches.service import BatchService
-    from cdc.store.reader.filters import join_filters
+    from cdc.store.reader.batch_builder import join_filters
 
     config = load(ctx, dest)
     service = BatchService(config)

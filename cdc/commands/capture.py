@@ -1,17 +1,24 @@
-"""``cdc capture``: read the source into the store."""
+"""``cdc capture``: reads the source into the store until it is stopped, and shows its progress on a terminal."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from cdc.commands import common
 from cdc.units import human_bytes
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cdc.capture import Progress
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
+    """Adds the command to ``app``."""
     app.command("capture")(capture)
 
 
@@ -21,9 +28,11 @@ def capture(
     until_current: Annotated[
         bool, typer.Option("--until-current", help="End once the store has what the server had at the start.")
     ] = False,
-    for_s: Annotated[float | None, typer.Option("--for", metavar="SECONDS", min=0, help="End after so long.")] = None,
+    for_s: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", min=0, help="End after this time.", show_default=False)
+    ] = None,
 ) -> None:
-    """Read the source into the store until stopped."""
+    """Read the source's changes into the store until stopped."""
     config = common.load(ctx, dest)
 
     import signal
@@ -31,7 +40,6 @@ def capture(
     from types import FrameType
 
     from cdc.capture import Capture
-    from cdc.commands.capture_view import View
 
     stop = threading.Event()
 
@@ -40,9 +48,44 @@ def capture(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with View(config.name, common.err()) as view:
-        counters = Capture(config, view.show).run(stop, for_s, until_current)
+    with ProgressLine(config.name, common.err()) as line:
+        counters = Capture(config, line.show).run(stop, for_s, until_current)
     common.say(
         f"{config.name}: {counters.transactions:,} transactions, {counters.events:,} events, "
         f"{human_bytes(counters.bytes)} into {config.store.path}"
     )
+
+
+class ProgressLine:
+    """A line on a terminal that :meth:`show` repaints while the context lasts. Elsewhere nothing is shown."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        from rich.status import Status
+
+        self._name = name
+        self._status = Status(f"{name}: connecting", console=console) if console.is_terminal else None
+        self._since = time.monotonic()
+        self._before = 0
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Shows the position, the totals, and the rate since the last call."""
+        if self._status is None:
+            return
+        now = time.monotonic()
+        received = progress.counters.received_bytes
+        rate = (received - self._before) / max(now - self._since, 0.001)
+        self._since, self._before = now, received
+        position = f"{progress.position}" if progress.target is None else f"{progress.position} of {progress.target}"
+        self._status.update(
+            f"{self._name}: {position}, {progress.counters.transactions:,} transactions, "
+            f"{human_bytes(progress.counters.bytes)} stored, {human_bytes(int(rate))}/s"
+        )

@@ -1,4 +1,4 @@
-"""``cdc check``: preflight of source, store, meta, target and Spark, every finding with its remedy."""
+"""``cdc check``: examines source, store, meta, target and Spark, and prints each finding with its remedy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("check", help="Examine source, store, meta, target and Spark.")(check)
+    """Adds the command to ``app``."""
+    app.command("check")(check)
 
 
 def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> None:
-    """Exit code 0: nothing stands in the way (there may be warnings); 2: something has to be changed first; 1: the
-    source cannot be reached just now."""
+    """Examine the source, the store, the meta, the target and Spark.
+
+    Exit code 0 means that nothing prevents capture and apply (warnings are possible), 2 that something has to be
+    changed first, 1 that the source cannot be reached now.
+    """
     config = load(ctx, dest)
     with working("Checking …"):
         findings, code = examine(config)
@@ -40,7 +44,7 @@ def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> N
 
 
 def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
-    """All findings, and the exit code. It is 1 where nothing is wrong but that the source does not answer."""
+    """Returns all findings and the exit code, which is 1 if the only error is that the source does not answer."""
     from cdc.commands import check_local
     from cdc.source.findings import error, from_error
     from cdc.source.preflight import check_source
@@ -54,8 +58,8 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
             error(
                 "source: start",
                 "start: snapshot is not available yet",
-                "Set source.start to now, to earliest (all that the binlog still holds) or to a position; "
-                "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
+                "Set source.start to now, to earliest (all changes that the binlog still holds) or to a position. "
+                "Before MySQL 8.0 and MariaDB 10.5 only now is possible.",
             )
         )
     local = check_local.examine(config)
@@ -81,8 +85,8 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
 
 
 def _history(config: DestinationConfig, last_seq: int) -> Finding:
-    """Whether the source has what capture needs next, behind the history that the store was captured from. Raises
-    retryable errors."""
+    """Checks that the source still has the transactions that capture reads next, after those that the store holds.
+    Raises retryable errors."""
     from cdc.capture.start import prove_start
     from cdc.meta import open_meta
     from cdc.source.connection import connect
@@ -100,7 +104,7 @@ def _history(config: DestinationConfig, last_seq: int) -> Finding:
         conn.close()
     if proof.doubt is not None:
         return warning(subject, proof.doubt, "Make sure that source.url still names the same server.")
-    return ok(subject, f"the server has what the store was captured from: {'; '.join(proof.proved)}")
+    return ok(subject, f"the server has the history that the store was captured from: {'; '.join(proof.proved)}")
 
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}

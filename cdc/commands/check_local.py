@@ -1,4 +1,4 @@
-"""What ``cdc check`` examines on this side: the folders of store and meta, the target, Java and Spark."""
+"""The part of ``cdc check`` that examines this machine: the folders of store and meta, the target, Java and Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
-from cdc.targets import local_path
+from cdc.targets import LOG_FOLDER, local_path
 from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
@@ -23,7 +23,7 @@ _MIN_JAVA = 17
 
 
 def examine(config: DestinationConfig) -> list[Finding]:
-    """All findings of this machine."""
+    """Returns the findings about this machine."""
     return [*_store(config), *_meta(config), *_target(config), *_spark(config)]
 
 
@@ -61,16 +61,16 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
 def _fleeting(subject: str, path: Path, key: str) -> list[Finding]:
-    """A warning where something else than Towpath may remove the folder, or put another in its place."""
+    """Returns a warning if something else than Towpath may remove or replace the folder."""
     real = Path(os.path.realpath(path))
     through = "" if real == path else f" (by a symbolic link: {real})"
-    remedy = f"Set {key} to a folder of its own outside, by an absolute path, and move what is there along."
+    remedy = f"Set {key} to an absolute path of a folder outside, and move what is in the folder there."
     for folder in dict.fromkeys((*path.parents, *real.parents)):
         if os.path.lexists(folder / ".git"):
             what = (
-                f"{path} lies inside the git checkout {folder}{through}: a sync that replaces it, or git clean, takes"
+                f"{path} lies inside the git checkout {folder}{through}: a sync that replaces it, or git clean, removes"
             )
-            return [warning(subject, f"{what} the {subject} away", remedy)]
+            return [warning(subject, f"{what} the {subject}", remedy)]
     for name in dict.fromkeys((tempfile.gettempdir(), *_TEMPORARY)):
         if real.is_relative_to(os.path.realpath(name)):
             what = f"{path} lies in the temporary folder {name}{through}, which the system may empty"
@@ -85,17 +85,17 @@ def _target(config: DestinationConfig) -> list[Finding]:
         return [
             warning(
                 "target",
-                f"{target} is not checked from here",
-                "Make sure that Spark has the jars and the rights for it (spark.conf); the first batch will tell.",
+                f"{target} cannot be checked from here",
+                "Make sure that Spark has the jars and the rights for it (spark.conf). The first batch will show it.",
             )
         ]
     folder = local_path(target)
-    assert folder is not None  # it is no URI, or one of a file
+    assert folder is not None  # a path, or a file:// URI
     if config.spark.remote is not None:
         return [
             warning(
                 "target",
-                f"{folder} is a folder of the Spark Connect server's machine, and is not checked from here",
+                f"{folder} is a folder on the machine of the Spark Connect server, and cannot be checked from here",
                 "Make sure that the server and this machine see the same folder under this name.",
             )
         ]
@@ -106,7 +106,7 @@ def _target(config: DestinationConfig) -> list[Finding]:
 
 
 def _strangers(config: DestinationConfig, folder: Path) -> list[Finding]:
-    """Folders where tables of ours would lie, and which hold something else."""
+    """Returns errors for folders that captured tables would be written to, and that hold something else."""
     found: list[Finding] = []
     for database in sorted(p for p in folder.glob("*") if p.is_dir()):
         for table in sorted(p for p in database.glob("*") if not p.name.startswith(".")):
@@ -114,19 +114,19 @@ def _strangers(config: DestinationConfig, folder: Path) -> list[Finding]:
             if not config.tables.includes(*names):
                 continue
             holds_something = not table.is_dir() or any(table.iterdir())
-            if holds_something and not (table / "_delta_log").is_dir():
+            if holds_something and not (table / LOG_FOLDER).is_dir():
                 found.append(
                     error(
                         "target",
-                        f"{table} holds something that is no Delta table",
-                        f"Move it away, or choose another apply.target; {'.'.join(names)} would be written there.",
+                        f"{table} holds something that is not a Delta table",
+                        f"Move it away, or choose another apply.target: {'.'.join(names)} is written there.",
                     )
                 )
     return found
 
 
 def _folder(subject: str, path: Path, key: str) -> Finding:
-    """Can files be made in this folder, which may have to be made itself? Nothing is left behind."""
+    """Checks that the folder is writable, or can be created. Leaves nothing behind."""
     existing = _existing(path)
     remedy = f"Make the folder writable for this user, or change {key}."
     if not existing.is_dir():
@@ -134,17 +134,17 @@ def _folder(subject: str, path: Path, key: str) -> Finding:
     if not os.access(existing, os.W_OK | os.X_OK):
         return error(subject, f"{existing} is not writable", remedy)
     try:
-        # access() says yes to root on a read-only disk; only the attempt tells.
+        # For root, access() says yes on a read-only disk too; only an attempt tells.
         probe = existing / f".towpath-check-{os.getpid()}"
         probe.mkdir()
         probe.rmdir()
     except OSError as trouble:
         return error(subject, f"{existing} is not writable: {trouble.strerror}", remedy)
-    return ok(subject, f"{path} is writable" if path.is_dir() else f"{path} can be made")
+    return ok(subject, f"{path} is writable" if path.is_dir() else f"{path} can be created")
 
 
 def _existing(path: Path) -> Path:
-    """The path itself, or the nearest thing above it that exists."""
+    """Returns the path itself, or the nearest path above it that exists."""
     return next(p for p in (path, *path.parents) if os.path.lexists(p))
 
 
@@ -154,7 +154,7 @@ def _spark(config: DestinationConfig) -> list[Finding]:
         if importlib.util.find_spec("grpc") is None:
             found.append(error("spark", "Spark Connect needs the package grpcio", "pip install 'pyspark[connect]'"))
         where = config.spark.remote_address
-        found.append(ok("spark", f"merges run on {where}; Java and Delta are the server's business"))
+        found.append(ok("spark", f"merges run on {where}, which has its own Java and Delta"))
         return found
     found.append(_package("delta-spark"))
     found.append(_java())
@@ -173,7 +173,7 @@ def _java() -> Finding:
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     remedy = "Install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless), and set JAVA_HOME if need be."
     if program is None:
-        return error("java", "there is no Java on this machine", remedy)
+        return error("java", "Java is not installed on this machine", remedy)
     try:
         command = [program, "-version"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
@@ -181,7 +181,7 @@ def _java() -> Finding:
         return error("java", f"{program} cannot be run: {trouble}", remedy)
     match = re.search(r'version "(\d+)', done.stderr + done.stdout)
     if match is None:
-        return error("java", f"{program} does not tell its version", remedy)
+        return error("java", f"{program} does not print its version", remedy)
     if int(match[1]) < _MIN_JAVA:
         return error("java", f"{program} is Java {match[1]}, which is too old for Spark", remedy)
     return ok("java", f"Java {match[1]} ({program})")

@@ -1,4 +1,4 @@
-"""What the commands share: the global options, the configuration, and the two ways to print."""
+"""Shared by the commands: the global options, the loaded configuration, and output for people and scripts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Destination = Annotated[
     str | None,
     typer.Argument(
         metavar="DEST",
-        help="Name of the configuration, without .yaml; may be left out where there is only one.",
+        help="Name of the destination: its file in the folder, without .yaml. Leave it out if there is only one.",
         show_default=False,
     ),
 ]
-"""The ``DEST`` argument, alike in all commands."""
+"""The ``DEST`` argument of all commands."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
-"""The ``--json`` option, alike in all commands that answer a question."""
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
+"""The ``--json`` option of all commands that answer a question."""
 
 
 @dataclass(frozen=True)
 class Globals:
-    """The options before the command's name."""
+    """The options that are written before the command's name."""
 
     conf_dir: Path
     log_format: str
@@ -43,28 +43,28 @@ class Globals:
 
 
 def options(ctx: typer.Context) -> Globals:
-    """The global options of this invocation."""
+    """Returns the global options of this invocation."""
     found = ctx.find_object(Globals)
-    if found is None:  # a command called without the main callback: a mistake in a test, not of a user
+    if found is None:  # a test called a command without the main callback
         raise RuntimeError("the command was not called through cdc.cli")
     return found
 
 
 def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
-    """The checked configuration of a destination. Raises ConfigError."""
+    """Loads the configuration of a destination. Raises ConfigError."""
     from cdc.config import load_destination
 
     return load_destination(options(ctx).conf_dir, dest)
 
 
 def print_json(obj: Any) -> None:
-    """One JSON document on standard output. Takes pydantic models, dataclasses, aware datetimes and paths too."""
+    """Prints a JSON document on standard output. Accepts pydantic models, dataclasses, datetimes and paths too."""
     sys.stdout.write(json.dumps(obj, indent=2, ensure_ascii=False, default=_plain) + "\n")
     sys.stdout.flush()
 
 
 def print_json_line(obj: Any) -> None:
-    """One JSON document on one line of standard output."""
+    """Prints a JSON document on one line of standard output."""
     sys.stdout.write(json.dumps(obj, ensure_ascii=False, default=_plain) + "\n")
 
 
@@ -81,23 +81,23 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def iso(time: datetime) -> str:
-    """An aware datetime as scripts like it: ``2026-11-21T09:41:36.123456Z``."""
+    """Returns an aware datetime in ISO 8601 and UTC: ``2026-11-21T09:41:36.123456Z``."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def out() -> Console:
-    """A console on standard output, for answers to people."""
+    """Returns a console on standard output, for answers to people."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def tables() -> Console:
-    """As :func:`out`, for tables: what is not a terminal has no width, so that nothing is folded or cut there."""
+    """Returns a console for tables. Without a terminal its width is unlimited, so that no cell is folded or cut."""
     console = out()
     if not console.is_terminal:
         console.width = 10_000
@@ -105,20 +105,20 @@ def tables() -> Console:
 
 
 def err() -> Console:
-    """A console on standard error, for progress and remarks."""
+    """Returns a console on standard error, for progress and remarks."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def say(text: str) -> None:
-    """A remark for people on standard error."""
+    """Prints a remark for people on standard error."""
     err().print(text, markup=False)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Shows on a terminal's standard error that something takes a while; writes nothing elsewhere."""
+    """Shows a text with a spinner on standard error while the context lasts, if that is a terminal."""
     console = err()
     if not console.is_terminal:
         yield

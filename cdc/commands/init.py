@@ -1,4 +1,4 @@
-"""``cdc init``: asks the server, writes ``conf/DEST.yaml`` with comments, says what to do next."""
+"""``cdc init``: asks the server, writes ``conf/DEST.yaml`` with comments, and says what to do next."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
+from cdc.addresses import Address
 from cdc.commands.common import options, out, working
 from cdc.errors import StorageError, UsageError
 
@@ -25,27 +26,50 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE = "CDC_SOURCE_PASSWORD"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_DATABASES = (
-    "SELECT SCHEMA_NAME AS name FROM information_schema.SCHEMATA "
-    "WHERE SCHEMA_NAME NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') ORDER BY SCHEMA_NAME"
+_DATABASES = "SELECT SCHEMA_NAME AS name FROM information_schema.SCHEMATA ORDER BY SCHEMA_NAME"
+_SHOWN_KEYS = (
+    "source.start",
+    "tables.exclude",
+    "tables.overrides",
+    "store.kind",
+    "store.segment_bytes",
+    "store.flush",
+    "store.retain.acked_for",
+    "meta.kind",
+    "batch.max_bytes",
+    "batch.max_transactions",
+    "batch.max_row_events",
+    "batch.max_wait_s",
+    "batch.lease_s",
+    "apply.mode",
+    "spark.master",
+    "spark.remote",
+    "spark.conf",
 )
+"""The keys that are written with their defaults."""
+_NEED_ROW_METADATA = ("earliest", "{file: binlog.000012, pos: 4}")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("init", help="Ask the server, and write conf/DEST.yaml with comments.")(init)
+    """Adds the command to ``app``."""
+    app.command("init")(init)
 
 
 def init(
     ctx: typer.Context,
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="mysql://USER@HOST:PORT or mariadb://USER@HOST:PORT", show_default=False),
+        typer.Argument(
+            metavar="URL",
+            help="Address of the server: mysql://USER@HOST:PORT or mariadb://USER@HOST:PORT.",
+            show_default=False,
+        ),
     ],
     target: Annotated[
         str,
         typer.Option(
             metavar="URI",
-            help="Folder or URI of the Delta tables. A relative folder is taken from the one above conf/.",
+            help="Folder or URI of the Delta tables. A relative folder is taken from the folder above conf/.",
             show_default=False,
         ),
     ],
@@ -53,17 +77,24 @@ def init(
         list[str] | None,
         typer.Option(
             metavar="REGEX",
-            help=r"Tables to capture, as a regular expression over db.table: 'shop\..*'. May be repeated.",
+            help=r"Tables to capture, as a regular expression over db.table like 'shop\..*'. May be repeated.",
             show_default="all",
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="DEST", help="Name of the configuration.", show_default="the database's")
+        str | None,
+        typer.Option(
+            metavar="DEST", help="Name of the destination, and so of the file.", show_default="the database's"
+        ),
     ] = None,
 ) -> None:
-    """The password comes from the URL, from $CDC_SOURCE_PASSWORD, or is asked; it is never written into the YAML."""
-    from cdc.commands.init_file import Answers, render
-    from cdc.config import SourceConfig, TablesConfig, parse
+    """Write a configuration file with comments, for a server and its tables.
+
+    The password is taken from the URL, else from $CDC_SOURCE_PASSWORD, else it is asked for. It is never written into
+    the configuration: one from the URL or the terminal goes into DEST.password beside it, readable by you alone.
+    """
+    from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
+    from cdc.config.loading import server_ids
     from cdc.source.connection import connect, query
     from cdc.source.schemas import list_tables
     from cdc.source.server import describe
@@ -78,37 +109,37 @@ def init(
         conn = connect(SourceConfig(url=address.url, server_id=1), password=login.password.encode())
         try:
             info = describe(conn)
-            databases = [str(row["name"]) for row in query(conn, _DATABASES)]
-            taken = {info.server_id, *_replica_ids(conn), *_configured_ids(folder)}
+            databases = [str(row["name"]) for row in query(conn, _DATABASES) if row["name"] not in SYSTEM_SCHEMAS]
+            taken = {info.server_id, *_replica_ids(conn), *server_ids(folder)}
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
             found = list_tables(conn, TablesConfig(include=tuple(patterns)))
         finally:
             conn.close()
-    server_id = _unused(taken)
     name = name or _default_name(found, info)
     file = _free(folder, name)
     address = replace(address, scheme=info.flavor)
-    password = PASSWORD_VARIABLE if login.from_environment else f"{name}.password"
     text = render(
         Answers(
-            name,
-            address.url,
-            login.from_environment,
-            password,
-            server_id,
-            tuple(patterns),
-            target,
-            info.product,
-            info.has_row_metadata,
+            name=name,
+            url=address.url,
+            password_in_environment=login.from_environment,
+            password_place=PASSWORD_VARIABLE if login.from_environment else f"{name}.password",
+            server_id=_unused(taken),
+            include=tuple(patterns),
+            target=target,
+            product=info.product,
+            has_row_metadata=info.has_row_metadata,
         )
     )
-    config = parse(text, file)  # what is written is what can be read
+    config = parse(text, file)  # fails before anything is written, if it could not be read again
     _write(file, text, None if login.from_environment else login.password)
     _report(config, info, found, login, scheme_changed=not url.startswith(f"{info.flavor}:"))
 
 
 @dataclass(frozen=True)
 class _Address:
+    """The parts of the source's URL."""
+
     scheme: str
     user: str
     password: str | None
@@ -117,7 +148,7 @@ class _Address:
 
     @classmethod
     def parse(cls, url: str) -> _Address:
-        """Take the URL apart. The messages never repeat it, since it may hold a password."""
+        """Splits the URL. The messages never repeat it, since it may hold a password. Raises UsageError."""
         form = "Write it like mysql://user@host:3306 or mariadb://user@host:3306."
         try:
             parts = urlsplit(url)
@@ -134,24 +165,24 @@ class _Address:
             raise UsageError("the URL names no user", remedy=form)
         if parts.path.strip("/") or parts.query or parts.fragment:
             raise UsageError(
-                "the URL goes on after the port", remedy=r"Choose databases and tables with --tables 'db\..*'."
+                "the URL has something after the port", remedy=r"Choose databases and tables with --tables 'db\..*'."
             )
         password = None if parts.password is None else unquote(parts.password)
         return cls(parts.scheme, unquote(parts.username), password, parts.hostname, port or 3306)
 
     @property
     def place(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return str(Address(self.host, self.port))
 
     @property
     def url(self) -> str:
-        """Without the password."""
+        """The URL without the password."""
         return f"{self.scheme}://{quote(self.user, safe='')}@{self.place}"
 
 
 @dataclass(frozen=True)
 class _Login:
-    """The password, and whether it stays in the environment or goes into a file."""
+    """The password, and whether it stays in the environment or is written into a file."""
 
     password: str
     from_environment: bool
@@ -165,7 +196,8 @@ def _password(address: _Address) -> _Login:
         return _Login(found, from_environment=True)
     if not sys.stdin.isatty():
         raise UsageError(
-            "there is no password, and no terminal to ask for it", remedy=f"Set ${PASSWORD_VARIABLE} (it may be empty)."
+            "no password is given, and there is no terminal to ask for it",
+            remedy=f"Set ${PASSWORD_VARIABLE} (it may be empty).",
         )
     asked: str = typer.prompt(
         f"Password of {address.user} at {address.place}", default="", hide_input=True, show_default=False, err=True
@@ -174,16 +206,16 @@ def _password(address: _Address) -> _Login:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """The file to be; refuses a name that is taken or is no name of a file."""
+    """Returns the path of the new file. Raises UsageError if the name is taken or cannot name a file."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a configuration",
+            f"{name!r} cannot be the name of a destination",
             remedy="Use letters, digits, dots, hyphens and underscores: --name shop.",
         )
     file = folder / f"{name}.yaml"
     if file.exists():
         raise UsageError(
-            "there is a configuration already, and it is not overwritten",
+            "this configuration exists already, and is not overwritten",
             place=str(file),
             remedy="Choose another --name, or remove the file first.",
         )
@@ -208,18 +240,9 @@ def _replica_ids(conn: Connection) -> set[int]:
     try:
         return {replica.server_id for replica in replicas(conn)}
     except SourceRefusedError:
-        # Without the privilege to see them a random number of nine digits must do; `cdc check` says what is missing.
+        # Without the privilege to see the replicas, a random number of nine digits is unlikely to be taken. `cdc check`
+        # names the missing privilege.
         return set()
-
-
-def _configured_ids(folder: Path) -> set[int]:
-    """Numbers that other configurations use; one that cannot be read is not our business here."""
-    found: set[int] = set()
-    for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
-        match = re.search(r"^\s*server_id:\s*(\d+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        if match is not None:
-            found.add(int(match[1]))
-    return found
 
 
 def _unused(taken: set[int]) -> int:
@@ -229,7 +252,7 @@ def _unused(taken: set[int]) -> int:
 
 
 def _default_name(tables: list[tuple[str, str]], info: ServerInfo) -> str:
-    """The database's name where there is just one, else the server's kind."""
+    """Returns the name of the only database with tables, else the server's product."""
     databases = {db for db, _ in tables}
     if len(databases) == 1:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", databases.pop()).lstrip(".-")
@@ -239,13 +262,13 @@ def _default_name(tables: list[tuple[str, str]], info: ServerInfo) -> str:
 
 
 def _write(file: Path, text: str, password: str | None) -> None:
-    """Both files or none; an existing configuration is never touched."""
+    """Writes both files or none, and never overwrites a configuration. Raises StorageError."""
     secret = file.with_suffix(".password")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if password is not None:
             _keep_out_of_git(file.parent)
-            secret.unlink(missing_ok=True)  # a new file, since the mode of an old one may be wider
+            secret.unlink(missing_ok=True)  # a new file: others may read an old one
             descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 stream.write(password + "\n")
@@ -265,7 +288,57 @@ def _write(file: Path, text: str, password: str | None) -> None:
 def _keep_out_of_git(folder: Path) -> None:
     ignore = folder / ".gitignore"
     if not ignore.exists():
-        ignore.write_text("# passwords never belong into a repository\n*.password\n", encoding="utf-8")
+        ignore.write_text("# Passwords do not belong into a repository.\n*.password\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The values that differ from one file to the next."""
+
+    name: str
+    url: str
+    """Without the password."""
+    password_in_environment: bool
+    password_place: str
+    """Name of the environment variable, or of the file beside this one."""
+    server_id: int
+    include: tuple[str, ...]
+    target: str
+    product: str
+    has_row_metadata: bool
+    """Whether the server's binlog names columns. If it does not, capture can only begin at ``now``."""
+
+
+def render(answers: Answers) -> str:
+    """Returns the text of the configuration file: the keys that a first file needs, with their descriptions."""
+    from cdc.config.reference import VALUES_IN_WORDS, Template, default, render_yaml
+
+    values: dict[str, Any] = {path: default(path) for path in _SHOWN_KEYS}
+    values |= {
+        "source.url": answers.url,
+        f"source.password_{'env' if answers.password_in_environment else 'file'}": answers.password_place,
+        "source.server_id": answers.server_id,
+        "tables.include": list(answers.include),
+        "store.path": f"./data/{answers.name}/store",
+        "meta.path": f"./data/{answers.name}/meta",
+        "apply.target": answers.target,
+    }
+    impossible = () if answers.has_row_metadata else _NEED_ROW_METADATA
+    return render_yaml(
+        Template(
+            values=values,
+            head=(
+                f"Destination {answers.name}: one source server, and what becomes of its changes.",
+                f"`cdc check {answers.name}` examines these settings. docs/reference/settings.md lists every key.",
+                VALUES_IN_WORDS,
+            ),
+            notes={
+                "source": f"It was {answers.product} when this file was written.",
+                "source.server_id": "This number was free when this file was written.",
+            },
+            without_choices=frozenset(("source.start", choice) for choice in impossible),
+        )
+    )
 
 
 def _report(
@@ -296,17 +369,17 @@ def _report(
     options = "" if folder == as_named(Path("conf")) else f" --conf-dir {shlex.quote(str(folder))}"
     say()
     if info.has_row_metadata:
-        say("Snapshots are not there yet, so choose first where to begin: in that file replace `start: snapshot` by")
-        say("  start: earliest    everything that the server's binlog still holds, or")
+        say("Snapshots are not available yet, so choose where to begin: in that file, replace `start: snapshot` by")
+        say("  start: earliest    all changes that the server's binlog still holds, or")
         say("  start: now         only what changes from now on")
     else:
-        say("Snapshots are not there yet: in that file replace `start: snapshot` by")
+        say("Snapshots are not available yet. In that file, replace `start: snapshot` by")
         say("  start: now         only what changes from now on")
-        say(f"The binlog of {info.product} names no columns, so that no earlier place can be read.")
+        say(f"Changes from before cannot be read, because the binlog of {info.product} does not name columns.")
     say("Then:")
     for command, what in (
-        ("check", "finds what is missing, and says how to mend it"),
-        ("capture", "reads the binlog into the store (--until-current: and ends there)"),
-        ("apply", "merges the store into the Delta tables (--until-empty: all of it)"),
+        ("check", "finds what is missing, and says how to repair it"),
+        ("capture", "reads the binlog into the store, until stopped (--until-current: until it has everything)"),
+        ("apply", "merges a batch from the store into the Delta tables (--until-empty: all batches)"),
     ):
         say(f"  cdc{options} {f'{command} {config.name}':<20}  {what}")

@@ -1,14 +1,14 @@
-"""``cdc inspect PATH``: what a store, or a file of a store or meta, holds, and whether it is sound."""
+"""``cdc inspect``: shows and verifies a store, or a file of a store or a meta."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands import inspect_store
 from cdc.commands.common import Json, print_json, tables
 from cdc.errors import DamagedError, StorageError, UsageError
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     from cdc.binlog.entry import Entries
 
 _KINDS = (
-    "Name a store's folder, a segment (.binlog) or another binlog file, an index (.index), a checkpoint, a meta.json"
-    " or a manifest."
+    "Name the folder of a store, a segment (.binlog) or another binlog file, an index (.index), a checkpoint, a "
+    "meta.json or a manifest."
 )
 
 
 def register(app: typer.Typer) -> None:
+    """Adds the command to ``app``."""
     app.command()(inspect)
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="The file, or a store's folder.", metavar="PATH", show_default=False)],
-    accept_loss: Annotated[
+    path: Annotated[Path, typer.Argument(help="A file, or the folder of a store.", metavar="PATH", show_default=False)],
+    salvage: Annotated[
         str | None,
         typer.Option(
             metavar="SEGMENT",
-            help="Of a store: give up for ever what is damaged in the segment of this name; the rest becomes readable.",
+            help="Accept the loss of the damaged parts of this segment of a store, for good. Its other parts become "
+            "readable again.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a store, segment, index, checkpoint, meta file or manifest holds, and check it; damage ends with exit
-    code 2."""
-
+    """Show and verify a store, segment, index, checkpoint, meta file or manifest. Exit code 2 means damage."""
     is_store = path.is_dir() and (path / "store.json").is_file()
     if path.is_dir() and not is_store:
-        raise UsageError("is a folder, and not a store's", place=str(path), remedy=_KINDS)
-    if accept_loss is not None and not is_store:
-        raise UsageError("--accept-loss needs the folder of a store", place=str(path))
+        raise UsageError("is a folder, but not that of a store", place=str(path), remedy=_KINDS)
+    if salvage is not None and not is_store:
+        raise UsageError("--accept-loss needs the folder of a store", place=str(path), remedy="Name that folder.")
     report: dict[str, Any] = {"path": str(path.absolute())}
     damage: DamagedError | None = None
     try:
-        if accept_loss is not None:
-            inspect_store.accept(path, accept_loss, report)
-        damage = inspect_store.look_at_store(path, report) if is_store else _look(path, report)
+        if salvage is not None:
+            _accept(path, salvage, report)
+        damage = _store(path, report) if is_store else _look(path, report)
     except DamagedError as error:
         damage = error
     report["sound"] = damage is None
@@ -64,7 +64,10 @@ def inspect(
 
 
 def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
-    """Fill the report. Damage after which something could still be read is returned, other damage raised."""
+    """Fills the report on a file.
+
+    Returns damage after which the file was readable in part, and raises any other DamagedError.
+    """
     from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
     from cdc.binlog.entry import MAGIC as INDEX_MAGIC
     from cdc.store.formats.checkpoint import MAGIC as CHECKPOINT_MAGIC
@@ -73,12 +76,12 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
         with path.open("rb") as file:
             head = file.read(4)
     except FileNotFoundError:
-        raise UsageError("there is no such file", place=str(path), remedy=_KINDS) from None
+        raise UsageError("this file does not exist", place=str(path), remedy=_KINDS) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
     if path.name == "checkpoint" or head == CHECKPOINT_MAGIC:
         report["kind"] = "checkpoint"
-        report |= inspect_store.checkpoint_report(path, _read(path))
+        report |= _checkpoint_report(path, _read(path))
         return None
     if path.suffix == ".index" or head == INDEX_MAGIC:
         return _index(path, report)
@@ -86,7 +89,7 @@ def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
         return _segment(path, report)
     if path.suffix == ".json" or head[:1] == b"{":
         return _document(path, report)
-    raise UsageError("is none of the files that can be inspected", place=str(path), remedy=_KINDS)
+    raise UsageError("is not a file that can be inspected", place=str(path), remedy=_KINDS)
 
 
 def _read(path: Path) -> bytes:
@@ -119,7 +122,7 @@ def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedError | None:
-    """The index beside a segment may lag behind it, never contradict it."""
+    """Compares the index beside a segment with it. The index may lag behind, but must not contradict it."""
     import numpy as np
 
     from cdc.store.formats.index import read_entries
@@ -135,9 +138,9 @@ def _compare(path: Path, entries: Entries, report: dict[str, Any]) -> DamagedErr
     if at is None:
         return None
     return DamagedError(
-        f"entry {at} of the index does not fit the segment at byte {int(known['offset'][at])}",
+        f"entry {at} of the index contradicts the segment at byte {int(known['offset'][at])}",
         place=str(index_path(path)),
-        remedy="Stop capture, remove this index and start it again: it is made anew from the segment.",
+        remedy="Stop capture, remove this index and start capture again: it rebuilds the index from the segment.",
     )
 
 
@@ -148,7 +151,7 @@ def _index(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
     report["kind"] = "index"
     if path.suffix != INDEX_SUFFIX:
-        raise UsageError("is an index under another name", place=str(path), remedy="Name it SEGMENT.binlog.index.")
+        raise UsageError("is an index with an unknown name", place=str(path), remedy="Name it SEGMENT.binlog.index.")
     index = IndexFile(path.with_name(path.name.removesuffix(INDEX_SUFFIX)))
     size = path.stat().st_size
     report |= {"size_bytes": size, "entries": len(index.entries)}
@@ -193,7 +196,7 @@ def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
     except ValueError as error:
         if path.name == FILE_NAME:
             return _meta(path, data, report)
-        raise DamagedError(f"is not whole: {error}", place=str(path)) from None
+        raise DamagedError(f"is not whole JSON: {error}", place=str(path)) from None
     said = document.get("format") if isinstance(document, dict) else None
     if said == META_FORMAT or path.name == FILE_NAME:
         return _meta(path, data, report)
@@ -226,7 +229,7 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
 
 
 def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
-    """An unacked manifest's ranges must be there; an acked one's may have been removed by retention."""
+    """Checks that the ranges of an unacked manifest exist. Retention may have removed those of an acked one."""
     from cdc.batches.manifest_files import parse_manifest
     from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 
@@ -245,9 +248,77 @@ def _manifest(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError |
             return DamagedError(f"the bytes {each.offset}+{each.length} of this segment are missing", place=each.path)
     if transactions != manifest.transactions:
         return DamagedError(
-            f"its ranges hold {transactions} transactions, but it says {manifest.transactions}", place=str(path)
+            f"its ranges hold {transactions} transactions, and it names {manifest.transactions}", place=str(path)
         )
     return None
+
+
+def _checkpoint_report(path: Path, data: bytes) -> dict[str, Any]:
+    """Returns the content of a checkpoint file. Raises DamagedError, VersionError."""
+    from cdc.store.formats.checkpoint import parse
+    from cdc.units import iso_time_us
+
+    note = parse(data, str(path))
+    return {**asdict(note), "segment": note.segment or None, "time": iso_time_us(note.time_us)}
+
+
+def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
+    """Verifies every segment of a store, transaction by transaction, and returns the first damage.
+
+    A writer may work on the store meanwhile.
+    """
+    from cdc.store.formats import layout
+    from cdc.store.formats.checkpoint import FILE_NAME, read_checkpoint, was_aborted
+    from cdc.store.formats.missing import read_damaged
+    from cdc.store.formats.state import is_locked
+    from cdc.store.recovery.salvage import examine
+
+    layout.check(store)
+    damage: DamagedError | None = None
+    report["kind"] = "store"
+    report["writer"] = is_locked(store)
+    report["clean_stop"] = not was_aborted(store)
+    try:
+        note = read_checkpoint(store)
+        report["checkpoint"] = None if note is None else _checkpoint_report(store / FILE_NAME, note.render())
+    except DamagedError as error:
+        report["checkpoint"], damage = None, error
+    report["given_up"] = [asdict(one) for one in read_damaged(store)]
+    report["segments"] = []
+    segments = layout.list_segments(store)
+    for segment in segments:
+        found = examine(segment, is_last=segment == segments[-1])
+        losses = [
+            {
+                "offset": one.offset,
+                "length": one.end - one.offset,
+                "transactions": len(one.entries) or None,
+                "first_seq": int(one.entries["seq"][0]) if len(one.entries) else None,
+                "last_seq": int(one.entries["seq"][-1]) if len(one.entries) else None,
+                "why": one.why,
+            }
+            for one in found.losses
+        ]
+        count = int((found.good["length"] > 0).sum())
+        report["segments"].append(
+            {"name": segment.name, "size_bytes": found.size, "transactions": count, "damaged": losses}
+        )
+        if losses and damage is None:
+            first = found.losses[0]
+            damage = DamagedError(
+                f"{len(losses)} part(s) of this segment cannot be read, the first at byte {first.offset}: {first.why}",
+                place=str(segment),
+                remedy="Restore the file from a copy, or see docs/how-to/restoring.md for what else can be done.",
+            )
+    return damage
+
+
+def _accept(store: Path, name: str, report: dict[str, Any]) -> None:
+    """Accepts the loss of the damaged parts of a segment. Raises UsageError, LeaseHeldError, StorageError."""
+    from cdc.store.recovery.salvage import salvage
+
+    report["kind"] = "store"
+    report["accepted"] = [asdict(one) for one in salvage(store, name)]
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Commands that the interface names and that are not there yet: each ends with one sentence."""
+"""Commands that the interface promises and that are not available yet. Each ends with one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import typer
 
 from cdc.errors import UsageError
 
-_ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
+_ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
-_WHAT = {
+_COMMANDS = {
     "snapshot": (
-        "Load or reload tables beside the running capture (not available yet).",
-        "Use start: earliest in the configuration, which reads the source's binlog from its first file.",
+        "Load or reload tables while capture runs (not available yet).",
+        "Write start: earliest in the configuration: capture then reads the source's binlog from its first file.",
     ),
     "replay": (
         "Rebuild tables, or fill a range, from the store (not available yet).",
-        "Write to a new destination, which reads the source's binlog again.",
+        "Start a new destination: it reads the source's binlog again.",
     ),
     "verify": (
-        "Prove that nothing is missing (not available yet).",
+        "Prove that no change is missing (not available yet).",
         "`cdc status` shows the applied position of each table.",
     ),
 }
+"""The help text of each command, and what to do instead."""
 
 
 def register(app: typer.Typer) -> None:
-    for name, (help_text, remedy) in _WHAT.items():
+    """Adds the commands to ``app``."""
+    for name, (help_text, remedy) in _COMMANDS.items():
         _add(app, name, help_text, remedy)
 
 
 def _add(app: typer.Typer, name: str, help_text: str, remedy: str) -> None:
-    @app.command(name, help=help_text, context_settings=_ANY, rich_help_panel="Later")
+    @app.command(name, help=help_text, context_settings=_ANY_ARGUMENTS, rich_help_panel="Planned")
     def refuse(ctx: typer.Context) -> None:
         raise UsageError(f"`cdc {name}` is not available yet", remedy=remedy)

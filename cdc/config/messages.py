@@ -27,7 +27,7 @@ _WITHOUT_EFFECT = {
     "store.buffer_unit_bytes": _MEMORY_STORE,
     "store.batch_mode": _MEMORY_STORE,
     "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
-    "out (programs of your own may pass it to cdc.replication.master.Master)",
+    "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
     "apply.schema_changes": "cannot be chosen yet; leave it out: new tables and new nullable columns without a "

@@ -373,6 +373,19 @@ def _row(key: Key) -> str:
     return f"| `{key.name}` | {key.kind} | {written} | {meaning} |".replace("||", "\\|\\|")
 
 
+def section_table(page: str) -> str:
+    """Returns a Markdown table of the sections, with links into the page of settings at the path ``page``."""
+    required = {name for name, info in DestinationConfig.model_fields.items() if info.is_required()}
+    lines = ["| section | configures | required |", "|---|---|---|"]
+    for section in sections():
+        if section.path.startswith(_OVERRIDES):
+            continue
+        anchor = section.path.replace(".", "")
+        mark = "yes" if section.path in required else ""
+        lines.append(f"| [`{section.path}`]({page}#{anchor}) | {section.description} | {mark} |")
+    return "\n".join(lines) + "\n"
+
+
 # --- the schema
 
 

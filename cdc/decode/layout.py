@@ -22,7 +22,7 @@ from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.constants import ColumnArrays
 from cdc.decode.kernels.scan import NAMES_AT, TABLE_MAP, NameTable, count_row_events, list_table_maps
-from cdc.decode.transactions import Transactions, open_paths, open_range
+from cdc.decode.transactions import ALL_TABLES, Transactions, open_paths, open_range
 from cdc.errors import CdcError, DamagedError, UnsupportedError, UsageError
 from cdc.schemas import Schemas, TableSchema
 
@@ -264,11 +264,13 @@ def survey(
     tables: Iterable[str],
     schemas: Schemas | None = None,
     policies: Callable[[str], ValuePolicies] = lambda _: DEFAULT_POLICIES,
+    table_mask: int = ALL_TABLES,
 ) -> Survey:
     """The layouts of these tables in the ranges, and the sizes of their largest row events.
 
     ``ranges``: (path, offset, length), or objects with these attributes. ``schemas``: ``information_schema`` at that
-    position. ``policies`` returns a table's value policies. Raises DamagedError; SourceRefusedError if names are
+    position. ``policies`` returns a table's value policies. ``table_mask``: only transactions with one
+    of these bits in the table mask of their index entry are read. Raises DamagedError; SourceRefusedError if names are
     neither in the table maps nor in the schemas; UnsupportedError if a table's columns or key change inside the ranges.
     """
     wanted = {table: None if schemas is None else schemas.tables.get(table) for table in tables}
@@ -276,7 +278,7 @@ def survey(
     sizes: dict[str, int] = {}
     for one in ranges:
         path, offset, length = one if isinstance(one, tuple) else (one.path, one.offset, one.length)
-        transactions = open_range(path, offset, length).between(0, None)
+        transactions = open_range(path, offset, length, table_mask).between(0, None)
         for position, layout, largest in range_layouts(transactions, wanted):
             sizes[layout.table] = max(largest, sizes.get(layout.table, 0))
             first = found.setdefault(layout.table, replace(layout, policies=policies(layout.table)))

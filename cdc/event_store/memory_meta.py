@@ -1,6 +1,7 @@
-"""The meta in memory: for a program that reads the store in one process and need not remember anything after it.
+"""The meta in memory, for programs of one process that need not remember anything afterwards.
 
-Canal's MemoryMetaManager. Threads may share it; it is gone with the process.
+After Canal's MemoryMetaManager. Threads may share it; it is lost with the process. No configuration selects it, because
+capture and apply are several processes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cdc.meta.state import State
 
 
 class NamedLock:
-    """A lock that names who holds it when the wait for it is over."""
+    """A lock for the threads of one process that names its holder when the wait for it times out."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
@@ -25,12 +26,12 @@ class NamedLock:
 
     @contextmanager
     def hold(self, place: str) -> Iterator[None]:
-        """Raises LeaseHeldError after the wait."""
+        """Holds the lock while the block runs. Raises LeaseHeldError, naming the holder, after the time-out."""
         if not self._lock.acquire(timeout=self._wait_s):
             raise LeaseHeldError(
-                f"thread {self._holder} of process {os.getpid()} changes it and does not let go",
+                f"thread {self._holder} of process {os.getpid()} is changing it and does not finish",
                 place=place,
-                remedy="Wait until it ends; who changes a meta must not change the same one again within.",
+                remedy="Wait until it ends. A block that changes a meta must not change the same meta again.",
             )
         self._holder = threading.current_thread().name
         try:
@@ -40,7 +41,7 @@ class NamedLock:
 
 
 class MemoryMeta(Meta):
-    """Meta of one destination, as long as this object lives."""
+    """The meta of one destination, for as long as this object lives."""
 
     def __init__(self, destination: str | None = None, *, lock_wait_s: float = 30.0) -> None:
         self._state = State(destination=destination)  # replaced, never changed in place: readers need no lock

@@ -1,8 +1,8 @@
-"""The meta in memory first, stored by period: Canal's PeriodMixedMetaManager and FileMixedMetaManager in one.
+"""A meta in memory that is stored periodically, after Canal's PeriodMixedMetaManager and FileMixedMetaManager.
 
-For one process that acks more often than a disk or ZooKeeper can be asked: over
+It is for one process that acks more often than a disk or ZooKeeper can store. Over
 :class:`~cdc.meta.zookeeper.ZooKeeperMeta` it is Canal's period-mixed manager, over :class:`~cdc.meta.file.FileMeta` its
-file-mixed one. What a crash may lose, and what never: ``docs/decisions/0013``.
+file-mixed one. No configuration selects it. ``docs/decisions/0013`` says what a crash may lose.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cdc.meta.base import DurableMeta, Meta
 from cdc.meta.state import State
 
 RESERVED_IDS = 1000
-"""So many batch ids are stored ahead as used, that none comes twice after a crash."""
+"""How many batch ids are stored ahead as used, so that none is used again after a crash."""
 
 _log = get_logger(__name__)
 
 
 class PeriodicMeta(Meta):
-    """Meta of one destination in one process. ``close`` stores what is not stored yet, and closes ``durable``.
+    """The meta of one destination in one process. ``close`` stores pending changes and closes ``durable``.
 
-    At once stored: the source, subscribers and their filters. Every ``period_s`` seconds, several changes in one write:
-    cursors and batches, if they changed. Where that fails, it is tried again, and the log says so; where another
-    process changed what is below, nothing is written any more, and every call but :meth:`read` raises LeaseHeldError.
+    The source, subscribers and their filters are stored at once. Cursors and batches are stored every ``period_s``
+    seconds if they changed, several changes in one write. A failed write is logged and tried again. If another process
+    changed ``durable``, nothing is written any more, and every call except :meth:`read` raises LeaseHeldError.
     """
 
     def __init__(self, durable: DurableMeta, *, period_s: float = 1.0, lock_wait_s: float = 30.0) -> None:
@@ -38,11 +38,11 @@ class PeriodicMeta(Meta):
         self._durable = durable
         self._period_s = period_s
         self._lock_wait_s = lock_wait_s
-        self._changing = NamedLock(lock_wait_s)  # who changes
-        self._storing = threading.Lock()  # who stores; taken after the turn, never before it
+        self._changing = NamedLock(lock_wait_s)  # held during a change
+        self._storing = threading.Lock()  # held during a write; acquired after _changing, never before it
         self._known: State | None = None  # replaced, never changed in place
-        self._stored = State()  # the object of `_known` that is stored
-        self._on_disk: list[State] = []  # what we may have written last: two, when an answer was lost
+        self._stored = State()  # the value of `_known` that is stored
+        self._on_disk: list[State] = []  # what may be stored: two states if the answer to a write was lost
         self._reserved: dict[str, int] = {}
         self._failure: CdcError | None = None
         self._flusher: threading.Thread | None = None
@@ -69,16 +69,16 @@ class PeriodicMeta(Meta):
             yield state
             if state == known:
                 return
-            state = state.model_copy(deep=True)  # the block may keep what it was given
-            if self._at_once(known, state):
+            state = state.model_copy(deep=True)  # the block may keep its object
+            if self._must_store_now(known, state):
                 with self._storing:
                     self._store(state)
                     self._known = state
             self._known = state
-            self._run()
+            self._start_flusher()
 
     def flush(self) -> None:
-        """Store now what changed since the last time. Raises what the durable meta raises."""
+        """Stores pending changes now. Raises what the durable meta raises."""
         with self._storing:
             if self._known is not None and self._known is not self._stored:
                 self._store(self._known)
@@ -111,8 +111,8 @@ class PeriodicMeta(Meta):
             self._known = self._stored = state
         return self._known
 
-    def _at_once(self, before: State, after: State) -> bool:
-        """What is rare, or must not be forgotten: identity, subscribers, and batch ids beyond those stored ahead."""
+    def _must_store_now(self, before: State, after: State) -> bool:
+        """Whether a change must be stored at once: of identity or subscribers, or beyond the batch ids stored ahead."""
         if (before.destination, before.source) != (after.destination, after.source):
             return True
         filters = [{name: s.filter for name, s in state.subscriptions.items()} for state in (before, after)]
@@ -120,14 +120,14 @@ class PeriodicMeta(Meta):
         return filters[0] != filters[1] or ids
 
     def _store(self, state: State, *, clean: bool = False) -> None:
-        """``clean``: nothing follows, so that no ids need be stored ahead."""
+        """Writes a state. ``clean``: it is the last write, so no ids are stored ahead."""
         self._durable.hold(0)
         with self._durable.change() as there:
             if there not in self._on_disk:
                 raise LeaseHeldError(
                     "was changed by another process while this one kept it in memory",
                     place=self.place,
-                    remedy="Let one process work with it, and start this one again: it goes on from what is stored.",
+                    remedy="Let only one process use it, and start this one again: it continues from what is stored.",
                 )
             before = there.model_copy(deep=True)
             there.destination, there.source = state.destination, state.source
@@ -143,7 +143,7 @@ class PeriodicMeta(Meta):
         reserved = self._reserved.get(name, 0)
         return reserved if next_batch <= reserved else next_batch + RESERVED_IDS
 
-    def _run(self) -> None:
+    def _start_flusher(self) -> None:
         if self._flusher is None or not self._flusher.is_alive():
             self._flusher = threading.Thread(target=self._flush_by_period, name="meta-flush", daemon=True)
             self._flusher.start()
@@ -155,10 +155,10 @@ class PeriodicMeta(Meta):
             try:
                 self.flush()
             except LeaseHeldError as error:
-                self._failure = error  # another has taken over: nothing of ours may be stored any more
+                self._failure = error  # another process has taken over: write nothing any more
                 return
             except CdcError as error:
                 if not error.retryable:
                     self._failure = error
                     return
-                _log.warning("cursors not stored, tried again", place=self.place, reason=str(error))
+                _log.warning("cursors not stored; trying again", place=self.place, reason=str(error))

@@ -1,6 +1,6 @@
-"""The meta in one JSON file of a local disk: ``{path}/meta.json``, guarded by the flock of ``{path}/lock``.
+"""The meta in one JSON file on a local disk: ``{path}/meta.json``, locked by flock on ``{path}/lock``.
 
-Format: ``docs/formats/meta.md``. The file is replaced whole and fsynced with each change; readers need no lock.
+Each change replaces the whole file and fsyncs it; readers need no lock. Format: ``docs/formats/meta.md``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ LOCK_NAME = "lock"
 HOLDER_NAME = "holder.lock"
 
 _REMEDY = (
-    "Nothing was changed. Restore the file from a copy; or move it away and run `cdc capture`: readers then begin at "
-    "the store's first transaction, and what the tables hold already is skipped."
+    "Nothing was changed. Restore the file from a copy. Or move it away and run `cdc capture`: readers then begin at "
+    "the store's first transaction, and changes that the tables already have are skipped."
 )
 
 
 class FileMeta(DurableMeta):
-    """Meta of one destination in a folder. ``destination`` is written into a new file and checked in an old one."""
+    """The meta of one destination in a folder.
+
+    ``destination`` is written into a new file, and compared with an existing one.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class FileMeta(DurableMeta):
             return State(destination=self._destination)
         except OSError as error:
             raise explain(error, self.file) from error
-        return self._own(parse(data, self.place))
+        return self._check_destination(parse(data, self.place))
 
     @contextmanager
     def change(self) -> Iterator[State]:
@@ -87,7 +90,7 @@ class FileMeta(DurableMeta):
         self._is_held = False
         self._held.close()
 
-    def _own(self, state: State) -> State:
+    def _check_destination(self, state: State) -> State:
         if self._destination is None:
             return state
         if state.destination is None:
@@ -102,13 +105,13 @@ class FileMeta(DurableMeta):
 
 
 def render(state: State) -> bytes:
-    """The file's content."""
+    """Returns the content of the file for a state."""
     document = wrap(state.model_dump(mode="json"))
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def parse(data: bytes, place: str) -> State:
-    """The state in a file's content. Raises DamagedError, saying what is wrong, and VersionError."""
+    """Parses the content of a file. Raises DamagedError, VersionError."""
     body = unwrap(data, place, _REMEDY)["body"]
     try:
         return State.model_validate_json(json.dumps(body))

@@ -1,8 +1,8 @@
-"""The meta in ZooKeeper, for several machines: Canal's ZooKeeperMetaManager, with our leases and their guarantees.
+"""The meta in ZooKeeper, for several machines. After Canal's ZooKeeperMetaManager, with leases of our own.
 
-A change is one multi-transaction below ``{root}/destinations/{destination}``. It is made under kazoo's lock, and it
-checks in ZooKeeper itself that the lock is still held and that nobody changed anything since the state was read: a
-holder that was thought dead cannot write. Nodes: ``docs/formats/meta.md``.
+A change is one multi-transaction below ``{root}/destinations/{destination}``, under kazoo's lock. It checks that the
+lock is still held and that nothing was changed since the state was read, so a holder that was thought dead cannot
+write. Nodes: ``docs/formats/meta.md``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cdc.addresses import Address
 from cdc.errors import LeaseHeldError, MetaUnavailableError, UsageError
 from cdc.log import get_logger
 from cdc.meta import zookeeper_nodes as nodes
 from cdc.meta.base import DurableMeta
 from cdc.meta.state import State
 from cdc.meta.zookeeper_connection import Connection
-from cdc.meta.zookeeper_nodes import Address, Nodes
+from cdc.meta.zookeeper_nodes import Nodes
 
 DEFAULT_ROOT = "/otter/canal"
 _LOCK, _HOLDER = f"{nodes.OURS}/lock", f"{nodes.OURS}/holder"
 _PAUSE_S = 0.05
-# The checks of a change that fail when somebody else was there in the meantime, or the session ended.
-_LOST = {
+# Failed checks of a change that mean: another process has changed the meta, or the session has ended.
+_CONFLICTS = {
     "BadVersionError",
     "ConnectionClosedError",
     "NodeExistsError",
@@ -45,15 +46,15 @@ class _Loaded:
     nodes: Nodes
     versions: dict[str, int]
     foreign: dict[str, frozenset[str]]
-    """What of somebody else lies in a subscriber's node."""
+    """Names of other clients' nodes below each subscriber's node."""
 
 
 class ZooKeeperMeta(DurableMeta):
-    """Meta of one destination below ``{root}/destinations/{destination}``.
+    """The meta of one destination below ``{root}/destinations/{destination}``.
 
-    ``hosts``: ``h1:2181,h2:2181``. ``source_address``: host and port of the source, which Canal's tools show beside a
-    position. ``session_timeout_s``: a holder of the lock that is silent for so long loses it. ``wait_s``: so long a
-    call waits for ZooKeeper, ``lock_wait_s``: and so long :meth:`change` for another holder.
+    ``hosts`` is a list like ``h1:2181,h2:2181``, ``source_address`` host and port of the source, which Canal's tools
+    show beside a position. A holder of the lock that is silent for ``session_timeout_s`` loses it. A call waits for
+    ZooKeeper up to ``wait_s``, and :meth:`change` for another holder up to ``lock_wait_s``.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class ZooKeeperMeta(DurableMeta):
         lock_wait_s: float = 30.0,
     ) -> None:
         if not destination or "/" in destination or destination in (".", ".."):
-            raise UsageError(f"{destination!r} cannot be the name of a destination: it is the name of a node")
+            raise UsageError(f"{destination!r} cannot be the name of a destination: it must be the name of a node")
         self._destination = destination
         self._base = f"{root.rstrip('/')}/destinations/{destination}"
         self._address = None if source_address is None else Address(*source_address)
         self._lock_wait_s = lock_wait_s
         self._connection = Connection(hosts, session_timeout_s, wait_s)
-        self._holder = f"{_who()} ({secrets.token_hex(4)})"
+        self._holder = f"{_process_name()} ({secrets.token_hex(4)})"
 
     @property
     def place(self) -> str:
@@ -110,14 +111,14 @@ class ZooKeeperMeta(DurableMeta):
                         continue
                 if stat.ephemeralOwner == client.client_id[0]:
                     return
-                if data == self._holder.encode():  # of a session of ours that was lost
+                if data == self._holder.encode():  # left behind by a lost session of this object
                     client.delete(self._path(_HOLDER), stat.version)
                     continue
                 if time.monotonic() >= deadline:
                     raise LeaseHeldError(
                         f"{data.decode(errors='replace')} keeps this meta in memory",
                         place=self._name(_HOLDER),
-                        remedy="Wait until it ends, or end it; what it held is free when its session has expired.",
+                        remedy="Wait until it ends, or end it; its hold is released when its session expires.",
                     )
                 time.sleep(_PAUSE_S)
 
@@ -138,21 +139,22 @@ class ZooKeeperMeta(DurableMeta):
         deadline = time.monotonic() + self._lock_wait_s
         while True:
             with self._connection.errors("read the meta"):
-                found: _Loaded | None = client.retry(self._look, client)
+                found: _Loaded | None = client.retry(self._read_nodes, client)
             if found is not None:
                 return found
             if time.monotonic() >= deadline:
-                raise MetaUnavailableError(
-                    "is changed so fast that it cannot be read", place=self.place, remedy="Try again."
-                )
+                raise MetaUnavailableError("changes too often to be read", place=self.place, remedy="Try again.")
 
-    def _look(self, client: Any) -> _Loaded | None:
-        """All nodes at one moment; None where they changed meanwhile. Each change touches our node, and ZooKeeper
-        shows changes in their order: so nothing changed when that node is the same before and after."""
+    def _read_nodes(self, client: Any) -> _Loaded | None:
+        """Reads all nodes as of one moment; None if they changed meanwhile.
+
+        Each change writes the destination's own node, and ZooKeeper shows changes in order. So nothing has changed if
+        that node is the same before and after.
+        """
         from kazoo.exceptions import NoNodeError
 
-        client.sync(self._base)  # a member of the ensemble may be behind
-        at_first = self._get_ours(client)
+        client.sync(self._base)  # this member of the ensemble may be behind
+        before = self._get_ours(client)
         children: dict[str, frozenset[str]] = {}
         try:
             subscribers = [name for name in client.get_children(self._base) if name not in nodes.RESERVED]
@@ -164,14 +166,14 @@ class ZooKeeperMeta(DurableMeta):
             paths += [f"{path}/{mark}" for path, answer in marks for mark in answer.get()]
             found = self._get_all(client, [*ours, *paths])
         except NoNodeError:
-            if at_first is not None:
+            if before is not None:
                 return None
-            ours, found = [], {}  # nothing was stored here yet
-        at_last = self._get_ours(client)
-        if _moment(at_first) != _moment(at_last):
+            ours, found = [], {}  # nothing is stored here yet
+        after = self._get_ours(client)
+        if _change_number(before) != _change_number(after):
             return None
-        if at_last is not None:
-            found[nodes.OURS] = at_last
+        if after is not None:
+            found[nodes.OURS] = after
         data = {path: content for path, (content, _) in found.items()}
         return _Loaded(
             state=nodes.parse(data, self._destination, self._name),
@@ -181,7 +183,7 @@ class ZooKeeperMeta(DurableMeta):
         )
 
     def _get_all(self, client: Any, paths: list[str]) -> dict[str, tuple[bytes, Any]]:
-        """Content and stat. Raises NoNodeError where one has vanished."""
+        """Returns content and stat of each node. Raises NoNodeError if one is gone."""
         waiting = [(path, client.get_async(self._path(path))) for path in paths]
         return {path: answer.get() for path, answer in waiting}
 
@@ -196,7 +198,7 @@ class ZooKeeperMeta(DurableMeta):
     # changing ---------------------------------------------------------------------------------------------------
 
     def _commit(self, client: Any, lock: str, loaded: _Loaded) -> None:
-        """All or nothing; where the answer is lost, look whether it was done. Raises MetaUnavailableError."""
+        """Writes a change whole. If the answer is lost, checks whether it was done. Raises MetaUnavailableError."""
         from kazoo.exceptions import ConnectionLoss, KazooException, OperationTimeoutError
 
         change = secrets.token_hex(8)
@@ -209,15 +211,15 @@ class ZooKeeperMeta(DurableMeta):
                 refused = self._write(client, lock, loaded, after)
                 break
             except (ConnectionLoss, OperationTimeoutError):
-                unsure = True  # the next try finds either its checks right or the change done
+                unsure = True  # the next try either succeeds, or finds the change done
             except KazooException as error:
                 refused = error
                 break
         if refused is None or (unsure and self._was_made(change)):
             return
-        if type(refused).__name__ in _LOST:
+        if type(refused).__name__ in _CONFLICTS:
             raise MetaUnavailableError(
-                f"was changed by another, or the lock on it was lost with the session ({type(refused).__name__})",
+                f"another process changed it, or the lock was lost with the session ({type(refused).__name__})",
                 place=self.place,
                 remedy="Nothing was changed; try again.",
             ) from refused
@@ -225,12 +227,12 @@ class ZooKeeperMeta(DurableMeta):
             raise refused
 
     def _write(self, client: Any, lock: str, loaded: _Loaded, after: Nodes) -> Exception | None:
-        """None when it was done, else the first check that failed."""
+        """Tries the transaction; returns None if it was done, else the error of the first failed check."""
         from kazoo.exceptions import RolledBackError
 
         transaction = client.transaction()
         transaction.check(lock, 0)
-        for path in sorted(loaded.nodes, reverse=True):  # what lies in a node goes before it
+        for path in sorted(loaded.nodes, reverse=True):  # children before their parent
             if path not in after and not loaded.foreign.get(path):
                 transaction.delete(self._path(path), loaded.versions[path])
         for path, data in sorted(after.items()):
@@ -244,7 +246,7 @@ class ZooKeeperMeta(DurableMeta):
         return next((error for error in failed if not isinstance(error, RolledBackError)), None)
 
     def _was_made(self, change: str) -> bool:
-        """Raises MetaUnavailableError where that cannot be found out."""
+        """Whether the change was made. Raises MetaUnavailableError if that cannot be found out."""
         try:
             client = self._connection.client()
             with self._connection.errors("look"):
@@ -252,9 +254,9 @@ class ZooKeeperMeta(DurableMeta):
                 found = client.retry(self._get_ours, client)
         except MetaUnavailableError as error:
             raise MetaUnavailableError(
-                f"the connection was lost in a change, and whether it was made is not known: {error.message}",
+                f"the connection was lost during a change, and it is not known whether it was made: {error.message}",
                 place=self.place,
-                remedy="It was made whole or not at all; try again when ZooKeeper answers.",
+                remedy="It was made as a whole or not at all. Try again when ZooKeeper answers.",
             ) from error
         return found is not None and change.encode() in found[0]
 
@@ -262,8 +264,8 @@ class ZooKeeperMeta(DurableMeta):
 
     @contextmanager
     def _locked(self, client: Any) -> Iterator[str]:
-        """Yields the path of the node that is there as long as the lock is ours."""
-        lock = client.Lock(self._path(_LOCK), _who())
+        """Holds the lock; yields the path of a node that exists as long as it is held."""
+        lock = client.Lock(self._path(_LOCK), _process_name())
         self._acquire(client, lock)
         try:
             yield f"{lock.path}/{lock.node}"
@@ -287,14 +289,14 @@ class ZooKeeperMeta(DurableMeta):
                 self._leave(client, lock)
         if not got:
             raise LeaseHeldError(
-                f"{others[0] if others else 'another process'} changes it and does not let go",
+                f"{others[0] if others else 'another process'} is changing it and does not finish",
                 place=self.place,
                 remedy="Wait until it ends, or end it; the lock is released with its session.",
             )
 
     def _leave(self, client: Any, lock: Any) -> None:
-        """Take back our place in the queue for the lock. A node that stayed there would stop everybody as long as the
-        session lives: so where it cannot be deleted, the session ends."""
+        """Leaves the queue for the lock. A node left there would block all others as long as the session lives, so the
+        session ends if the node cannot be deleted."""
         from kazoo.exceptions import KazooException, NoNodeError, SessionExpiredError
         from kazoo.handlers.threading import KazooTimeoutError
 
@@ -303,16 +305,16 @@ class ZooKeeperMeta(DurableMeta):
                 if node.startswith(lock.prefix):
                     client.delete(f"{lock.path}/{node}")
         except (NoNodeError, SessionExpiredError):
-            return  # the node goes with its session
+            return  # the node is deleted with its session
         except (KazooException, KazooTimeoutError) as error:
-            _log.warning("lock not released; the session ends", place=self.place, reason=type(error).__name__)
+            _log.warning("lock not released; ending the session", place=self.place, reason=type(error).__name__)
             self._connection.drop(client)
 
 
-def _moment(node: tuple[bytes, Any] | None) -> int | None:
-    """ZooKeeper's number of the change that a node's content is from."""
+def _change_number(node: tuple[bytes, Any] | None) -> int | None:
+    """Returns ZooKeeper's number of the change that wrote a node."""
     return None if node is None else int(node[1].mzxid)
 
 
-def _who() -> str:
+def _process_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"

@@ -1,6 +1,6 @@
-"""The connection to ZooKeeper: made when it is first needed, anew when it gave up, never longer waited for than said.
+"""The connection to ZooKeeper: opened on first use, opened again when it was lost, with a limit on every wait.
 
-kazoo (the extra ``zookeeper``) is loaded here only, when a connection is made.
+kazoo (the extra ``zookeeper``) is imported when a connection is opened.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from cdc.log import get_logger
 
 _log = get_logger(__name__)
 _GONE = ("CLOSED", "AUTH_FAILED")
-_SHARES = 4
-"""kazoo waits for the answer to a connect request as long as the session lives, divided by the servers of its list. A
-server that is starting can take a request and never answer it (seen in one of fifteen restarts of 3.9), so a lone
-server would cost the whole session: with each entry repeated there are other tries within it."""
+_TRIES = 4
+"""How often the list of servers is tried within a session time-out, at least.
+
+kazoo waits for the answer to a connect request for the session time-out divided by the number of servers in its list. A
+server that is starting can accept a request and never answer it (seen in one of fifteen restarts of 3.9), and a single
+server would cost the whole session time-out. So each server is listed several times."""
 
 
 class Connection:
     """One session with ZooKeeper for all threads of a process.
 
-    ``session_timeout_s``: how long ZooKeeper keeps the session of a silent client. ``wait_s``: the client gives up
-    after so long without ZooKeeper, and all that waited for it then fails.
+    ZooKeeper keeps the session of a silent client for ``session_timeout_s``. All calls fail after ``wait_s`` without
+    an answer.
     """
 
     def __init__(self, hosts: str, session_timeout_s: float, wait_s: float) -> None:
@@ -40,17 +42,16 @@ class Connection:
         self._stop: weakref.finalize[..., Connection] | None = None
 
     def client(self) -> Any:
-        """A started KazooClient. Raises MetaUnavailableError when ZooKeeper does not answer in time."""
+        """Returns a started KazooClient. Raises MetaUnavailableError if ZooKeeper does not answer in time."""
         with self._lock:
             if self._client is not None and (self._pid != os.getpid() or self._client.client_state in _GONE):
-                self._drop()  # a child of fork has its parent's client, whose threads did not come along
+                self._drop()  # after a fork, the client of the parent has no threads
             if self._client is None:
                 self._start()
             return self._client
 
     def drop(self, client: Any = None) -> None:
-        """End the session (of this client, if it is still in use), and with it all that it holds; the next use makes
-        another."""
+        """Ends the session (if it is this client's), and with it all its locks; the next use opens another."""
         with self._lock:
             if client is None or client is self._client:
                 self._drop()
@@ -69,7 +70,7 @@ class Connection:
             raise ConfigError(
                 "ZooKeeper needs the package kazoo", remedy="Install it: pip install 'towpath[zookeeper]'."
             ) from None
-        # Requests of a client without a connection wait for it: the deadline is what ends them.
+        # Requests wait for a connection; the deadline ends the wait.
         retry = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": self.wait_s}
         client = KazooClient(
             _repeated(self.hosts), timeout=self.session_timeout_s, connection_retry=retry, command_retry=dict(retry)
@@ -87,7 +88,7 @@ class Connection:
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
-        """Turns what kazoo raises into errors of ours."""
+        """Translates the errors of kazoo: raises ConfigError, MetaUnavailableError."""
         from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
         from kazoo.handlers.threading import KazooTimeoutError
 
@@ -95,7 +96,7 @@ class Connection:
             yield
         except (NoAuthError, AuthFailedError) as error:
             raise ConfigError(
-                f"does not let us {doing}: {_name(error)}",
+                f"refused to {doing}: {_name(error)}",
                 place=f"zookeeper://{self.hosts}",
                 remedy="Give this client the right to create, read, write and delete below meta.root.",
             ) from error
@@ -108,10 +109,10 @@ class Connection:
 
 
 def _repeated(hosts: str) -> str:
-    """``h1:2181,h2:2181/root`` with so many entries that each gets at most a share of the session timeout."""
+    """Repeats the servers of ``h1:2181,h2:2181/root`` until there are at least ``_TRIES``."""
     servers, slash, root = hosts.partition("/")
     count = servers.count(",") + 1
-    return ",".join([servers] * -(-_SHARES // count)) + slash + root
+    return ",".join([servers] * -(-_TRIES // count)) + slash + root
 
 
 def _name(error: Exception) -> str:
@@ -120,7 +121,7 @@ def _name(error: Exception) -> str:
 
 
 def _end(client: Any, pid: int) -> None:
-    if pid != os.getpid():  # in a child, the parent's session must live on
+    if pid != os.getpid():  # a forked child must not end its parent's session
         return
     from kazoo.exceptions import KazooException
 
@@ -128,4 +129,4 @@ def _end(client: Any, pid: int) -> None:
         client.stop()
         client.close()
     except (KazooException, OSError) as error:
-        _log.warning("the session with ZooKeeper was left to expire", reason=_name(error))
+        _log.warning("session with ZooKeeper could not be closed; it will expire", reason=_name(error))

@@ -1,8 +1,8 @@
-"""A meta as nodes of ZooKeeper, in the tree that Canal's tools know: ``docs/formats/meta.md``.
+"""The nodes of a meta in ZooKeeper, in the tree that Canal's tools know: ``docs/formats/meta.md``.
 
-Pure: from a state to the nodes below ``destinations/<destination>`` and back. Canal's ZooKeeperMetaManager and
-ZookeeperPathUtils are where the names, LogPosition and PositionRange come from. What Canal has no place for stands
-under the key or the node ``towpath``.
+Pure functions translate a state into the nodes below ``destinations/<destination>`` and back. The names, LogPosition
+and PositionRange are those of Canal's ZooKeeperMetaManager and ZookeeperPathUtils. Data that Canal does not have is in
+the key or the node ``towpath``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from cdc.addresses import Address
 from cdc.errors import DamagedError, IdentityError, UsageError
 from cdc.meta.envelope import checksum, invalid, read_object, unwrap, wrap
 from cdc.meta.state import Outstanding, State, Subscription
@@ -23,42 +23,38 @@ from cdc.positions import make_file_name, split_seq
 OURS, FILTER, CURSOR, MARK = "towpath", "filter", "cursor", "mark"
 _BUCKETS = 16
 TABLES = tuple(f"tables-{number:02d}" for number in range(_BUCKETS))
-"""The records of tables, shared out by a checksum of the name: an ack rewrites few of these nodes, and none grows
-beyond what ZooKeeper takes."""
+"""Nodes with the records of tables, distributed by a checksum of the name: an ack rewrites few of them, and none grows
+beyond ZooKeeper's limit."""
 OWN = frozenset({OURS, FILTER, CURSOR, MARK, *TABLES})
-"""What a subscriber's node may hold of ours."""
+"""The names of Towpath's nodes below a subscriber's node."""
 RESERVED = frozenset({OURS, "cluster", "running"})
-"""Names below a destination that are no subscribers: ours, and those of Canal's servers."""
+"""Names below a destination that are not subscribers: Towpath's, and those of Canal's servers."""
 
 _POSITION = "com.alibaba.otter.canal.protocol.position."
 _MARK_DIGITS = 10
 _REMEDY = (
-    "Nothing was changed. Put back what the node held; or delete the subscriber's whole node: it then begins at the "
-    "store's first transaction, and what the tables hold already is skipped."
+    "Nothing was changed. Restore the node's content. Or delete the subscriber's whole node: it then begins at the "
+    "store's first transaction, and changes that the tables already have are skipped."
 )
 
 Nodes = dict[str, bytes]
-"""Content by path below the destination's node. Nodes that only hold others are empty."""
-Place = Callable[[str], str]
-"""The full name of a path, for messages."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """The source's address, which Canal writes beside each position."""
-
-    host: str
-    port: int
+"""Content by path below the destination's node. Nodes that only have children are empty."""
+FullName = Callable[[str], str]
+"""Returns the full name of a path, for messages."""
 
 
 def render(state: State, address: Address | None, change: str) -> Nodes:
-    """All nodes of a state. ``change`` names the change that makes it."""
+    """Returns all nodes of a state.
+
+    ``address`` is the source's, which Canal writes beside each position; ``change`` identifies the change that writes
+    the nodes.
+    """
     body = state.model_dump(mode="json", include={"destination", "source"})
     nodes = {OURS: _json(wrap(body, change=change))}
     for name, known in state.subscriptions.items():
         if name in RESERVED:
             raise UsageError(
-                f"{name!r} cannot be the name of a subscriber: Canal's tree has another node of this name",
+                f"{name!r} cannot be the name of a subscriber: Canal's tree uses it for another node",
                 remedy="Choose another name.",
             )
         nodes[name] = b""
@@ -90,8 +86,8 @@ _SINCE_V2 = ("since_seq", "gaps", "tables", "mark")
 
 
 def _body(known: Subscription) -> dict[str, Any]:
-    """What the checksum is made of. Keys that version 1 did not have are left out where they say nothing, so that the
-    checksum of its nodes holds."""
+    """Returns the content that the checksum covers. Empty keys that version 1 did not have are left out, so that the
+    checksums in its nodes stay right."""
     body = known.model_dump(mode="json")
     return {key: value for key, value in body.items() if key not in _SINCE_V2 or value not in (None, [], {})}
 
@@ -120,13 +116,15 @@ def _entry_position(seq: int, state: State) -> dict[str, Any] | None:
     return {"included": False, "journalName": file, "position": parts.offset}
 
 
-def parse(nodes: Mapping[str, bytes], destination: str, place: Place) -> State:
-    """The state in these nodes; empty where there are none. Raises DamagedError naming the node, VersionError, and
-    IdentityError for the nodes of another destination."""
+def parse(nodes: Mapping[str, bytes], destination: str, place: FullName) -> State:
+    """Returns the state in these nodes; an empty one if there are none.
+
+    Raises DamagedError that names the node, VersionError, and IdentityError for nodes of another destination.
+    """
     names = sorted(name for name, _, below in (path.partition("/") for path in nodes) if below == OURS)
     if not nodes.get(OURS):
         if names:
-            lost = f"is empty or missing, though there is the subscriber {names[0]!r}"
+            lost = f"is empty or missing, but there is a subscriber {names[0]!r}"
             raise DamagedError(lost, place=place(OURS), remedy=_REMEDY)
         return State(destination=destination)
     document = unwrap(nodes[OURS], place(OURS), _REMEDY, "node")
@@ -138,7 +136,7 @@ def parse(nodes: Mapping[str, bytes], destination: str, place: Place) -> State:
         raise IdentityError(
             f"belongs to destination {state.destination!r}, not to {destination!r}",
             place=place(OURS),
-            remedy="Nodes cannot be copied from one destination to another: delete these.",
+            remedy="Nodes cannot be copied from one destination to another: delete them.",
         )
     for name in names:
         within = {path.removeprefix(f"{name}/"): data for path, data in nodes.items() if path.startswith(f"{name}/")}
@@ -146,7 +144,7 @@ def parse(nodes: Mapping[str, bytes], destination: str, place: Place) -> State:
     return state
 
 
-def _read_subscription(nodes: Mapping[str, bytes], state: State, place: Place) -> Subscription:
+def _read_subscription(nodes: Mapping[str, bytes], state: State, place: FullName) -> Subscription:
     ours = read_object(nodes[OURS], place(OURS), _REMEDY)
     marks = sorted(path for path in nodes if path.startswith(f"{MARK}/"))
     try:
@@ -174,7 +172,8 @@ def _read_subscription(nodes: Mapping[str, bytes], state: State, place: Place) -
     said, is_now = ours.get("checksum"), checksum(_body(found))
     if said != is_now or not {"next_batch", "finished", "checksum"} <= set(ours) <= {*_IN_OURS, "checksum"}:
         raise DamagedError(
-            f"does not fit the nodes beside it: its checksum is {said!r}, theirs {is_now!r}; one was changed or lost",
+            f"does not fit the nodes beside it: its checksum is {said!r}, but theirs is {is_now!r}; a node was changed"
+            " or lost",
             place=place(OURS),
             remedy=_REMEDY,
         )
@@ -186,11 +185,11 @@ def _read_cursor(data: bytes, state: State, place: str) -> int:
     ours = cursor.get(OURS)
     seq = ours.get("acked_seq") if isinstance(ours, dict) else None
     if not isinstance(seq, int) or isinstance(seq, bool):
-        raise DamagedError("is not a cursor of ours: it has no towpath.acked_seq", place=place, remedy=_REMEDY)
+        raise DamagedError("is not a cursor of Towpath: it has no towpath.acked_seq", place=place, remedy=_REMEDY)
     entry, said = _entry_position(seq, state), cursor.get("postion")
     if entry is not None and said != entry:
         raise DamagedError(
-            f"contradicts itself: towpath.acked_seq {seq} is {entry}, but postion says {said}",
+            f"contradicts itself: towpath.acked_seq {seq} is {entry}, but postion is {said}",
             place=place,
             remedy=_REMEDY,
         )
@@ -208,25 +207,26 @@ def _read_mark(path: str, data: bytes, place: str) -> Any:
     return ours
 
 
-def refuse_foreign(state: State, foreign: Mapping[str, frozenset[str]], place: Place) -> None:
-    """A new subscriber must not take over the nodes of Canal's own client of the same name. Raises IdentityError."""
+def refuse_foreign(state: State, foreign: Mapping[str, frozenset[str]], place: FullName) -> None:
+    """Checks that a new subscriber does not take over the nodes of a Canal client of the same name. Raises
+    IdentityError."""
     for name in state.subscriptions:
         taken = foreign.get(name, frozenset()) & OWN
         if taken:
             raise IdentityError(
-                f"holds {', '.join(sorted(taken))} of a client that is not Towpath's",
+                f"has {', '.join(sorted(taken))} of a client that is not Towpath's",
                 place=place(name),
                 remedy="Choose another name or another meta.root; or delete the node, if that client is gone.",
             )
 
 
 def only_holds_others(path: str) -> bool:
-    """Is this a node without content of ours? Whatever stands there is left alone."""
+    """Whether Towpath writes no content into this node; existing content is left alone."""
     name, _, below = path.partition("/")
     return below == MARK or (not below and name != OURS)
 
 
-def _below(place: Place, name: str) -> Place:
+def _below(place: FullName, name: str) -> FullName:
     return lambda path: place(f"{name}/{path}")
 
 

@@ -129,7 +129,7 @@ class MetaContract:
         audit = meta.subscriptions()["audit"]
         meta.unsubscribe("apply")
         assert meta.subscriptions() == {"audit": audit}
-        with pytest.raises(UsageError, match=r"there is no subscriber 'apply'\. There are: audit"):
+        with pytest.raises(UsageError, match=r"there is no subscriber 'apply'\. Subscribers: audit"):
             meta.unsubscribe("apply")
         meta.subscribe("apply")
         assert (meta.cursor("apply"), meta.batches("apply")) == (0, [])
@@ -216,7 +216,7 @@ class MetaContract:
         for each in (entry(1, 0, 5), entry(2, 5, 9), entry(3, 9, 12)):
             meta.add_batch("apply", each)
         with meta.change() as state:
-            gone = state.subscription("apply").cut(2)
+            gone = state.subscription("apply").remove_from(2)
         assert [e.batch for e in gone] == [2, 3]
         assert meta.batches("apply") == [entry(1, 0, 5)]
         assert meta.subscriptions()["apply"].start_seq() == 5
@@ -315,7 +315,7 @@ class MetaContract:
         with meta.change() as state:
             known = state.subscription("apply")
             known.remember(known.remove(1), "acked")
-            known.remember(known.cut(4)[0], "rolled_back")
+            known.remember(known.remove_from(4)[0], "rolled_back")
             known.acked_seq = 100
         before = meta.read()
         meta.close()

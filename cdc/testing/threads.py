@@ -1,4 +1,4 @@
-"""A call in a thread of its own, for tests of what waits and what wakes it."""
+"""Runs a call in another thread, for tests of blocking calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """``function()`` in another thread, begun at once; what it returns or raises comes from :meth:`result`."""
+    """Starts ``function()`` in another thread. :meth:`result` returns or raises what it did."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
@@ -27,12 +27,12 @@ class Call(Generic[T]):
             self._error = error
 
     def waits(self, for_s: float = 0.1) -> bool:
-        """Is it still not done after so long?"""
+        """Whether the call is still running after ``for_s`` seconds."""
         self._thread.join(for_s)
         return self._thread.is_alive()
 
     def result(self, timeout_s: float = 30.0) -> T:
-        """What it returned, or what it raised; TimeoutError where it does not end."""
+        """Returns or raises what the call did. Raises TimeoutError if it does not end in time."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"the call has not returned after {timeout_s} s")
@@ -42,7 +42,7 @@ class Call(Generic[T]):
 
 
 def took_s(function: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Returns the seconds that a call takes."""
     start = time.monotonic()
     function()
     return time.monotonic() - start

@@ -1,4 +1,4 @@
-"""A batch of DDL statements: what of them concerns our tables, and doing that."""
+"""DDL batches: finds the statements that concern included tables, refuses harmful ones, and adds new columns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from cdc.binlog.events import parse_header, parse_query
 from cdc.decode.transactions import open_range
 from cdc.errors import DamagedError, UnsupportedDdlError
 from cdc.sql.statements import Effect, Statement, classify
-from spark_jobs.apply.source_columns import own_columns_of_schema
-from spark_jobs.delta.tables import WAY_OUT, Target, add_columns, record_policies, require_same_policies
+from spark_jobs.delta.sql import quote
+from spark_jobs.delta.tables import (
+    WAY_OUT,
+    Target,
+    add_columns,
+    record_policies,
+    require_same_policies,
+    schema_of,
+)
+from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,21 +36,21 @@ if TYPE_CHECKING:
 _HEADER_SIZE = 19
 _DROPPED = re.compile(r"DROP (?:COLUMN )?(?:IF EXISTS )?(`.+`|\S+)(?: RESTRICT| CASCADE)?", re.IGNORECASE)
 _MAKES_KEY = re.compile(r"\b(PRIMARY|KEY|SERIAL|AUTO_INCREMENT)\b|…", re.IGNORECASE)
-"""An added column that becomes the key, or a clause too long to tell."""
+"""Matches the clause of an added column that becomes a key, and a clause that was cut off."""
 _CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 
 
 def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]:
-    """The DDL statements in the ranges, as their text and what it means."""
-    for part in ranges:
-        found = open_range(part.path, part.offset, part.length)
-        at, end = part.offset, part.offset + part.length
+    """Yields the DDL statements in the ranges: text and classification. Raises DamagedError."""
+    for one in ranges:
+        segment = open_range(one.path, one.offset, one.length)
+        at, end = one.offset, one.offset + one.length
         while at < end:
-            header = parse_header(found.buf[at : at + _HEADER_SIZE].tobytes())
+            header = parse_header(segment.buf[at : at + _HEADER_SIZE].tobytes())
             if header.length < _HEADER_SIZE or at + header.length > end:
-                raise DamagedError("an event's length is impossible", place=f"{part.path}, byte {at}")
+                raise DamagedError("an event's length is impossible", place=f"{one.path}, byte {at}")
             if header.type in _CODES:
-                query = parse_query(found.buf[at : at + header.length].tobytes(), found.has_checksum)
+                query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
                 statement = classify(query.sql, query.db, query.sql_mode)
                 if statement.kind == "ddl":
                     yield query.sql, statement
@@ -50,7 +58,8 @@ def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]
 
 
 def effects(config: DestinationConfig, manifest: Manifest) -> list[Effect]:
-    """What the batch's DDL does to included tables. Raises UnsupportedDdlError where it is not known to be harmless."""
+    """Returns the effects of the batch's DDL on included tables. Raises UnsupportedDdlError for a statement that is not
+    known to be harmless."""
     result: list[Effect] = []
     for sql, statement in statements(manifest.ranges):
         for effect in statement.effects:
@@ -66,8 +75,8 @@ def effects(config: DestinationConfig, manifest: Manifest) -> list[Effect]:
 
 
 def _with_policies(config: DestinationConfig, effect: Effect) -> Effect:
-    """What the effect is in the lake: none where a column comes or goes that is dropped there anyway, and an added
-    column that is null there is so in all rows, whatever its default."""
+    """Returns the effect on the Delta table, given the column policies. A column that is dropped there anyway has no
+    effect; an added column that is nulled there is null in all rows, whatever its default."""
     if effect.kind != "unsupported" or effect.table is None:
         return effect
     columns = config.table_apply(".".join(effect.table)).columns
@@ -95,26 +104,27 @@ def _refusal(sql: str, effect: Effect, manifest: Manifest) -> UnsupportedDdlErro
 
 
 def add_new_columns(
-    spark: SparkSession, place: Target, state: DeltaState, wanted: list[Effect], known: TableSchema | None
+    spark: SparkSession, target: Target, state: DeltaState, wanted: list[Effect], schema: TableSchema | None
 ) -> bool:
-    """Give the Delta table the columns of ADD COLUMN, in their order in the stored schema; True when there were any.
+    """Adds the columns of ADD COLUMN to the Delta table, in the order of the stored schema. Returns whether it added
+    any.
 
-    A column that the stored schema does not have any more is added when its first rows come. Raises UnsupportedDdlError
-    where a column turns out not to be null in the old rows.
+    A column that the stored schema no longer has is added with its first rows. Raises UnsupportedDdlError for a column
+    that is not null in the old rows.
     """
-    if known is None:
+    if schema is None:
         return False
-    policies = place.policies
-    columns = {c.name.lower(): c for c in known.columns}
-    names = [policies.lake_name(c.name) for c in known.columns]
-    there = {f.name.lower() for f in state.schema.fields}
-    own = own_columns_of_schema(known, policies)
-    require_same_policies(state, place, own, [c.name for c in known.columns])
+    policies = target.policies
+    columns = {c.name.lower(): c for c in schema.columns}
+    names = [policies.lake_name(c.name) for c in schema.columns]
+    there = {f.name.lower() for f in schema_of(state).fields}
+    source = columns_of_schema(schema, policies)
+    require_same_policies(state, target, source, [c.name for c in schema.columns])
     added: list[tuple[t.StructField, str]] = []
     sources: list[str] = []
     for effect in wanted:
         column = columns.get((effect.column or "").lower())
-        field = own.field_of(column.name) if column is not None else None
+        field = source.field_of(column.name) if column is not None else None
         if column is None or field is None or field.name.lower() in there:
             continue
         null = column.nullable and (column.default or "NULL").upper() == "NULL"
@@ -122,16 +132,16 @@ def add_new_columns(
             raise UnsupportedDdlError(
                 f"the new column {column.name} is not null in the rows that were there ({column.column_type}, "
                 f"default {column.default})",
-                place=f"table {place.table}",
+                place=f"table {target.table}",
                 remedy=WAY_OUT,
             )
         index = names.index(field.name)
         before = next((n for n in reversed(names[:index]) if n is not None and n.lower() in there), None)
-        where = f" AFTER `{before.replace('`', '``')}`" if before is not None else " FIRST"
+        where = f" AFTER {quote(before)}" if before is not None else " FIRST"
         added.append((field, where))
         sources.append(column.name)
         there.add(field.name.lower())
     if added:
-        state = record_policies(spark, place, state, own, sources)
-        add_columns(spark, place, state, added)
+        state = record_policies(spark, target, state, source, sources)
+        add_columns(spark, target, state, added)
     return bool(added)

@@ -1,8 +1,8 @@
-"""Values of many megabytes: how a batch of them passes through executors that cannot hold several copies of one.
+"""Values of many megabytes: passes a batch of them through executors that cannot hold several copies of one value.
 
-Spark and Parquet hold a row's values wherever they sort, cache or summarise it. So here the rows that win are found by
-their keys alone and read once, Parquet's writer keeps no dictionary, and nobody keeps the least and the greatest text
-of a column. Measured in decision 0030.
+Spark and Parquet hold a row's values wherever they sort, cache or summarise it. So the latest row of each key is found
+by the keys alone and then read once, Parquet's writer keeps no dictionary, and no statistics hold the least and the
+greatest text of a column. Measured in decision 0030.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc.decode.columns import METADATA_COLUMNS
-from spark_jobs.apply.column_types import literal, quote
-from spark_jobs.apply.reduce import DELETE
+from spark_jobs.apply.rows import DELETE
+from spark_jobs.delta.sql import literal, quote
+from spark_jobs.delta.tables import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,18 +29,19 @@ LARGE_BYTES = 8 * 1024 * 1024
 """A row event above this may hold a value of which an executor cannot keep several copies."""
 
 LARGE_PROPERTY = "towpath.large_values"
-"""``true`` in a table that has had such values: a merge may have to write them again with the rows beside them."""
+"""Delta table property: ``true`` once the table has had such values. A merge may have to rewrite them together with
+neighbouring rows."""
 
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 _MOST_STATISTICS = 32
-"""As many as Delta keeps by itself."""
+"""Delta's own default."""
 
 _PARQUET = {
-    # Not one more copy for a dictionary, nor two for the least and the greatest value of a page.
+    # No copies for a dictionary, nor for the least and the greatest value of a page.
     "parquet.enable.dictionary": "false",
     "parquet.column.statistics.enabled": "false",
     "parquet.size.statistics.enabled": "false",
-    # A look at the size of page and row group after each row instead of each hundredth.
+    # Check the size of page and row group after each row instead of each hundredth.
     "parquet.page.size.row.check.min": "1",
     "parquet.block.size.row.check.min": "1",
 }
@@ -47,12 +49,12 @@ _SHORT = (t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType)
 _MOST_BROADCAST = 1_000_000
 """Rows; more are joined by sorting."""
 _IDENTITY = ("_seq", "_row", "_op")
-"""What tells changes apart: an update that changes its key is two, of different ``_op``."""
+"""The columns that identify a change: an update that changes its key is two, with different ``_op``."""
 
 
 @contextmanager
 def careful_parquet(spark: SparkSession) -> Iterator[None]:
-    """Parquet's writer as such values need it, for the statements of the block."""
+    """Sets up Parquet's writer for such values inside the block."""
     for name, value in _PARQUET.items():
         spark.conf.set(name, value)
     try:
@@ -63,8 +65,8 @@ def careful_parquet(spark: SparkSession) -> Iterator[None]:
 
 
 def keep_last(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Of all changes those that ``last`` has, which may lack columns: so the values are neither sorted to find them,
-    nor held for the rows beside them. Of a deleted row the keys are left."""
+    """Returns the changes that are in ``last``, which may lack columns. So large values are neither sorted to find them
+    nor held with other rows. Of a deleted row only the keys are kept."""
     wanted = last.select(*_IDENTITY)
     if wanted.count() <= _MOST_BROADCAST:
         wanted = f.broadcast(wanted)
@@ -77,29 +79,31 @@ def keep_last(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataF
 
 
 def has_large_values(state: DeltaState) -> bool:
-    """Whether the table has had such values."""
+    """Whether the table has ever had such values."""
     return state.properties.get(LARGE_PROPERTY) == "true"
 
 
-def mark_large(spark: SparkSession, place: Target, state: DeltaState, keys: Sequence[str]) -> DeltaState:
-    """Once for each table: note that it has such values, and have Delta keep the least and the greatest value of keys,
-    numbers and times only; of a text it would hold both whole, though it writes 32 characters of them. What the table's
-    owner has set is left as it is. ``keys``: the columns that statements look up, in the lake."""
+def mark_large(spark: SparkSession, target: Target, state: DeltaState, keys: Sequence[str]) -> DeltaState:
+    """Marks the table, once, as one with such values, and restricts Delta's statistics to keys, numbers and times.
+
+    Of a text Delta would hold the least and the greatest value whole, though it writes 32 characters of each. Settings
+    of the table's owner are kept. ``keys``: the columns in Delta that statements look up.
+    """
     if has_large_values(state):
         return state
     properties = {LARGE_PROPERTY: "true"}
     if _STATISTICS_PROPERTY not in state.properties:
-        listed = ",".join(quote(name) for name in statistics_columns(state.schema, keys))
-        # An empty list would mean that none is given.
+        listed = ",".join(quote(name) for name in statistics_columns(schema_of(state), keys))
+        # Delta takes an empty list as "not set".
         properties |= {_STATISTICS_PROPERTY: listed} if listed else {"delta.dataSkippingNumIndexedCols": "0"}
     values = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
-    spark.sql(f"ALTER TABLE {place.sql} SET TBLPROPERTIES ({values})")
-    return place.state() or state
+    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({values})")
+    return target.state() or state
 
 
 def statistics_columns(schema: t.StructType, keys: Sequence[str]) -> list[str]:
-    """The columns, keys first, whose least and greatest value may be kept."""
-    own = [field.name for field in schema.fields if isinstance(field.dataType, _SHORT)]
+    """Returns the columns, keys first, that may have statistics."""
+    short = [field.name for field in schema.fields if isinstance(field.dataType, _SHORT)]
     texts = {field.name for field in schema.fields if isinstance(field.dataType, t.StringType)}
-    first = [name for name in keys if name in texts or name in own]
-    return [*first, *(name for name in own if name not in first)][:_MOST_STATISTICS]
+    first = [name for name in keys if name in texts or name in short]
+    return [*first, *(name for name in short if name not in first)][:_MOST_STATISTICS]

@@ -1,8 +1,9 @@
-"""The one statement per table and batch: a MERGE that carries the table's applied position.
+"""Merges the rows of a batch into one table: the one MERGE per table and batch, which carries the applied position.
 
-It is idempotent under a repeated batch, under other batch boundaries, and when an orphaned driver commits between our
-reading of the cut and the statement's own snapshot: ``upsert`` writes the last state of each key that changed after the
-cut, whatever part of it is there already; ``append`` inserts what does not find itself by (``_seq``, ``_row``).
+The statement is idempotent: under a repeated batch, under other batch boundaries, and if an orphaned driver commits
+between the reading of the applied position and the statement's own snapshot. ``upsert`` writes the last state of each
+key that changed after the applied position, whatever part of it is there already. ``append`` inserts the changes that
+are not there yet by (``_seq``, ``_row``).
 """
 
 from __future__ import annotations
@@ -22,22 +23,15 @@ from pyspark.sql import types as t
 from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.layout import METADATA_FIELDS
-from spark_jobs.apply import null_dates
-from spark_jobs.apply.column_types import from_arrow_schema
 from spark_jobs.apply.large_values import careful_parquet, has_large_values, keep_last, mark_large
-from spark_jobs.apply.reduce import latest, require_keys, with_moved_rows
-from spark_jobs.apply.source_columns import OwnColumns
-from spark_jobs.apply.statements import (
-    append_rows,
-    append_statement,
-    empty_statement,
-    key_ranges,
-    upsert_statement,
-    user_metadata,
-    with_variants,
-)
-from spark_jobs.delta.tables import BEFORE, Target
+from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.statements import append_statement, empty_statement, key_ranges, upsert_statement, user_metadata
+from spark_jobs.delta.tables import BEFORE, Target, schema_of
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
+from spark_jobs.source import null_dates
+from spark_jobs.source.column_types import from_arrow_schema
+from spark_jobs.source.columns import SourceColumns
+from spark_jobs.source.data_source import source_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,8 +52,8 @@ was checked. The entry point of a driver may replace it; drivers of tests stop t
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What a MERGE did."""
+class MergeStats:
+    """The rows that a MERGE changed."""
 
     inserted: int = 0
     updated: int = 0
@@ -67,141 +61,144 @@ class Counts:
     null_dates: int = 0
     """Zero and impossible dates that became null."""
     ran: bool = True
-    """False: the table's version was there already, and the statement did nothing."""
+    """False: the table had the batch's position already, and the statement did nothing."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """One table of one batch."""
+class TableMerge:
+    """The merge of a batch into one table."""
 
     session: TableSession
-    place: Target
+    target: Target
     manifest: Manifest
     layout: TableLayout | None
-    """None: the batch has no rows of the table (a DDL), and only its position is committed."""
-    own: OwnColumns | None
-    """The layout's columns in the lake."""
-    known: TableSchema | None
-    """The table in the stored schema."""
-    check: Callable[[], None]
-    """Raises when the batch may not be merged any more."""
+    """None: the batch has DDL and no rows of the table, so only the position is committed."""
+    columns: SourceColumns | None
+    """The layout's columns."""
+    schema: TableSchema | None
+    """The table in the stored schemas."""
+    check: Callable[[], object]
+    """Raises if the batch may not be merged any more."""
     is_large: bool = False
-    """May there be values of which an executor cannot hold several copies?"""
+    """Whether there may be values of which an executor cannot hold several copies."""
 
 
-def merge_table(job: Job, state: DeltaState) -> TableResult:
-    """Apply the batch to one table, which exists and has all columns."""
+def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
+    """Applies the batch to one table, which exists and has all columns."""
     began = time.monotonic()
-    manifest, table = job.manifest, job.place.table
+    manifest, apply = merge.manifest, merge.target.apply
     if state.applied_seq >= manifest.last_seq:
-        return _result(job, state, Counts(ran=False), began)
-    if job.layout is None or job.own is None:
-        counts = _execute(job, state, empty_statement(job.place))
-    elif job.place.apply.mode == "append":
-        state = _marked(job, state, ("_seq", "_row"))
-        counts = _append(job, state, job.own)
+        return _result(merge, state, MergeStats(ran=False), began)
+    if merge.layout is None or merge.columns is None:
+        stats = _execute(merge, state, empty_statement(merge.target))
+    elif apply.mode == "append":
+        state = _mark_if_large(merge, state, ("_seq", "_row"))
+        stats = _append(merge, state, merge.columns)
     else:
-        sources = require_keys(
-            table, job.place.apply.keys, job.layout.primary_key, [c.name for c in job.layout.columns]
-        )
-        keys = job.own.keys(sources)
-        is_primary = set(sources) == set(job.layout.primary_key)
-        state = _marked(job, state, keys)
-        counts = _upsert(job, state, keys, job.own.exact(sources), is_primary=is_primary)
-    return _result(job, job.place.state() or state, counts, began)
+        names, primary = [column.name for column in merge.layout.columns], merge.layout.primary_key
+        sources = require_keys(merge.target.table, apply.keys, primary, names)
+        keys = merge.columns.keys(sources)
+        state = _mark_if_large(merge, state, keys)
+        stats = _upsert(merge, state, keys, merge.columns.exact(sources), is_primary=set(sources) == set(primary))
+    return _result(merge, merge.target.state() or state, stats, began)
 
 
-def _marked(job: Job, state: DeltaState, keys: Sequence[str]) -> DeltaState:
-    """The table as the rows need it. ``keys``: what the statement looks up."""
-    if not job.is_large:
+def _mark_if_large(merge: TableMerge, state: DeltaState, keys: Sequence[str]) -> DeltaState:
+    """Prepares the table for large values if the batch may have some. ``keys``: the columns that the statement looks
+    up."""
+    if not merge.is_large:
         return state
-    job.check()
-    return mark_large(job.session.spark, job.place, state, keys)
+    merge.check()
+    return mark_large(merge.session.spark, merge.target, state, keys)
 
 
-def _upsert(job: Job, state: DeltaState, keys: Sequence[str], own: OwnColumns, *, is_primary: bool) -> Counts:
-    """``is_primary``: the keys are the primary key, so they are never null, and the server tells rows that move."""
-    spark, after = job.session.spark, state.applied_seq
-    dates = null_dates.Count(job.session.observation()) if own.dates and is_primary else None
+def _upsert(
+    merge: TableMerge, state: DeltaState, keys: Sequence[str], columns: SourceColumns, *, is_primary: bool
+) -> MergeStats:
+    """Merges the last row of each key. ``is_primary``: the keys are the primary key, so they are never null, and the
+    decoder adds a delete for each row that changes its key."""
+    spark, after = merge.session.spark, state.applied_seq
+    dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and is_primary else None
 
-    def changes(wanted: OwnColumns, count: null_dates.Count | None = None) -> DataFrame:
-        rows = _read(job, wanted, after, "after" if is_primary else "both", counts=count is not None)
-        if count is not None:
-            rows = count.watch(rows)
+    def changes(wanted: SourceColumns, counter: null_dates.NullDateCounter | None = None) -> DataFrame:
+        rows = read_changes(merge, wanted, after, "after" if is_primary else "both", counts=counter is not None)
+        if counter is not None:
+            rows = counter.watch(rows)
         return rows if is_primary else with_moved_rows(rows, keys)
 
-    first = own.only([*keys, *own.dates]) if job.is_large else own
+    first = columns.only([*keys, *columns.dates]) if merge.is_large else columns
     last = latest(changes(first, dates), keys).persist()
     try:
         ranges = key_ranges(last, keys)
         if ranges is None:
-            return _execute(job, state, empty_statement(job.place))
-        rows = keep_last(changes(own), last, keys) if job.is_large else last
-        view = _view(with_variants(rows, own.variants))
-        names = [field.name for field in own.fields]
-        counts = _execute(job, state, upsert_statement(job.place, view, keys, names, ranges, not is_primary))
+            return _execute(merge, state, empty_statement(merge.target))
+        rows = keep_last(changes(columns), last, keys) if merge.is_large else last
+        view = _view(with_variants(rows, columns.variants))
+        names = [field.name for field in columns.fields]
+        stats = _execute(merge, state, upsert_statement(merge.target, view, keys, names, ranges, not is_primary))
         spark.catalog.dropTempView(view)
-        if not counts.ran:
-            return counts
-        return replace(counts, null_dates=_null_dates(job, own, after) if dates is None else dates.total)
+        if not stats.ran:
+            return stats
+        return replace(stats, null_dates=_count_null_dates(merge, columns, after) if dates is None else dates.total)
     finally:
         last.unpersist()
 
 
-def _append(job: Job, state: DeltaState, own: OwnColumns) -> Counts:
-    spark = job.session.spark
-    changes = with_variants(_read(job, own, state.applied_seq, "both"), own.variants)
-    view = _view(append_rows(changes, state.schema, state.schema[BEFORE].dataType))
-    counts = _execute(job, state, append_statement(job.place, view, state))
-    spark.catalog.dropTempView(view)
-    if not counts.ran:
-        return counts
-    # A statement may be done without reading all rows, so the dates are counted by themselves.
-    return replace(counts, null_dates=_null_dates(job, own, state.applied_seq))
+def _append(merge: TableMerge, state: DeltaState, columns: SourceColumns) -> MergeStats:
+    """Inserts all changes with both images."""
+    changes = with_variants(read_changes(merge, columns, state.applied_seq, "both"), columns.variants)
+    view = _view(append_rows(changes, schema_of(state)))
+    stats = _execute(merge, state, append_statement(merge.target, view, state))
+    merge.session.spark.catalog.dropTempView(view)
+    if not stats.ran:
+        return stats
+    # A statement may finish without reading all rows, so the dates are counted by a read of their own.
+    return replace(stats, null_dates=_count_null_dates(merge, columns, state.applied_seq))
 
 
-def _null_dates(job: Job, own: OwnColumns, after_seq: int) -> int:
-    """How many dates of the changes became null, by a reading of these columns alone."""
-    if not own.dates:
+def _count_null_dates(merge: TableMerge, columns: SourceColumns, after_seq: int) -> int:
+    """Counts the dates of the changes that became null, by a read of these columns alone."""
+    if not columns.dates:
         return 0
-    dates = _read(job, own.only(own.dates), after_seq, "after", counts=True)
+    dates = read_changes(merge, columns.only(columns.dates), after_seq, "after", counts=True)
     return int(dates.agg(f.sum(null_dates.COLUMN)).collect()[0][0] or 0)
 
 
-def _read(
-    job: Job,
-    own: OwnColumns | None,
+def read_changes(
+    merge: TableMerge,
+    columns: SourceColumns | None,
     after_seq: int,
     images: Literal["after", "both"],
     *,
     counts: bool = False,
 ) -> DataFrame:
-    """The changes of the table after the cut, with these columns of its own, and with ``counts`` the number of dates
-    that became null."""
+    """Returns the changes of the table after a seq, with these columns; None: with the metadata columns only.
+    ``counts``: also with the number of dates that became null."""
     fields = list(from_arrow_schema(pa.schema(METADATA_FIELDS)))
-    if own is not None:
-        fields += own.read_fields
+    if columns is not None:
+        fields += columns.read_fields
         if images == "both":
-            fields.append(t.StructField(BEFORE, t.StructType(own.read_fields), True))
+            fields.append(t.StructField(BEFORE, t.StructType(columns.read_fields), True))
     if counts:
         fields.append(null_dates.FIELD)
+    name = source_name(merge.session, columns.policies.key if columns is not None else None)
     reader = (
-        job.session.spark.read.format(job.session.source_name(own.policies.key if own is not None else None))
+        merge.session.spark.read.format(name)
         .schema(t.StructType(fields))
-        .option("ranges", json.dumps([r.model_dump() for r in job.manifest.ranges]))
-        .option("table", job.place.table)
+        .option("ranges", json.dumps([r.model_dump() for r in merge.manifest.ranges]))
+        .option("table", merge.target.table)
         .option("images", images)
         .option("after_seq", str(after_seq))
-        .option("upto_seq", str(job.manifest.last_seq))
+        .option("upto_seq", str(merge.manifest.last_seq))
         .option("towpath_version", __version__)
     )
-    mask = job.manifest.table_mask(job.place.table)
+    mask = merge.manifest.table_mask(merge.target.table)
     if mask is not None:
         reader = reader.option("table_mask", str(mask))
-    if job.known is not None:
-        reader = reader.option("schema", job.known.model_dump_json())
-    if own is not None:
-        reader = reader.options(**own.options())
+    if merge.schema is not None:
+        reader = reader.option("schema", merge.schema.model_dump_json())
+    if columns is not None:
+        reader = reader.options(**columns.options())
     return reader.load()
 
 
@@ -211,40 +208,37 @@ def _view(rows: DataFrame) -> str:
     return name
 
 
-def _execute(job: Job, state: DeltaState, statement: str) -> Counts:
-    with careful_parquet(job.session.spark) if has_large_values(state) else nullcontext():
-        return _run(job, state, statement)
-
-
-def _run(job: Job, state: DeltaState, statement: str) -> Counts:
-    spark = job.session.spark
-    spark.conf.set(APP_ID, job.place.application_id(state))
-    spark.conf.set(VERSION, str(job.manifest.last_seq))
-    spark.conf.set(METADATA, user_metadata(job.manifest, job.place, state.applied_seq, state.generation))
-    try:
-        job.check()
-        before_statement(job.place.table)
-        rows: list[Any] = spark.sql(statement).collect()
-    finally:
-        forget_transaction(spark)
+def _execute(merge: TableMerge, state: DeltaState, statement: str) -> MergeStats:
+    """Runs the statement; its commit carries the applied position and the user metadata."""
+    spark, manifest = merge.session.spark, merge.manifest
+    with careful_parquet(spark) if has_large_values(state) else nullcontext():
+        spark.conf.set(APP_ID, merge.target.application_id(state))
+        spark.conf.set(VERSION, str(manifest.last_seq))
+        spark.conf.set(METADATA, user_metadata(manifest, merge.target, state.applied_seq, state.generation))
+        try:
+            merge.check()
+            before_statement(merge.target.table)
+            rows: list[Any] = spark.sql(statement).collect()
+        finally:
+            forget_transaction(spark)
     if not rows:
-        return Counts(ran=False)
+        return MergeStats(ran=False)
     row = rows[0]
-    return Counts(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
+    return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
 
 
-def _result(job: Job, state: DeltaState, counts: Counts, began: float) -> TableResult:
+def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:
     skipped = 0
-    if not counts.ran and job.layout is not None:
-        skipped = _read(job, None, 0, "both").count()
-    version = state.version_of(job.manifest.last_seq)
+    if not stats.ran and merge.layout is not None:
+        skipped = read_changes(merge, None, 0, "both").count()
+    version = state.version_of(merge.manifest.last_seq)
     return TableResult(
-        table=job.place.table,
-        inserted=counts.inserted,
-        updated=counts.updated,
-        deleted=counts.deleted,
+        table=merge.target.table,
+        inserted=stats.inserted,
+        updated=stats.updated,
+        deleted=stats.deleted,
         skipped=skipped,
-        null_dates=counts.null_dates,
+        null_dates=stats.null_dates,
         delta_version=state.version if version is None else version,
         delta_id=state.id,
         applied_seq=state.applied_seq,

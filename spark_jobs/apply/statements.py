@@ -1,4 +1,4 @@
-"""The text of a merge's statement, its entry in the ledger, and rows in the shape that it takes."""
+"""The SQL of a table's statement, and the user metadata of its commit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from spark_jobs.apply.column_types import literal, quote, text_literal
-from spark_jobs.apply.reduce import DELETE
-from spark_jobs.delta.tables import BEFORE, OWN_NAMES, Target
+from spark_jobs.apply.rows import DELETE
+from spark_jobs.delta.sql import literal, quote, setting_value, text_literal
+from spark_jobs.delta.tables import Target, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,29 +21,12 @@ if TYPE_CHECKING:
 
 _SUFFIX: dict[type[t.DataType], str] = {t.ByteType: "Y", t.ShortType: "S", t.IntegerType: "", t.LongType: "L"}
 _LONGEST_BOUND = 256
-
-
-def with_variants(rows: DataFrame, variants: frozenset[str]) -> DataFrame:
-    """JSON's text as VARIANT, in these columns and in ``_before``. The last step, since such values have no order, and
-    most of the rows may be gone by then."""
-    if not variants:
-        return rows
-    columns = []
-    for name in rows.columns:
-        column = f.col(quote(name))
-        if name in variants:
-            column = f.parse_json(column)
-        elif name == BEFORE:
-            for inner in sorted(variants):
-                text = f.col(f"{BEFORE}.{quote(inner)}")
-                column = column.withField(quote(inner), f.parse_json(text))
-        columns.append(column.alias(name))
-    return rows.select(*columns)
+"""Characters of a text that may stand in a condition."""
 
 
 def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
-    """SQL conditions on ``t`` that hold for every target row which can match, for the keys that have an order and short
-    literals; None when there are no rows at all."""
+    """Returns SQL conditions on ``t`` that hold for every target row that can match, for the keys with an order and
+    short literals. Returns None if there are no rows."""
     kinds = {field.name: field.dataType for field in rows.schema.fields}
     columns = [f.count(f.lit(1)).alias("n")]
     for i, key in enumerate(keys):
@@ -68,15 +51,15 @@ def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
 
 
 def _as_text(value: Column, kind: t.DataType) -> Column:
-    """A bound of a key as :func:`key_literal` takes it."""
-    # As a text, a timestamp would depend on the session's time zone.
+    """Returns a key's bound in the form that :func:`key_literal` takes."""
+    # The text of a timestamp would depend on the session's time zone.
     return f.unix_micros(value).cast("string") if isinstance(kind, t.TimestampType) else value.cast("string")
 
 
 def key_literal(text: str, kind: t.DataType) -> str | None:
-    """A literal of exactly the column's type, so that Delta can compare it with a file's statistics; None for a type
-    without one. Texts, which are the source's, stand in it in hexadecimal digits; a timestamp is given in microseconds.
-    """
+    """Returns a literal of exactly the column's type, so that Delta can compare it with the statistics of a file; None
+    for a type without literals. A timestamp is given in microseconds. Texts come from the source, so their literals
+    are hexadecimal."""
     for number, suffix in _SUFFIX.items():
         if isinstance(kind, number):
             return f"{text}{suffix}"
@@ -92,64 +75,41 @@ def key_literal(text: str, kind: t.DataType) -> str | None:
 
 
 def upsert_statement(
-    place: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], null_keys: bool
+    target: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], null_keys: bool
 ) -> str:
-    """The MERGE of reduced rows. ``null_keys``: keys may be null, and a null is then equal to a null."""
+    """Returns the MERGE of reduced rows. ``null_keys``: keys may be null, and null equals null."""
     equal = "<=>" if null_keys else "="
     on = " AND ".join([f"t.{quote(k)} {equal} s.{quote(k)}" for k in keys] + list(ranges))
     columns = ", ".join(quote(n) for n in names)
     values = ", ".join(f"s.{quote(n)}" for n in names)
     changed = ", ".join(f"t.{quote(n)} = s.{quote(n)}" for n in names)
     return (
-        f"MERGE INTO {place.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
+        f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
         f"WHEN MATCHED AND s._op = {DELETE} THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {changed} "
         f"WHEN NOT MATCHED AND s._op <> {DELETE} THEN INSERT ({columns}) VALUES ({values})"
     )
 
 
-def append_rows(changes: DataFrame, schema: t.StructType, before: t.DataType) -> DataFrame:
-    """Changes with both images in the shape of an ``append`` table: all its columns, in its order."""
-    own = {c.lower() for c in changes.columns} - OWN_NAMES
-    assert isinstance(before, t.StructType)
-    columns = []
-    for field in schema.fields:
-        if field.name == "_op":
-            word = f.when(f.col("_op") == DELETE, "delete").when(f.col("_op") == 1, "insert").otherwise("update")
-            columns.append(word.alias("_op"))
-        elif field.name == BEFORE:
-            fields = [
-                (f.col(f"{BEFORE}.{quote(b.name)}") if b.name.lower() in own else f.lit(None))
-                .cast(b.dataType)
-                .alias(b.name)
-                for b in before.fields
-            ]
-            columns.append(f.when(f.col(BEFORE).isNotNull(), f.struct(*fields)).alias(BEFORE))
-        elif field.name in OWN_NAMES or field.name.lower() in own:
-            columns.append(f.col(quote(field.name)))
-        else:
-            columns.append(f.lit(None).cast(field.dataType).alias(field.name))
-    return changes.select(*columns)
-
-
-def append_statement(place: Target, view: str, state: DeltaState) -> str:
-    """The insert-only MERGE: a change that is there already finds itself. Only files beyond the cut are looked at."""
-    names = [quote(field.name) for field in state.schema.fields]
+def append_statement(target: Target, view: str, state: DeltaState) -> str:
+    """Returns the insert-only MERGE, in which a change that is there already matches itself. Only files after the
+    applied position are read."""
+    names = [quote(field.name) for field in schema_of(state).fields]
     return (
-        f"MERGE INTO {place.sql} t USING {view} s "  # noqa: S608 - names are quoted
+        f"MERGE INTO {target.sql} t USING {view} s "  # noqa: S608 - names are quoted
         f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {state.applied_seq}L "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join('s.' + n for n in names)})"
     )
 
 
-def empty_statement(place: Target) -> str:
-    """A MERGE of no rows, which still commits the position."""
-    nothing = f"(SELECT * FROM {place.sql} WHERE false)"  # noqa: S608
-    return f"MERGE INTO {place.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
+def empty_statement(target: Target) -> str:
+    """Returns a MERGE of no rows, which still commits the position."""
+    nothing = f"(SELECT * FROM {target.sql} WHERE false)"  # noqa: S608
+    return f"MERGE INTO {target.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
 
 
-def user_metadata(manifest: Manifest, place: Target, previous_seq: int, generation: int = 0) -> str:
-    """The commit's entry in the ledger; see docs/formats/user_metadata.md."""
+def user_metadata(manifest: Manifest, target: Target, previous_seq: int, generation: int = 0) -> str:
+    """Returns the commit's user metadata, its entry in the ledger; see docs/formats/user_metadata.md."""
     entry = {
         "destination": manifest.destination,
         "batch": manifest.batch,
@@ -161,13 +121,7 @@ def user_metadata(manifest: Manifest, place: Target, previous_seq: int, generati
         "store_begins": None if manifest.store_begins is None else manifest.store_begins.seq,
         "generation": generation,
         "gtid": manifest.positions.last.gtid,
-        "table": place.table,
-        "mode": place.apply.mode,
+        "table": target.table,
+        "mode": target.apply.mode,
     }
-    return for_settings(json.dumps(entry, ensure_ascii=False))
-
-
-def for_settings(json_text: str) -> str:
-    """The same JSON document as the value of a setting: Spark replaces ``${name}`` in such values whenever it reads
-    them, whatever spark.sql.variable.substitute says."""
-    return json_text.replace("${", "\\u0024{")
+    return setting_value(json.dumps(entry, ensure_ascii=False))

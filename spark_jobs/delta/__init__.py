@@ -1,1 +1,6 @@
-"""Delta tables: their logs, their creation, and the proof that nothing was replaced."""
+"""Delta tables: reads their logs, creates and alters them, and proves that none was replaced or restored.
+
+``log`` needs no Spark and is the only reader of ``_delta_log``; commands of ``cdc`` may import it. ``tables`` creates
+tables and adds columns, ``proof`` runs before a merge, ``sql`` quotes names and texts. Imported by ``apply``. Promises
+that no table of another destination, mode or source is written.
+"""

@@ -1,4 +1,8 @@
-"""What a Delta table's log says, read without Spark: properties, schema, applied position, the ledger."""
+"""Reads the log of a Delta table without Spark: version, properties, schema, applied position, ledger.
+
+Every reader of ``_delta_log`` in Towpath goes through this module. :func:`reader_uri` is the one place that deals with
+percent signs in paths, which Spark and the ``deltalake`` library take differently.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import RetryableError, TargetError
+from cdc.errors import CdcError, ConfigError, RetryableError, TargetError
 from cdc.log import get_logger
-from cdc.targets import GENERATION_PROPERTY, LEDGER_DEPTH, application_id, local_path, reader_uri
+from cdc.targets import GENERATION_PROPERTY, LOG_FOLDER, application_id, has_percent_sign, local_path, reader_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql.types import StructType
 
-_LOG, _STAGED = "_delta_log", "_staged_commits"
-_TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
-"""Names of files that Spark writes beside a commit, never the commit itself."""
+LEDGER_DEPTH = 50
+"""Commits that are searched for those of Towpath: maintenance by others may lie on top."""
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 KEPT_TRANSACTIONS = "interval 36500 days"
-"""For ever. Set on every table that is made: the default of a Spark session may be shorter."""
+"""Practically for ever. Set on every table that is made: the default of a Spark session may be shorter."""
+
+_VERSION_DIGITS = 20
+"""Digits of the version in the names of the log's files."""
+_STAGED_COMMITS = "_staged_commits"
+_TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
+"""Names of files that Spark writes beside a commit, never the commit itself."""
+_LARGEST_COMMIT = 1 << 20
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,10 +46,11 @@ class DeltaState:
     version: int
     properties: dict[str, str]
     schema_json: str
+    """The schema in Delta's (and Spark's) JSON."""
     applied_seq: int
-    """The seq up to which changes were applied; 0 when there were none."""
+    """The seq up to which changes were applied; 0 if none were."""
     ledger: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """(version, user metadata) of the last commits that are ours, newest first."""
+    """(version, user metadata) of the last commits of this destination, newest first."""
     id: str = ""
     """The table's id in Delta's metadata."""
 
@@ -46,21 +58,17 @@ class DeltaState:
     def generation(self) -> int:
         return int(self.properties.get(GENERATION_PROPERTY, "0"))
 
-    @property
-    def schema(self) -> StructType:
-        from pyspark.sql.types import StructType
-
-        return StructType.fromJson(json.loads(self.schema_json))
-
     def version_of(self, last_seq: int) -> int | None:
-        """The version whose commit applied up to ``last_seq`` or beyond, the oldest such one known."""
+        """Returns the oldest known version whose commit applied up to ``last_seq`` or beyond."""
         found = [version for version, metadata in self.ledger if int(metadata.get("last_seq", -1)) >= last_seq]
         return min(found) if found else None
 
 
 def read_state(path: str, destination: str, table: str) -> DeltaState | None:
-    """The table's state; None where nothing is, or only what a kill has left of the table's making. Raises TargetError
-    where something else lies there, RetryableError where the log cannot be read."""
+    """Returns the table's state, or None if there is no table, or only the remains of an interrupted creation.
+
+    Raises TargetError if something else lies at the path, RetryableError if the log cannot be read.
+    """
     with open_delta(path, table) as delta:
         return None if delta is None else _state(delta, path, destination, table)
 
@@ -71,7 +79,7 @@ def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaS
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
     applied = delta.transaction_version(application_id(destination, table, generation)) or 0
     ledger = _ledger(delta, destination, table)
-    # Delta forgets transaction ids where delta.setTransactionRetentionDuration says so; the commits still know.
+    # Delta forgets transaction ids after delta.setTransactionRetentionDuration; the commits still carry the position.
     known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
         path=path,
@@ -84,9 +92,59 @@ def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaS
     )
 
 
+def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
+    found = []
+    for commit in delta.history(LEDGER_DEPTH):
+        text = commit.get("userMetadata")
+        if not isinstance(text, str):
+            continue
+        try:
+            metadata = json.loads(text)
+        except json.JSONDecodeError:
+            continue  # a commit of another program
+        ours = isinstance(metadata, dict) and metadata.get("destination") == destination
+        if ours and metadata.get("table") == table and "version" in commit:
+            found.append((int(commit["version"]), metadata))
+    return found
+
+
+@dataclass(frozen=True)
+class TablePosition:
+    """How far a Delta table is. If that is not known, all fields are None but ``note``, which says why."""
+
+    applied_seq: int | None = None
+    delta_version: int | None = None
+    generation: int | None = None
+    note: str | None = None
+    reader: str | None = None
+    """The readers that the table needs, in words: see :func:`cdc.targets.reader_of`."""
+
+
+def read_position(path: str, destination: str, table: str) -> TablePosition:
+    """Returns applied seq and version of a Delta table. A table that is absent, unreachable or not a Delta table
+    raises nothing: the note says so."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ModuleNotFoundError:
+        return TablePosition(note="unknown: the package deltalake is not installed")
+    try:
+        with reader_uri(path) as uri:
+            delta = DeltaTable(uri)
+            properties, protocol = delta.metadata().configuration, delta.protocol()
+            generation = int(properties.get(GENERATION_PROPERTY, 0))
+            applied = delta.transaction_version(application_id(destination, table, generation))
+            reader = reader_of(path, properties, protocol.reader_features or ())
+            return TablePosition(applied, delta.version(), generation, reader=reader)
+    except TableNotFoundError:
+        return TablePosition(note="not there yet")
+    except (DeltaError, CdcError, OSError, ValueError) as error:
+        return TablePosition(note=f"cannot be read: {' '.join(str(error).split())}")
+
+
 def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str, Any]]:
-    """The history behind a version, newest first, each with its ``version``; what the log's cleanup has removed is not
-    in it."""
+    """Returns the commits after a version, newest first, each with its ``version``. Commits that the log's cleanup has
+    removed are missing."""
     with open_delta(state.path, table) as delta:
         if delta is None:
             return []
@@ -94,11 +152,35 @@ def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str,
         return [commit for commit in found if int(commit.get("version", -1)) > version]
 
 
+def ends_with(path: str, version: int, delta_id: str, transaction: tuple[str, int] | None) -> bool:
+    """Whether the newest commit of a table on a local disk is this version, and carries this transaction (application
+    id, version) or, if None is given, the table's id. Reads one small file; False if that is not enough to tell."""
+    folder = local_path(path)
+    if folder is None:
+        return False
+    commit, following = (folder / LOG_FOLDER / f"{v:0{_VERSION_DIGITS}d}.json" for v in (version, version + 1))
+    try:
+        if following.exists() or commit.stat().st_size > _LARGEST_COMMIT:
+            return False
+        text = commit.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    if transaction is None:
+        return delta_id in text
+    actions = (json.loads(line).get("txn") or {} for line in text.splitlines() if '"txn"' in line)
+    return any((action.get("appId"), action.get("version")) == transaction for action in actions)
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
-    """The table for the ``deltalake`` library, for the duration of the block; None where nothing is, or only what a
-    kill has left of the table's making. Raises TargetError where something else lies there, RetryableError where the
-    log cannot be read."""
+    """Opens the table with the ``deltalake`` library for the duration of the block. Yields None if there is no table,
+    or only the remains of an interrupted creation.
+
+    Raises TargetError if something else lies at the path, RetryableError if the log cannot be read.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -106,9 +188,9 @@ def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
     if local is not None and not _looks_like_delta(local, table):
         yield None
         return
-    with reader_uri(path) as place:
+    with reader_uri(path) as uri:
         try:
-            delta = DeltaTable(place)
+            delta = DeltaTable(uri)
         except TableNotFoundError:
             delta = None
         except (DeltaError, OSError) as error:
@@ -119,9 +201,61 @@ def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
         yield delta
 
 
+@contextmanager
+def reader_uri(path: str, *, rows: bool = False) -> Iterator[str]:
+    """Yields the path under which the ``deltalake`` library finds the table that Spark finds at ``path``; valid inside
+    the block.
+
+    Spark takes a percent sign in a path as it is, in a folder's name as in an object's key. ``deltalake`` decodes it
+    once too often, however the path is written. Such a table is therefore shown to ``deltalake`` in a temporary
+    folder: with a link to the log and, with ``rows``, to the data. Of a table in an object store the folder holds a
+    copy of the log's newest files. Raises ConfigError if the object store cannot be read from here, OSError.
+    """
+    local = local_path(path)
+    if not has_percent_sign(path):
+        yield path if local is None else str(local)
+        return
+    with TemporaryDirectory(prefix="cdc-") as folder:
+        if local is None:
+            _copy_log(path, Path(folder))
+            yield folder
+            return
+        names = [entry.name for entry in local.iterdir()] if rows and local.is_dir() else [LOG_FOLDER]
+        for name in names:
+            (Path(folder) / name).symlink_to((local / name).absolute())
+        yield folder
+
+
+def _copy_log(path: str, folder: Path) -> None:
+    """Copies the newest files of a log from an object store: the last checkpoint, and the commits from
+    :data:`LEDGER_DEPTH` before it on. Copies nothing if there is no table."""
+    try:
+        from fsspec.core import url_to_fs
+
+        files, place = url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"a table with a percent sign in its path cannot be read: {error}",
+            place=path,
+            remedy="Install towpath[stage] and the package for the URI's protocol: s3fs for s3://, gcsfs for gs://.",
+        ) from None
+    log = f"{place.rstrip('/')}/{LOG_FOLDER}"
+    files.invalidate_cache()  # the library caches listings, and the table may have grown since
+    try:
+        names = [str(found).rpartition("/")[2] for found in files.ls(log, detail=False)]
+    except FileNotFoundError:
+        return
+    versions = {name: int(name[:_VERSION_DIGITS]) for name in names if name[:_VERSION_DIGITS].isdecimal()}
+    first = max((v for name, v in versions.items() if ".checkpoint" in name), default=0) - LEDGER_DEPTH
+    (folder / LOG_FOLDER).mkdir()
+    for name in names:
+        if name == "_last_checkpoint" or versions.get(name, first - 1) >= first:
+            (folder / LOG_FOLDER / name).write_bytes(files.cat_file(f"{log}/{name}"))
+
+
 def _looks_like_delta(folder: Path, table: str) -> bool:
-    """Raises TargetError for a file, and for a folder that holds other things than a Delta table."""
-    if (folder / _LOG).is_dir() and not _is_unborn(folder):
+    """Raises TargetError for a file, and for a folder that holds anything but a Delta table."""
+    if (folder / LOG_FOLDER).is_dir() and not _is_unborn(folder):
         return True
     ancestor = folder
     while not ancestor.exists() and ancestor != ancestor.parent:
@@ -138,7 +272,7 @@ def _looks_like_delta(folder: Path, table: str) -> bool:
             place=f"table {table}",
             remedy="Give this user the right to write there, or change apply.target.",
         )
-    if ancestor == folder and any(entry.name != _LOG for entry in folder.iterdir()):
+    if ancestor == folder and any(entry.name != LOG_FOLDER for entry in folder.iterdir()):
         raise TargetError(
             f"{folder} holds files, but is not a Delta table",
             place=f"table {table}",
@@ -150,39 +284,27 @@ def _looks_like_delta(folder: Path, table: str) -> bool:
 def _is_unborn(folder: Path) -> bool:
     """Whether the log holds only what Spark writes before the first commit of a table."""
     return all(
-        entry.name == _STAGED and not any(entry.iterdir()) if entry.is_dir() else _TEMPORARY.fullmatch(entry.name)
-        for entry in (folder / _LOG).iterdir()
+        entry.name == _STAGED_COMMITS and not any(entry.iterdir())
+        if entry.is_dir()
+        else _TEMPORARY.fullmatch(entry.name)
+        for entry in (folder / LOG_FOLDER).iterdir()
     )
 
 
 def clear_unborn(path: str) -> None:
-    """Remove what a kill has left of the making of a table that has no commit: Spark would take it for a table, and
-    CREATE TABLE IF NOT EXISTS would do nothing. Only on this machine's disks; nothing else is removed, and nothing at
-    all once there is a commit."""
+    """Removes the remains of a creation that was killed before the table's first commit.
+
+    Spark would take them for a table, and CREATE TABLE IF NOT EXISTS would do nothing. Removes only on this machine's
+    disks, and nothing at all once there is a commit.
+    """
     local = local_path(path)
-    if local is None or not (local / _LOG).is_dir() or not _is_unborn(local):
+    if local is None or not (local / LOG_FOLDER).is_dir() or not _is_unborn(local):
         return
     try:
-        # Files of this pattern are never part of a table. A folder that is not empty is not removed: should another
-        # driver commit meanwhile, its table stays.
-        for entry in (local / _LOG).iterdir():
+        # Files of this pattern are never part of a table. rmdir refuses a folder that is not empty: if another driver
+        # commits meanwhile, its table stays.
+        for entry in (local / LOG_FOLDER).iterdir():
             entry.rmdir() if entry.is_dir() else entry.unlink(missing_ok=True)
-        (local / _LOG).rmdir()
+        (local / LOG_FOLDER).rmdir()
     except OSError as error:
-        get_logger(__name__).debug("the remains of a Delta table were not removed", path=path, reason=str(error))
-
-
-def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
-    found = []
-    for commit in delta.history(LEDGER_DEPTH):
-        text = commit.get("userMetadata")
-        if not isinstance(text, str):
-            continue
-        try:
-            metadata = json.loads(text)
-        except json.JSONDecodeError:
-            continue  # somebody else's
-        ours = isinstance(metadata, dict) and metadata.get("destination") == destination
-        if ours and metadata.get("table") == table and "version" in commit:
-            found.append((int(commit["version"]), metadata))
-    return found
+        _log.debug("the remains of an interrupted table creation were not removed", path=path, reason=str(error))

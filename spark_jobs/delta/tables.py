@@ -1,4 +1,4 @@
-"""Delta tables: creating them empty, adding columns, and refusing those that are not this destination's."""
+"""Delta tables: creates them empty, adds columns, and refuses tables of other destinations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from cdc.decode.columns import METADATA_COLUMNS
 from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
 from cdc.positions import split_seq
 from cdc.targets import (
@@ -20,9 +21,10 @@ from cdc.targets import (
     split_table,
     table_path,
 )
-from spark_jobs.apply.column_types import literal, quote, shown
-from spark_jobs.apply.source_columns import OwnColumns, Policies
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
+from spark_jobs.delta.sql import literal, quote
+from spark_jobs.source.column_types import shown
+from spark_jobs.source.columns import SourceColumns, TablePolicies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +36,7 @@ MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
 EPOCH_PROPERTY = "towpath.epoch"
 COLUMNS_PROPERTY = "towpath.columns"
-"""What policies have made of which columns, as JSON: {source's name in lower case: label}."""
+"""The policies that were applied to the columns, as JSON: {source's name in lower case: label}."""
 
 BEFORE = "_before"
 _APPEND = (
@@ -44,16 +46,13 @@ _APPEND = (
     t.StructField("_commit_time", t.TimestampType()),
     t.StructField("_gtid", t.StringType()),
 )
-OWN_NAMES = frozenset({*(f.name for f in _APPEND), BEFORE})
 _STATS_COLUMNS = 32
-"""Columns for which Delta keeps statistics unless told otherwise; what prunes must be among them."""
+"""Columns for which Delta keeps statistics by default; the columns that prune files must be among them."""
 
 WAY_OUT = (
     "Change the Delta table by hand accordingly, then skip this batch with `cdc batch get` and `cdc batch ack`; "
     "or exclude the table."
 )
-
-
 _BY_HAND = "Change the Delta table by hand accordingly; the batch is then taken again. Or exclude the table."
 
 _WIDER: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
@@ -66,17 +65,17 @@ _WIDER: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """A table of the source and its place in the lake."""
+    """The Delta table of a source table: path, settings and policies."""
 
     table: str
     path: str
     apply: ApplyConfig
     destination: str
-    policies: Policies
+    policies: TablePolicies
 
     @property
     def sql(self) -> str:
-        """The table for Spark's SQL."""
+        """The table in Spark's SQL."""
         return f"delta.{quote(self.path)}"
 
     def state(self) -> DeltaState | None:
@@ -86,34 +85,40 @@ class Target:
         return application_id(self.destination, self.table, state.generation)
 
 
-def target(config: DestinationConfig, table: str) -> Target:
-    """Where ``db.table`` lies, and what becomes of its changes. Raises ConfigError where the key of hash is missing."""
+def target_of(config: DestinationConfig, table: str) -> Target:
+    """Returns path, settings and policies of ``db.table``. Raises ConfigError if the key of ``hash`` is missing."""
     db, name = split_table(table)
     apply, override = config.table_apply(table), config.tables.overrides.get(table)
-    policies = Policies.of(table, apply, (override.columns or ()) if override is not None else ())
+    policies = TablePolicies.of(table, apply, (override.columns or ()) if override is not None else ())
     return Target(table, table_path(config.apply.target, db, name), apply, config.name, policies)
 
 
-def delta_schema(own: list[t.StructField], mode: str) -> t.StructType:
-    """All columns of the Delta table in this mode."""
+def schema_of(state: DeltaState) -> t.StructType:
+    """Returns the table's schema for Spark."""
+    return t.StructType.fromJson(json.loads(state.schema_json))
+
+
+def delta_schema(columns: list[t.StructField], mode: str) -> t.StructType:
+    """Returns all columns of the Delta table in this mode."""
     if mode != "append":
-        return t.StructType(list(own))
-    return t.StructType([*own, *_APPEND, t.StructField(BEFORE, t.StructType(list(own)))])
+        return t.StructType(list(columns))
+    return t.StructType([*columns, *_APPEND, t.StructField(BEFORE, t.StructType(list(columns)))])
 
 
 def create(
-    spark: SparkSession, place: Target, columns: OwnColumns, primary: tuple[str, ...], manifest: Manifest
+    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], manifest: Manifest
 ) -> DeltaState:
-    """Make the empty Delta table, and return its state; one that another process makes meanwhile will do as well.
+    """Creates the empty Delta table and returns its state. A table that another process creates meanwhile is returned
+    as well.
 
-    Raises TargetError where that is not possible, ConfigError where a policy leaves no key.
+    Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
     """
-    mode, own = place.apply.mode, columns.fields
-    # Keys that are not there at all are refused, with better words, once there are rows.
-    keys = () if mode == "append" else columns.keys([k for k in place.apply.keys or primary if columns.has(k)])
-    schema = delta_schema(own, mode)
+    mode, fields = target.apply.mode, columns.fields
+    # Configured keys that the table lacks are refused once there are rows, with a message about them.
+    keys = () if mode == "append" else columns.keys([k for k in target.apply.keys or primary if columns.has(k)])
+    schema = delta_schema(fields, mode)
     properties = {
-        DESTINATION_PROPERTY: place.destination,
+        DESTINATION_PROPERTY: target.destination,
         GENERATION_PROPERTY: "0",
         MODE_PROPERTY: mode,
         UUID_PROPERTY: manifest.server_uuid,
@@ -123,62 +128,62 @@ def create(
     }
     if columns.labels:
         properties[COLUMNS_PROPERTY] = _json(columns.labels)
-    if any(NEEDS_MAPPING & set(f.name) for f in own):
+    if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
-    needed = len(own) + 2 if mode == "append" else max((_index(own, k) + 1 for k in keys), default=0)
+    needed = len(fields) + 2 if mode == "append" else max((_index(fields, k) + 1 for k in keys), default=0)
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
     listed_columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
-    clear_unborn(place.path)
+    clear_unborn(target.path)
     try:
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {place.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {target.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")
     except Exception as error:
-        state = place.state()
+        state = target.state()
         if state is not None:
             return state
         from spark_jobs.runtime.failures import explain
 
-        raise explain(error, place.table) from error
-    state = place.state()
+        raise explain(error, target.table) from error
+    state = target.state()
     if state is None:
         raise TargetError(
-            "the Delta table is not there after it was made",
-            place=f"table {place.table} at {place.path}",
-            remedy="Check that this process and Spark see the same files under apply.target, and that no empty folder "
-            "_delta_log lies there: after a kill in an object store it has to be removed by hand.",
+            "the Delta table is missing right after it was created",
+            place=f"table {target.table} at {target.path}",
+            remedy="Check that this process and Spark see the same files under apply.target, and that the table has no "
+            "empty folder _delta_log: after a kill in an object store, remove that by hand.",
         )
     return state
 
 
-def _index(own: list[t.StructField], name: str) -> int:
-    return next((i for i, f in enumerate(own) if f.name.lower() == name.lower()), 0)
+def _index(fields: list[t.StructField], name: str) -> int:
+    return next((i for i, f in enumerate(fields) if f.name.lower() == name.lower()), 0)
 
 
 def _ddl(kind: t.DataType) -> str:
-    """A type for CREATE TABLE, names of struct fields quoted."""
+    """Returns a type for CREATE TABLE, with quoted names of struct fields."""
     if isinstance(kind, t.StructType):
         return "STRUCT<" + ", ".join(f"{quote(f.name)}: {_ddl(f.dataType)}" for f in kind.fields) + ">"
     return kind.simpleString()
 
 
-def require_ownership(state: DeltaState, place: Target, manifest: Manifest) -> None:
-    """Raises TargetError for a table of somebody else or of another mode, IdentityError for another source's batch."""
-    where = f"table {place.table} at {place.path}"
+def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> None:
+    """Raises TargetError for a table of another owner or mode, IdentityError for a batch of another source."""
+    where = f"table {target.table} at {target.path}"
     owner = state.properties.get(DESTINATION_PROPERTY)
-    if owner != place.destination:
+    if owner != target.destination:
         whose = "was not made by Towpath" if owner is None else f"belongs to the destination {owner!r}"
         raise TargetError(
             f"the Delta table {whose}",
             place=where,
             remedy="Move it away, or give this destination another apply.target.",
         )
-    mode = state.properties.get(MODE_PROPERTY, place.apply.mode)
-    if mode != place.apply.mode:
+    mode = state.properties.get(MODE_PROPERTY, target.apply.mode)
+    if mode != target.apply.mode:
         raise TargetError(
-            f"the Delta table was made in mode {mode}, the configuration says {place.apply.mode}",
+            f"the Delta table was created in mode {mode}, the configuration says {target.apply.mode}",
             place=where,
-            remedy=f"Set the mode back to {mode}, or move the table away to have it made anew.",
+            remedy=f"Set the mode back to {mode}, or move the table away to have it created anew.",
         )
     epoch, uuid = split_seq(state.applied_seq).epoch, None
     if state.ledger:
@@ -202,7 +207,7 @@ def require_ownership(state: DeltaState, place: Target, manifest: Manifest) -> N
 
 
 def recorded_policies(state: DeltaState) -> dict[str, str]:
-    """What policies have made of the table's columns so far; see :data:`COLUMNS_PROPERTY`."""
+    """Returns the policies that were applied to the table's columns so far; see :data:`COLUMNS_PROPERTY`."""
     found: dict[str, str] = json.loads(state.properties.get(COLUMNS_PROPERTY, "{}"))
     return found
 
@@ -211,55 +216,56 @@ def _json(labels: dict[str, str]) -> str:
     return json.dumps(labels, ensure_ascii=False, sort_keys=True)
 
 
-def require_same_policies(state: DeltaState, place: Target, columns: OwnColumns, names: Iterable[str]) -> None:
-    """Raises TargetError where a column that is in the Delta table, or was left out of it, was treated otherwise than
-    the configuration wants now: its old rows and its new ones would not be of one kind. ``names``: the source's."""
+def require_same_policies(state: DeltaState, target: Target, columns: SourceColumns, names: Iterable[str]) -> None:
+    """Raises TargetError if a column was written, or left out, by another policy than the configuration has now: its
+    old and new values would not be comparable. ``names``: the source's column names."""
     recorded = recorded_policies(state)
-    there = {f.name.lower() for f in state.schema.fields}
+    there = {f.name.lower() for f in schema_of(state).fields}
     for name in names:
         was, now = recorded.get(name.lower()), columns.labels.get(name.lower(), "")
         if was is None:
-            in_lake = {name.lower(), (place.policies.lake_name(name) or name).lower()}
-            was = "" if in_lake & there else now  # a column that is yet to come may be treated in any way
+            in_lake = {name.lower(), (target.policies.lake_name(name) or name).lower()}
+            was = "" if in_lake & there else now  # a column that is not there yet may have any policy
         if was != now:
             raise TargetError(
-                f"the column {name} was treated by the policy {was or 'keep'} when the Delta table was made, now the "
-                f"configuration says {now or 'keep'}",
-                place=f"table {place.table} at {place.path}",
-                remedy="Set the policy (columns, types, the key) back, or move the table away to have it made anew.",
+                f"the column {name} was written by the policy {was or 'keep'} so far, and the configuration now says "
+                f"{now or 'keep'}",
+                place=f"table {target.table} at {target.path}",
+                remedy="Set the policy (columns, types, the key) back, or move the table away to have it created anew.",
             )
 
 
 def record_policies(
-    spark: SparkSession, place: Target, state: DeltaState, columns: OwnColumns, names: Iterable[str]
+    spark: SparkSession, target: Target, state: DeltaState, columns: SourceColumns, names: Iterable[str]
 ) -> DeltaState:
-    """Keep in the table what becomes of the source's columns of these names, which may be new. Before they are added: a
-    table whose columns are there without that would look as if its policies had changed."""
+    """Records the policies of these source columns in the table, and returns its state.
+
+    Call it before new columns are added: a table that has a column without its record would look as if the policy had
+    changed.
+    """
     recorded = recorded_policies(state)
     labels = {name.lower(): columns.labels[name.lower()] for name in names if name.lower() in columns.labels}
     if labels.items() <= recorded.items():
         return state
     text = literal(_json(recorded | labels))
-    spark.sql(f"ALTER TABLE {place.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
-    return place.state() or state
+    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
+    return target.state() or state
 
 
 def evolve(
-    spark: SparkSession, place: Target, state: DeltaState, columns: OwnColumns, later: Iterable[str]
+    spark: SparkSession, target: Target, state: DeltaState, columns: SourceColumns, later: Iterable[str]
 ) -> DeltaState:
-    """Add columns that the source's rows have and the Delta table lacks; they are null in the rows there.
+    """Adds the columns that the source's rows have and the Delta table lacks; they are null in its present rows.
 
-    The stored schema, whose columns ``later`` names, may be newer than the batch, and the table may have been made from
-    it: a column that the rows lack and the schema has is still to be added, and a type that is wider than theirs still
-    to be changed, by a DDL statement that will be judged when it comes. Raises UnsupportedDdlError for any other
-    difference.
+    The stored schema, whose columns ``later`` names, may be newer than the batch, and the table may have been created
+    from it. So the table may have columns of ``later`` that the rows lack, and types that are wider than those of the
+    rows: a DDL statement of a later batch explains them. Raises UnsupportedDdlError for any other difference.
     """
-    there = {f.name.lower(): f for f in state.schema.fields}
-    where = f"table {place.table} at {place.path}"
+    there = {f.name.lower(): f for f in schema_of(state).fields}
+    where = f"table {target.table} at {target.path}"
     missing: list[tuple[t.StructField, str]] = []
     previous = ""
-    own = columns.fields
-    for column in own:
+    for column in columns.fields:
         found = there.get(column.name.lower())
         if found is None:
             missing.append((column, f" AFTER {quote(previous)}" if previous else " FIRST"))
@@ -271,36 +277,36 @@ def evolve(
                 remedy=_BY_HAND,
             )
         previous = column.name
-    names = {c.name.lower() for c in own} | {name.lower() for name in later}
+    names = {c.name.lower() for c in columns.fields} | {name.lower() for name in later}
     for name, old in there.items():
-        if name not in names and old.name not in OWN_NAMES:
+        if name not in names and old.name not in METADATA_COLUMNS:
             raise UnsupportedDdlError(
                 f"the Delta table has a column {old.name} that the source's rows lack", place=where, remedy=_BY_HAND
             )
     if not missing:
         return state
-    add_columns(spark, place, state, missing)
-    return place.state() or state
+    add_columns(spark, target, state, missing)
+    return target.state() or state
 
 
 def _holds(wide: t.DataType, narrow: t.DataType) -> bool:
-    """Can a column of the one type hold every value of the other, as it is?"""
+    """Whether a column of the one type holds every value of the other unchanged."""
     if isinstance(wide, t.DecimalType) and isinstance(narrow, t.DecimalType):
         return wide.scale == narrow.scale and wide.precision >= narrow.precision
     return wide == narrow or isinstance(wide, _WIDER.get(type(narrow), ()))
 
 
 def add_columns(
-    spark: SparkSession, place: Target, state: DeltaState, columns: list[tuple[t.StructField, str]]
+    spark: SparkSession, target: Target, state: DeltaState, columns: list[tuple[t.StructField, str]]
 ) -> None:
-    """ALTER TABLE ADD COLUMNS; each with its place (``FIRST``, ``AFTER x``, or empty)."""
+    """Adds columns, each at its position (``FIRST``, ``AFTER x``, or empty for the end)."""
     mapped = state.properties.get("delta.columnMapping.mode", "none") != "none"
     if not mapped and any(NEEDS_MAPPING & set(f.name) for f, _ in columns):
         spark.sql(
-            f"ALTER TABLE {place.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
+            f"ALTER TABLE {target.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
             "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
         )
     parts = [f"{quote(f.name)} {_ddl(f.dataType)}{where}" for f, where in columns]
-    if place.apply.mode == "append":
+    if target.apply.mode == "append":
         parts += [f"{BEFORE}.{quote(f.name)} {_ddl(f.dataType)}" for f, _ in columns]
-    spark.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({', '.join(parts)})")
+    spark.sql(f"ALTER TABLE {target.sql} ADD COLUMNS ({', '.join(parts)})")

@@ -1,56 +1,104 @@
-"""The driver's JVM of this process: its start, what it writes to standard error, and its end.
+"""The driver's JVM of this process: its settings, its start, its standard error, and its end.
 
-The JVM and its Python workers write what only developers can read, stack traces of workers that were ended on purpose
-among it. On a screen where everything that went wrong is already a sentence nobody should meet these: they go to the
-log at level debug (``cdc -v``), and the last of them into the error when the JVM does not start. ``CDC_SPARK_LOG``
-leaves standard error to the JVM, unread.
+**Settings.** ``ps`` shows every command line to every user of the machine, and the settings contain keys of object
+stores. So spark-submit gets the settings in a properties file that only this user can read, and Java gets its options
+in an argument file. Both files are removed after the driver has read them.
+
+**Standard error.** The JVM and its Python workers write for developers, for example stack traces of workers that were
+ended on purpose. Their lines go to the log at level debug (``cdc -v``), and the last ones into the error if the JVM
+does not start. With ``CDC_SPARK_LOG`` the JVM writes to standard error itself.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cdc.log import get_logger
-from spark_jobs.runtime.conf_file import submit_options
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
+_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _LAST_LINES = 5
 log = get_logger(__name__)
 
 
 class DriverStartError(Exception):
-    """The JVM did not start; the message is the last that it wrote."""
+    """The JVM did not start; the message holds its last lines."""
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def submit_options(values: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yields the arguments of spark-submit for these settings; valid inside the block.
+
+    ``conf/spark-defaults.conf`` is still read; these settings win.
+    """
+    with tempfile.TemporaryDirectory(prefix="towpath-conf-") as name:  # 0700
+        folder = Path(name)
+        shown = dict(values)
+        if values.get("spark.submit.deployMode", "client") == "client":  # else the driver runs on another machine
+            for key in _JAVA_OPTIONS:
+                if values.get(key):
+                    file = folder / f"{key.rpartition('.')[2]}.txt"
+                    _write(file, "".join(f"{_java_argument(one)}\n" for one in shlex.split(values[key])))
+                    shown[key] = f"@{file}"
+        file = folder / "spark.properties"
+        _write(file, "".join(f"{_java_property(key)}={_java_property(value)}\n" for key, value in shown.items()))
+        yield ["--properties-file", str(file), "--load-spark-defaults"]
+
+
+def _write(file: Path, text: str) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text, encoding="utf-8")
+
+
+def _java_property(text: str) -> str:
+    """Escapes a text for java.util.Properties."""
+    text = re.sub(r"[\\=:#! ]", r"\\\g<0>", text)
+    return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r").replace("\f", "\\f")
+
+
+def _java_argument(text: str) -> str:
+    """Quotes a text for an argument file of the launcher ``java``."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# --- start and end ---------------------------------------------------------------------------------------------------
 
 
 def start(conf: SparkConf) -> None:
-    """Start the JVM and its SparkContext with these settings, for ``SparkSession.builder`` to find.
+    """Starts the JVM and its SparkContext with these settings; ``SparkSession.builder`` finds them.
 
-    Raises DriverStartError where the JVM ends at once, and whatever Spark raises where the context does not start.
+    Raises DriverStartError if the JVM ends at once, and any error of Spark if the context does not start.
     """
     from pyspark import SparkContext
 
     with submit_options(dict(conf.getAll())) as options, _submit_arguments(options):
         gateway = _launch()
     context: Any = SparkContext(conf=conf, gateway=gateway)
-    # A thread of this process takes the JVM's counters: where that dies, the thread would print its own exception.
-    context._accumulatorServer.handle_error = _note_broken_connection
+    # A thread of this process receives the JVM's counters. When the JVM dies, it would print its own exception.
+    context._accumulatorServer.handle_error = _log_broken_connection
 
 
 @contextmanager
 def _submit_arguments(options: list[str]) -> Iterator[None]:
-    """PySpark takes spark-submit's arguments from the environment, beside a configuration that it would put on the
-    command line."""
+    """Passes arguments for spark-submit to PySpark in the environment: PySpark would put a configuration on the command
+    line."""
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(options)} {before or 'pyspark-shell'}"
     try:
@@ -85,7 +133,7 @@ def _launch() -> Any:
 
 
 def _relay(lines: IO[str], last: deque[str]) -> None:
-    """Log each line until the JVM, and every worker that inherited its standard error, has gone."""
+    """Logs each line until the JVM, and every worker that inherited its standard error, has ended."""
     with lines:
         for line in lines:
             if text := line.strip():
@@ -93,15 +141,15 @@ def _relay(lines: IO[str], last: deque[str]) -> None:
                 log.debug("spark", line=text)
 
 
-def _note_broken_connection(_request: Any, address: Any) -> None:
-    """In place of :meth:`socketserver.BaseServer.handle_error`, which prints the exception under way."""
+def _log_broken_connection(_request: Any, address: Any) -> None:
+    """Replaces :meth:`socketserver.BaseServer.handle_error`, which prints the current exception."""
     logging.getLogger(__name__).debug(
         "the driver broke the connection of its counters %s: %r", address, sys.exception()
     )
 
 
 def pid() -> int | None:
-    """The process id of this process's own driver JVM."""
+    """Returns the process id of the driver JVM that this process started; None if it does not run."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -110,7 +158,7 @@ def pid() -> int | None:
 
 
 def kill() -> None:
-    """End the JVM that was started here, whatever state it is in, and forget that it was there."""
+    """Kills the JVM that this process started, whatever state it is in, and resets PySpark."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -133,7 +181,7 @@ def kill() -> None:
 
 
 def ignore_errors(call: Any) -> None:
-    """Closing what is broken may fail in any way, and there is nothing to be done about it."""
+    """Calls ``call`` and logs any error: closing a broken session may fail in any way, and nothing can be done."""
     try:
         call()
     except Exception as error:  # noqa: BLE001

@@ -1,10 +1,19 @@
-"""Spark's and Java's exceptions as errors of Towpath: one sentence, and whether trying again may help."""
+"""Errors on their way to the user: from Python workers to the driver, and from Spark's and Java's exceptions to one
+sentence that says whether trying again may help."""
 
 from __future__ import annotations
 
-from cdc.errors import CdcError, MergeFailedError, TargetError
-from spark_jobs.source.data_source import find_error
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
 
+import cdc.errors
+from cdc.errors import CdcError, MergeFailedError, TargetError
+
+_MARK = "towpath-error:"
+_MARKED = re.compile(_MARK + r"(\{.*?\}):end")
 _CONCURRENT = (
     "ConcurrentTransaction", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentWrite", "MetadataChanged",
     "ProtocolChanged", "DELTA_CONCURRENT",
@@ -17,20 +26,59 @@ _GONE = (
 )  # fmt: skip
 
 
+@contextmanager
+def marked_errors() -> Iterator[None]:
+    """Marks errors of Towpath inside the block, in a worker. They reach the driver as text, in which
+    :func:`find_error` finds them again."""
+    try:
+        yield
+    except CdcError as error:
+        raise RuntimeError(f"{_MARK}{json.dumps(to_json(error))}:end") from error
+
+
+def find_error(text: str) -> CdcError | None:
+    """Returns the error of Towpath that a worker raised, from the text of Spark's exception."""
+    match = _MARKED.search(text)
+    if match is None:
+        return None
+    try:
+        return from_json(json.loads(match[1]))
+    except json.JSONDecodeError:
+        return None
+
+
+def to_json(error: CdcError) -> dict[str, str | None]:
+    """Returns an error of Towpath as a JSON object, for another process."""
+    return {
+        "class": type(error).__name__,
+        "message": error.message,
+        "place": error.place,
+        "remedy": error.remedy,
+    }
+
+
+def from_json(content: dict[str, str | None]) -> CdcError:
+    """Returns the error that :func:`to_json` wrote."""
+    kind = getattr(cdc.errors, content["class"] or "", CdcError)
+    return cast(
+        CdcError, kind(content["message"] or "", place=content["place"] or None, remedy=content["remedy"] or None)
+    )
+
+
 def is_concurrent(error: BaseException) -> bool:
-    """Did another writer commit to the table between this statement's snapshot and its own commit?"""
+    """Whether another writer committed to the table between this statement's snapshot and its own commit."""
     text = _text(error)
     return any(mark in text for mark in _CONCURRENT)
 
 
 def is_driver_gone(error: BaseException) -> bool:
-    """Has the driver's JVM, or the Connect server, gone away?"""
+    """Whether the driver's JVM, or the Connect server, has ended."""
     text = f"{type(error).__name__}: {_text(error)}"
     return any(mark in text for mark in _GONE) or isinstance(error, ConnectionError | EOFError)
 
 
 def explain(error: BaseException, table: str) -> CdcError:
-    """The error of Towpath that says what happened to this table."""
+    """Returns the error of Towpath that says what happened to this table."""
     if isinstance(error, CdcError):
         return error
     text = _text(error)
@@ -43,7 +91,7 @@ def explain(error: BaseException, table: str) -> CdcError:
         return TargetError(
             f"the Delta table cannot be made: {first_line(error)}",
             place=f"table {table}",
-            remedy="Check what lies there and who may write there.",
+            remedy="Check what lies at its path and who may write there.",
         )
     return MergeFailedError(f"could not be merged: {first_line(error)}", place=f"table {table}")
 
@@ -52,12 +100,12 @@ def _text(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     try:
         return f"{error} {java.toString() if java is not None else ''}"
-    except Exception as broken:  # noqa: BLE001 - asking a JVM that has died what its exception says
+    except Exception as broken:  # noqa: BLE001 - the JVM that holds the exception may have died
         return f"{type(broken).__name__}: {broken}"
 
 
 def first_line(error: BaseException) -> str:
-    """What a Java or Spark exception says, without its stack trace."""
+    """Returns the message of a Java or Spark exception, without its stack trace."""
     text = str(getattr(error, "java_exception", None) or error)
     for line in text.splitlines():
         line = line.strip()

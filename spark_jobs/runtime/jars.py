@@ -1,10 +1,10 @@
-"""Delta's jars: resolved once by Ivy into a cache folder, then handed to each session as files.
+"""Delta's jars: resolved once by Ivy into a cache folder, then passed to each session as files.
 
-The file ``complete`` in that folder lists them with the SHA-256 that each had when it was fetched, as ``sha256sum``
-writes it. They are hashed again before each use; one that is not what it was is fetched anew.
+The file ``complete`` in that folder lists the jars with their SHA-256 at the time of the download, in the format of
+``sha256sum``. The jars are hashed before each use, and a jar with another hash is fetched again.
 
-``python -m spark_jobs.runtime.jars`` resolves them and prints their paths. Where no repository can be reached, put
-the jars into a folder and name them in the configuration: ``spark: {conf: {spark.jars: /opt/delta/*.jar}}``.
+``python -m spark_jobs.runtime.jars`` resolves the jars and prints their paths. If no repository can be reached, put the
+jars into a folder and name them in the configuration: ``spark: {conf: {spark.jars: /opt/delta/*.jar}}``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cdc.errors import DamagedError, RetryableError
 from cdc.log import get_logger
 
 PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""The Delta release for the pinned PySpark; later ones have no jar for it."""
+"""The Delta release for the pinned PySpark; later releases have no jar for it."""
 
 _TIMEOUT_S = 900
 _log = get_logger(__name__)
 
 
 def cache_dir() -> Path:
-    """``$TOWPATH_CACHE``, else ``$XDG_CACHE_HOME/towpath``, else ``~/.cache/towpath``."""
+    """Returns ``$TOWPATH_CACHE``, else ``$XDG_CACHE_HOME/towpath``, else ``~/.cache/towpath``."""
     given = os.environ.get("TOWPATH_CACHE")
     if given:
         return Path(given)
@@ -36,9 +36,9 @@ def cache_dir() -> Path:
 
 
 def delta_jars() -> list[Path]:
-    """The jar files, sorted and verified; resolves them when the cache does not hold them.
+    """Returns the verified jar files, sorted. Resolves them if the cache lacks them.
 
-    Raises RetryableError where they cannot be fetched, DamagedError where what is fetched is not what it was.
+    Raises RetryableError if they cannot be fetched, DamagedError if a fetched jar differs from the recorded one.
     """
     folder = cache_dir() / PACKAGE.replace(":", "_")
     recorded = _recorded(folder)
@@ -51,13 +51,13 @@ def delta_jars() -> list[Path]:
 
 
 def _fetched(folder: Path) -> dict[str, str]:
-    """Fetch what is missing or damaged, for the holder of the lock; returns what is there then."""
+    """Fetches missing and damaged jars, and returns the jars with their hashes. The caller holds the lock."""
     recorded = _recorded(folder)
     damaged = _damaged(folder, recorded)
     if recorded and not damaged:
         return recorded
     for name in damaged:
-        _log.warning("a cached jar is not what was fetched; it is fetched anew", jar=str(folder / "jars" / name))
+        _log.warning("a cached jar has changed since its download; fetching it again", jar=str(folder / "jars" / name))
         for copy in _copies(folder, name):
             copy.unlink(missing_ok=True)
     if damaged or not (folder / "complete").exists():
@@ -67,7 +67,7 @@ def _fetched(folder: Path) -> dict[str, str]:
     for name, digest in recorded.items():
         if found.get(name) != digest:
             raise DamagedError(
-                f"this jar has the SHA-256 {found.get(name, 'of nothing: it is missing')}, and had {digest} before",
+                f"this jar has the SHA-256 {found.get(name, '(missing)')}, and had {digest} at its first download",
                 place=str(folder / "jars" / name),
                 remedy=f"Find out who changed it; then remove {folder}, or name jar files in spark.conf as spark.jars.",
             )
@@ -78,7 +78,7 @@ def _fetched(folder: Path) -> dict[str, str]:
 
 
 def _recorded(folder: Path) -> dict[str, str]:
-    """SHA-256 by the jar's name; empty before the first fetch, and where an older version has fetched them."""
+    """Returns the recorded SHA-256 by jar name; empty before the first download."""
     try:
         lines = (folder / "complete").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _damaged(folder: Path, recorded: dict[str, str]) -> list[str]:
 
 
 def _sha256(jar: Path) -> str | None:
-    """None for a file that is not there."""
+    """Returns None for a missing file."""
     try:
         with jar.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -100,13 +100,13 @@ def _sha256(jar: Path) -> str | None:
 
 
 def _copies(folder: Path, name: str) -> list[Path]:
-    """The jar, and what Ivy made it from: ``cache/{organisation}/{module}/jars/{file}``."""
+    """Returns the jar and Ivy's own copies of it: ``cache/{organisation}/{module}/jars/{file}``."""
     kept = [jar for jar in (folder / "cache").rglob("*.jar") if f"{jar.parents[2].name}_{jar.name}" == name]
     return [folder / "jars" / name, *kept]
 
 
 def _resolve(folder: Path) -> None:
-    """Let spark-submit fetch the package; the program that it then starts is this file, which does nothing."""
+    """Lets spark-submit fetch the package; the program that it then runs is this file, which does nothing."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--master", "local[1]", "--packages", PACKAGE, "--conf", f"spark.jars.ivy={folder}"),
@@ -131,17 +131,17 @@ def _resolve(folder: Path) -> None:
 
 
 def _reason(output: str) -> str:
-    """The line of Ivy's or Java's complaints that says most."""
+    """Returns the most specific line of Ivy's or Java's error output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for mark in ("UNRESOLVED", "unresolved dependency", "JAVA_HOME", "java", "Exception"):
         for line in lines:
             if mark in line:
                 return line.lstrip(":\t ")
-    return lines[-1] if lines else "spark-submit said nothing"
+    return lines[-1] if lines else "spark-submit printed nothing"
 
 
 def spark_home() -> Path:
-    """``$SPARK_HOME``, else the Spark inside the installed PySpark."""
+    """Returns ``$SPARK_HOME``, else the Spark inside the installed PySpark."""
     given = os.environ.get("SPARK_HOME")
     if given:
         return Path(given)

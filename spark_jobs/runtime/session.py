@@ -1,6 +1,6 @@
-"""Spark sessions by configuration: in this process, inside spark-submit, or on a Spark Connect server.
+"""Spark sessions as the configuration asks: in this process, inside spark-submit, or on a Spark Connect server.
 
-One warm session per process is kept for the batches that follow; one whose JVM has died is thrown away and replaced.
+Each process keeps one warm session for the following batches, and replaces it when its JVM has died.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 FIXED = {
-    # Statements hold names and texts of the source, in which ${env:HOME} is a text and not a question.
+    # Statements contain names and texts of the source; ${env:HOME} in them must stay as it is.
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
 }
-"""Settings that every session has, and that :class:`~cdc.config.SparkConfig` refuses otherwise."""
+"""Settings of every session; :class:`~cdc.config.SparkConfig` refuses other values."""
 _RUNTIME = FIXED | {
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Changed rows come from immutable segments and are reduced in a total order: reading them again gives the same
-    # rows, so Delta need not write them out first. We cache them ourselves, which Delta forbids for the sake of sources
-    # that read Delta tables, whose version a cache does not pin; ours reads none.
+    # Changed rows come from immutable segments and are reduced in a total order. Reading them again gives the same
+    # rows, so Delta need not materialize them. The merge caches them itself. Delta forbids that because a cache does
+    # not pin the version of a Delta source; this source reads no Delta table.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
@@ -54,20 +54,20 @@ _warm: dict[str, WarmSession] = {}
 
 
 def in_process(config: SparkConfig) -> bool:
-    """Does the driver run in this process (local), rather than under spark-submit?"""
+    """Whether the driver runs in this process (a local master) rather than under spark-submit."""
     return config.remote is None and config.master.startswith("local") and not config.master.startswith("local-")
 
 
 def settings(config: SparkConfig) -> dict[str, str]:
-    """All settings of a driver that this process starts or submits; ``spark.conf`` wins over each of them."""
+    """Returns all settings of a driver that this process starts or submits. ``spark.conf`` overrides each of them."""
     values = dict(_DELTA) | dict(_RUNTIME)
-    # Both of Spark's and of the JVM's time zones: dates before 1970 go through the latter.
+    # Spark's and the JVM's time zone must both be UTC: dates before 1970 depend on the latter.
     log4j = Path(__file__).with_name("log4j2.properties")
     values["spark.driver.extraJavaOptions"] = f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{log4j}"
     values["spark.executor.extraJavaOptions"] = "-Duser.timezone=UTC"
     values["spark.ui.showConsoleProgress"] = "false"
     values["spark.pyspark.python"] = sys.executable
-    values["spark.python.daemon.module"] = "spark_jobs.runtime.daemon"
+    values["spark.python.daemon.module"] = "spark_jobs.worker_daemon"
     if in_process(config):
         values |= {
             "spark.ui.enabled": "false",
@@ -93,28 +93,27 @@ def _cores(master: str) -> int:
 
 
 class WarmSession:
-    """The session of this process, and those for tables that were made from it."""
+    """The session of this process, and the table sessions that were made from it."""
 
     def __init__(self, spark: SparkSession, remote: str | None) -> None:
         self.spark = spark
         self.tables = TableSessions(spark, remote)
 
     def alive(self) -> bool:
-        """Can it be used? False once its JVM or its server has gone."""
+        """Whether the session can be used: its JVM or server still runs."""
         try:
             if is_connect(self.spark):
                 return bool(self.spark.version)
             process = self.spark.sparkContext._gateway.proc  # type: ignore[union-attr]
             return process.poll() is None and self.spark.sparkContext._jsc is not None
         except Exception as error:  # noqa: BLE001
-            # Whatever a broken session says when it is asked: it is not alive.
             logging.getLogger(__name__).debug("the session is broken: %s", error)
             return False
 
 
 def acquire(config: SparkConfig) -> WarmSession:
-    """The warm session of this process for these settings, started when there is none. Raises RetryableError where
-    Spark cannot be started or reached, ConfigError where it is not installed."""
+    """Returns the warm session of this process for these settings, and starts it if there is none. Raises
+    RetryableError if Spark cannot be started or reached, ConfigError if it is not installed."""
     key = f"{config.remote or config.master} {sorted(config.conf.items())}"
     with _lock:
         found = _warm.get(key)
@@ -124,7 +123,7 @@ def acquire(config: SparkConfig) -> WarmSession:
         if importlib.util.find_spec("pyspark") is None:
             raise ConfigError("PySpark is not installed", place="spark", remedy="Install towpath[spark].")
         if config.remote is not None:
-            # Left to the interpreter's end, a session would close its channel when gRPC's threads are gone, and hang.
+            # At the interpreter's end gRPC's threads are gone, and closing a session would hang.
             atexit.register(discard)
             spark = _connect(config)
         else:
@@ -134,7 +133,7 @@ def acquire(config: SparkConfig) -> WarmSession:
 
 
 def from_submit() -> SparkSession:
-    """The session of a program that spark-submit has started."""
+    """Returns the session of a program that spark-submit has started."""
     from pyspark.sql import SparkSession
 
     _quiet_python()
@@ -195,59 +194,54 @@ def worker_path() -> str:
 
 
 def _quiet_python() -> None:
-    """PySpark logs each failed query as JSON; our errors say what is worth saying."""
+    """Silences loggers of PySpark: it logs each failed query as JSON, which the errors of Towpath summarise."""
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("pyspark.sql.connect").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_not_from_py4j)  # adding it again is nothing
+    logging.getLogger().addFilter(_not_from_py4j)  # adding it again has no effect
 
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:
-    """Py4J tells the root logger, with a traceback, of each call that a dead JVM does not answer."""
+    """Filters out records of Py4J, which logs each call that a dead JVM does not answer, with a traceback."""
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 def is_connect(spark: SparkSession) -> bool:
+    """Whether the session runs on a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def discard() -> None:
-    """Forget every session of this process: end those on a Connect server, and kill the JVM that was started here."""
+    """Ends every session of this process: stops those on a Connect server, and kills the JVM that was started here."""
     for warm in _warm.values():
         warm.tables.close()
         if is_connect(warm.spark):
             driver.ignore_errors(warm.spark.stop)
     _warm.clear()
-    # A session on a Connect server leaves this behind, and no session of this process's own could be started after it.
+    # A session on a Connect server sets this variable, which prevents the start of a local session.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if "pyspark" in sys.modules:
         driver.kill()
 
 
 def forget_transaction(spark: SparkSession) -> None:
-    """Remove the settings that belong to one statement, so that no other carries its version."""
+    """Removes the settings that belong to one statement, so that no other statement carries its version."""
     for key in (APP_ID, VERSION, METADATA):
         spark.conf.unset(key)
 
 
 class TableSession:
-    """A session of its own for one table at a time: transaction settings belong to the session."""
+    """A session for one table at a time, because the transaction settings belong to the session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self._sources: dict[bytes | None, str] = {}
-
-    def source_name(self, key: bytes | None = None) -> str:
-        """The name under which this session knows the data source of changes that hashes with this key."""
-        from spark_jobs.source.data_source import register
-
-        if key not in self._sources:
-            self._sources[key] = register(self.spark, key)
-        return self._sources[key]
+        self.sources: dict[bytes | None, str] = {}
+        """Names of the data sources that are registered in the session, by the key that they hash with; see
+        :func:`spark_jobs.source.data_source.source_name`."""
 
     def observation(self) -> Any:
-        """A new ``Observation`` for this session's DataFrames."""
+        """Returns a new ``Observation`` for this session's DataFrames."""
         if is_connect(self.spark):
             from pyspark.sql.connect.observation import Observation as OfConnect
 
@@ -258,7 +252,8 @@ class TableSession:
 
 
 class TableSessions:
-    """Sessions for tables that are merged side by side; given back ones serve the next table and the next batch."""
+    """A pool of sessions for tables that are merged in parallel; returned ones serve the next table and the next
+    batch."""
 
     def __init__(self, spark: SparkSession, remote: str | None) -> None:
         self._parent = spark
@@ -268,7 +263,7 @@ class TableSessions:
 
     @contextmanager
     def one(self) -> Iterator[TableSession]:
-        """A session for the duration of the block; its transaction settings are removed afterwards."""
+        """Lends a session for the duration of the block; its transaction settings are removed afterwards."""
         try:
             session = self._idle.get_nowait()
         except queue.Empty:
@@ -293,7 +288,7 @@ class TableSessions:
         return session
 
     def close(self) -> None:
-        """End the sessions on a Connect server; those of this process live and die with their parent."""
+        """Ends the sessions on a Connect server; those of this process end with their parent."""
         for session in self._made:
             if is_connect(session.spark):
                 driver.ignore_errors(session.spark.stop)

@@ -1,35 +1,40 @@
 """The changes of one table as a Spark data source: byte ranges of segments in, Arrow batches out.
 
-Options (all text): ``manifest`` (path) or ``ranges`` (JSON ``[{path, offset, length}]``); ``table`` (``db.table``);
-``table_mask`` (only transactions with one of these bits in their index entry can have rows of the table; without it
-the store beside the segments is asked); ``after_seq`` and ``upto_seq`` (only changes of transactions after the one, up
-to the other); ``images`` (``after`` or ``both``); ``split_bytes``; ``towpath_version`` (the driver's, which executors
-compare with theirs); ``schema`` (JSON of the :class:`~cdc.schemas.TableSchema`); ``values`` (JSON of the
-:class:`~cdc.decode.ValuePolicies`); ``columns`` (JSON ``[{source, digits, name, policy}]``; without it each column is
-read as it is). The schema is given by who reads, and only its columns are decoded;
-:data:`spark_jobs.apply.null_dates.FIELD` may be the last of them. The key for hashing is no option, since options are
-shown in plans: see :func:`register`.
+Options, all as text:
+
+- ``manifest`` (path) or ``ranges`` (JSON ``[{path, offset, length}]``);
+- ``table``: ``db.table``;
+- ``table_mask``: only transactions with one of these bits in their index entry can have rows of the table; without it
+  the store beside the segments is asked;
+- ``after_seq`` and ``upto_seq``: only changes of transactions after the one, up to the other;
+- ``images``: ``after`` or ``both``;
+- ``split_bytes``;
+- ``towpath_version``: the driver's version, which executors compare with theirs;
+- ``schema``: JSON of the :class:`~cdc.schemas.TableSchema`;
+- ``values``: JSON of the :class:`~cdc.decode.ValuePolicies`;
+- ``columns``: JSON ``[{source, digits, name, policy}]``; without it each column is read as it is.
+
+The caller gives the schema, and only its columns are decoded; :data:`spark_jobs.source.null_dates.FIELD` may be the
+last of them. The key for hashing is no option, because plans show options: see :func:`source_name`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-import cdc.errors
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
-from cdc.errors import CdcError, PermanentError, VersionError
-from spark_jobs.apply import null_dates
-from spark_jobs.source.input_splits import NOTHING, SPLIT_BYTES, Piece, split
+from cdc.errors import PermanentError, VersionError
+from spark_jobs.runtime.failures import marked_errors
+from spark_jobs.source import null_dates
+from spark_jobs.source.input_splits import EMPTY, SPLIT_BYTES, InputSplit, input_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,13 +44,11 @@ if TYPE_CHECKING:
     from cdc.decode import DecodeStats, ValuePolicies
     from cdc.decode.policies import ColumnPolicies
     from cdc.schemas import TableSchema
-
-_MARK = "towpath-error:"
-_MARKED = re.compile(_MARK + r"(\{.*?\}):end")
+    from spark_jobs.runtime.session import TableSession
 
 
 class TowpathChanges(DataSource):
-    """The data source; registered under another name in each session, see :func:`register`."""
+    """The data source. Each session registers it under another name, see :func:`source_name`."""
 
     key: ClassVar[bytes | None] = None
 
@@ -58,63 +61,62 @@ class TowpathChanges(DataSource):
 
 
 class ChangesReader(DataSourceReader):
-    """Splits ranges into pieces on the driver, decodes a piece in an executor."""
+    """Cuts the ranges into input splits on the driver, and decodes one split in an executor."""
 
     def __init__(self, options: dict[str, str], schema: StructType, key: bytes | None = None) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         self._schema = schema
         self._key = key
 
-    def partitions(self) -> list[Piece]:
-        with _marked_errors():
+    def partitions(self) -> list[InputSplit]:
+        with marked_errors():
             after = int(self._options.get("after_seq", "0"))
             size = int(self._options.get("split_bytes", str(SPLIT_BYTES)))
             mask = self._options.get("table_mask")
-            # Spark takes an empty list for none given, and would have one task read nothing in particular.
-            pieces = split(
+            splits = input_splits(
                 _ranges(self._options), after, size, self._options["table"], None if mask is None else int(mask)
             )
-            return pieces or [NOTHING]
+            # Spark takes an empty list as "no partitions given" and would start one task without a split.
+            return splits or [EMPTY]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches with exactly the columns of the schema."""
+        """Yields batches with exactly the columns of the schema."""
         from pyspark.sql.types import StructType
 
         from cdc.decode import DecodeOptions, DecodeStats, decode_range
 
-        piece = cast(Piece, partition)
-        if piece == NOTHING:
+        one = cast(InputSplit, partition)
+        if one == EMPTY:
             return
         schema = arrow_schema(StructType([field for field in self._schema if field.name != null_dates.COLUMN]))
         counts = len(schema) < len(self._schema)
         stats = DecodeStats()
-        increments = null_dates.Increments(stats)
+        increments = null_dates.NullDateIncrements(stats)
         upto = self._options.get("upto_seq")
-        images = cast(Literal["after", "both"], self._options.get("images", "after"))
-        with _marked_errors():
+        with marked_errors():
             self._check_version()
             policies = column_policies(schema, self._options.get("columns"), self._key)
             for batch in decode_range(
-                piece.path,
-                piece.offset,
-                piece.length,
+                one.path,
+                one.offset,
+                one.length,
                 table=self._options["table"],
                 schema=_table_schema(self._options.get("schema")),
-                part=piece.part,
+                part=one.part,
                 stats=stats,
                 options=DecodeOptions(
-                    images=images,
+                    images=cast(Literal["after", "both"], self._options.get("images", "after")),
                     after_seq=int(self._options.get("after_seq", "0")),
                     upto_seq=int(upto) if upto is not None else None,
                     columns=policies.sources,
                     policies=_value_policies(self._options.get("values")),
-                    table_mask=piece.table_mask,
+                    table_mask=one.table_mask,
                 ),
             ):
                 found = conform(policies.apply(batch), schema, self._options["table"])
                 yield null_dates.add_column(found, increments.next()) if counts else found
         if counts:
-            _tell_of_dates(self._options["table"], piece, stats)
+            _log_null_dates(self._options["table"], one, stats)
 
     def _check_version(self) -> None:
         driver = self._options.get("towpath_version", __version__)
@@ -126,15 +128,17 @@ class ChangesReader(DataSourceReader):
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches for this schema."""
+    """Returns the Arrow schema that Spark expects of batches for this schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBatch:
-    """The batch under Spark's own idea of its schema (nullability, time zone's spelling). Raises PermanentError
-    where a column is missing, which means that a table changed inside a batch."""
+    """Returns the batch under the schema that Spark expects (nullability, spelling of the time zone).
+
+    Raises PermanentError if a column is missing, which means that the table changed inside a batch.
+    """
     import pyarrow as pa
 
     if batch.schema.equals(schema):
@@ -150,15 +154,16 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBa
 
 
 def column_policies(schema: pa.Schema, columns: str | None, key: bytes | None) -> ColumnPolicies:
-    """What becomes of the columns that the schema (of Spark) has; ``columns`` is the option of that name."""
+    """Returns the policies of the columns in Spark's schema; ``columns`` is the option of that name."""
     from cdc.config import ColumnPolicy
     from cdc.decode.columns import METADATA_COLUMNS
     from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn
 
-    wanted = [field for field in schema if field.name not in METADATA_COLUMNS]
     known = {} if columns is None else {one["name"]: one for one in json.loads(columns)}
     found = []
-    for field in wanted:
+    for field in schema:
+        if field.name in METADATA_COLUMNS:
+            continue
         one = known.get(field.name)
         if one is None:
             found.append(PolicedColumn(SourceColumn(field.name, field.type), KEEP, field))
@@ -180,13 +185,13 @@ def _value_policies(option: str | None) -> ValuePolicies:
     return ValuePolicies(**json.loads(option or "{}"))
 
 
-def _tell_of_dates(table: str, piece: Piece, stats: DecodeStats) -> None:
-    """Which columns had zero dates that became null, for the executor's own log; a run's operator is told once a table,
-    see :mod:`cdc.batches.results`. Of the reading that counts them alone, since others may read the same rows."""
+def _log_null_dates(table: str, one: InputSplit, stats: DecodeStats) -> None:
+    """Names the columns with dates that became null, in the executor's own log. The operator of a run gets one line a
+    table from :mod:`cdc.batches.results`. Only the read that counts them logs, since others read the same rows."""
     for column, count in stats.null_dates.items():
         logging.getLogger(__name__).warning(
             "table %s, column %s: %d zero or impossible dates became null (%s, bytes %d to %d)",
-            table, column, count, piece.path, piece.offset, piece.offset + piece.length,
+            table, column, count, one.path, one.offset, one.offset + one.length,
         )  # fmt: skip
 
 
@@ -196,11 +201,18 @@ def _ranges(options: dict[str, str]) -> tuple[ByteRange, ...]:
     return Manifest.model_validate_json(Path(options["manifest"]).read_bytes()).ranges
 
 
-def register(spark: SparkSession, hash_key: bytes | None = None) -> str:
-    """Make the data source known to a session, under a name that no other has; returns it.
+def source_name(session: TableSession, key: bytes | None = None) -> str:
+    """Returns the name under which the session knows the data source that hashes with this key; registers it at the
+    first call."""
+    if key not in session.sources:
+        session.sources[key] = register(session.spark, key)
+    return session.sources[key]
 
-    The key goes with the pickled class, of which plans, logs and the user interface show nothing; of options they show
-    the text.
+
+def register(spark: SparkSession, hash_key: bytes | None = None) -> str:
+    """Registers the data source in a session under a new unique name, and returns the name.
+
+    The key travels with the pickled class, which plans, logs and the user interface do not show, unlike options.
     """
     unique = f"towpath_changes_{uuid.uuid4().hex}"
 
@@ -213,27 +225,3 @@ def register(spark: SparkSession, hash_key: bytes | None = None) -> str:
 
     spark.dataSource.register(Named)
     return unique
-
-
-@contextmanager
-def _marked_errors() -> Iterator[None]:
-    """Errors of Towpath cross from Python workers to the driver as text; marked, they can be found in it again."""
-    try:
-        yield
-    except CdcError as error:
-        content = {"class": type(error).__name__, "message": error.message}
-        content |= {"place": error.place or "", "remedy": error.remedy or ""}
-        raise RuntimeError(f"{_MARK}{json.dumps(content)}:end") from error
-
-
-def find_error(text: str) -> CdcError | None:
-    """The error of Towpath that a worker raised, from the text of the exception that Spark made of it."""
-    match = _MARKED.search(text)
-    if match is None:
-        return None
-    try:
-        content = json.loads(match[1])
-    except json.JSONDecodeError:
-        return None
-    kind = getattr(cdc.errors, content["class"], CdcError)
-    return cast(CdcError, kind(content["message"], place=content["place"] or None, remedy=content["remedy"] or None))

@@ -1,4 +1,4 @@
-"""What one Spark task reads: some transactions, or a part of a large one, in which the table has rows."""
+"""Input splits: what one Spark task reads. Whole transactions of one segment, or a slice of a large one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SPLIT_BYTES = 24 * 1024 * 1024
 
 
 @dataclass
-class Piece(InputPartition):
-    """Whole transactions of one segment, or of a staged one; with ``part``, that part of the one transaction there."""
+class InputSplit(InputPartition):
+    """Whole transactions of one segment, staged or not; with ``part``, that slice of the one transaction there."""
 
     path: str
     offset: int
@@ -32,44 +32,76 @@ class Piece(InputPartition):
     part: TransactionSlice | None = None
 
 
-NOTHING = Piece("", 0, 0, 0)
-"""For a task where there is nothing to read."""
+EMPTY = InputSplit("", 0, 0, 0)
+"""The split of a task that has nothing to read."""
 
 
-def split(
+@dataclass(frozen=True)
+class _Splitter:
+    """Splits of about ``size_bytes`` for one table; None: for all tables, so that large transactions stay whole."""
+
+    size_bytes: int
+    table: str | None
+    mask: int
+
+    def splits(self, path: str, entries: Entries) -> Iterator[InputSplit]:
+        starts, ends = entries["offset"], entries["offset"] + entries["length"]
+        first = 0
+        while first < len(entries):  # one round a split, not one a transaction: there may be millions
+            start, length = int(starts[first]), int(entries["length"][first])
+            if self.table is not None and length > 2 * self.size_bytes:
+                yield from self._slices(path, start, length, self.table)
+                first += 1
+                continue
+            following = max(first + 1, int(np.searchsorted(ends, np.uint64(start + self.size_bytes), side="right")))
+            yield InputSplit(path, start, int(ends[following - 1]) - start, self.mask)
+            first = following
+
+    def _slices(self, path: str, offset: int, length: int, table: str) -> Iterator[InputSplit]:
+        from cdc.decode.scan import split_transaction
+        from cdc.decode.transactions import open_range
+
+        transaction = open_range(path, offset, length, self.mask).between(0, None)
+        for part in split_transaction(transaction, table, self.size_bytes):
+            yield InputSplit(path, offset, length, self.mask, part)
+
+
+def input_splits(
     ranges: Iterable[ByteRange],
     after_seq: int,
     size_bytes: int,
     table: str | None = None,
     table_mask: int | None = None,
-) -> list[Piece]:
-    """Cut ranges into pieces of about ``size_bytes``, without what lies up to ``after_seq`` or has no row of the table.
+) -> list[InputSplit]:
+    """Cuts ranges into splits of about ``size_bytes``, without the transactions up to ``after_seq`` and those that have
+    no row of the table.
 
-    ``table_mask``: the table's bit in the index entries, as a manifest tells it; None: the store's own files are asked.
+    ``table_mask``: the table's bit in the index entries, from the manifest; None: taken from the store's own files.
     Transactions of more than twice ``size_bytes`` are cut, too. Raises DamagedError, StorageError, UnsupportedError.
     """
-    pieces: list[Piece] = []
+    splits: list[InputSplit] = []
     for one in ranges:
-        if table_mask is not None and not _may_hold(one, table_mask):
+        if table_mask is not None and not may_hold(one, table_mask):
             continue
         entries = staged_entries(one.path, one.offset, one.length)
         entries = entries[(entries["seq"] > after_seq) & (entries["length"] > 0)]
-        # After the entries: a table's name is durable before its first transaction is visible.
+        # Read the mask after the entries: a table's number is durable before its first transaction is visible.
         mask = table_mask
         if mask is None:
             mask = ALL_TABLES if table is None else _mask(one.path, table)
-        pieces += _cut(one.path, entries[(entries["table_mask"] & np.uint64(mask)) != 0], size_bytes, table, mask)
-    return pieces
+        wanted = entries[(entries["table_mask"] & np.uint64(mask)) != 0]
+        splits += _Splitter(size_bytes, table, mask).splits(one.path, wanted)
+    return splits
 
 
-def _may_hold(one: ByteRange, table_mask: int) -> bool:
-    """Whether a range can have transactions with one of the bits, without a look at its index."""
+def may_hold(one: ByteRange, table_mask: int) -> bool:
+    """Whether a range can have transactions with one of the bits, as far as the manifest tells."""
     return one.table_bits is None or any(table_mask >> bit & 1 for bit in one.table_bits)
 
 
 def _mask(path: str, table: str) -> int:
-    """The table's bit in the index entries; all bits for a staged segment, whose store is elsewhere and
-    whose manifest does not tell."""
+    """Returns the table's bit in the index entries. Returns all bits for a staged segment, because its store is on
+    another machine."""
     if is_uri(path):
         return ALL_TABLES
     store = Path(path).parent.parent
@@ -77,26 +109,3 @@ def _mask(path: str, table: str) -> int:
         return ALL_TABLES
     names = TableNumbers(store).names
     return 1 << (names.index(table) & 63) if table in names else 0
-
-
-def _cut(path: str, entries: Entries, size_bytes: int, table: str | None, mask: int) -> Iterator[Piece]:
-    starts, ends = entries["offset"], entries["offset"] + entries["length"]
-    first = 0
-    while first < len(entries):  # once a piece, not once a transaction: there may be millions
-        start = int(starts[first])
-        if table is not None and int(entries["length"][first]) > 2 * size_bytes:
-            yield from _parts(path, start, int(entries["length"][first]), size_bytes, table, mask)
-            first += 1
-            continue
-        following = max(first + 1, int(np.searchsorted(ends, np.uint64(start + size_bytes), side="right")))
-        yield Piece(path, start, int(ends[following - 1]) - start, mask)
-        first = following
-
-
-def _parts(path: str, offset: int, length: int, size_bytes: int, table: str, mask: int) -> Iterator[Piece]:
-    from cdc.decode.scan import split_transaction
-    from cdc.decode.transactions import open_range
-
-    transaction = open_range(path, offset, length, mask).between(0, None)
-    for part in split_transaction(transaction, table, size_bytes):
-        yield Piece(path, offset, length, mask, part)

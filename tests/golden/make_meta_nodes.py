@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from cdc.addresses import Address
 from cdc.meta import Outstanding
 from cdc.meta.file import parse
 from cdc.meta.state import Subscription
-from cdc.meta.zookeeper_nodes import Address, render
+from cdc.meta.zookeeper_nodes import render
 
 HERE = Path(__file__).parent
 

@@ -71,14 +71,14 @@ def test_every_policy_in_both_modes(
     overrides = f"DB.people: {{{COLUMNS}}}, DB.log: {{mode: append, {COLUMNS}}}"
     loop = Loop(tmp_path, server, database(server), overrides=overrides, apply=APPLY)
     plans: list[str] = []
-    read = merge._read
+    read = merge.read_changes
 
     def seen(*arguments: Any, **options: Any) -> Any:
         frame = read(*arguments, **options)
         plans.append(frame._jdf.queryExecution().toString())
         return frame
 
-    monkeypatch.setattr(merge, "_read", seen)
+    monkeypatch.setattr(merge, "read_changes", seen)
     loop.sql(
         "SET sql_mode = ''",
         f"CREATE TABLE people {PEOPLE}",
@@ -189,7 +189,7 @@ def test_changed_policies_and_impossible_ones_are_refused(tmp_path: Path, mysql9
         "a: hash, b: {mask: 1}", ConfigError, "columns.b: the policy mask: 1 does not fit .* only texts can be masked"
     )
     refused("a: hash, id: null", TargetError, "column id was treated by the policy keep .* says null")
-    refused("id: null", ConfigError, "column id tells the table's rows apart, .* with the policy null", target="other")
+    refused("id: null", ConfigError, "column id is part of the table's key, .* with the policy null", target="other")
     refused(
         "a: hash",
         TargetError,

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import SparkConfig
-from spark_jobs.apply.reduce import DELETE, INSERT, UPDATE, latest, with_moved_rows
+from spark_jobs.apply.rows import DELETE, INSERT, UPDATE, latest, with_moved_rows
 from spark_jobs.apply.statements import key_ranges
 from spark_jobs.runtime import session
 from tests.support.apply import LOCAL_CONF

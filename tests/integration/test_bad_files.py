@@ -195,7 +195,7 @@ def test_a_damaged_manifest(template: Site, tmp_path: Path) -> None:
     looked, got = template.bundle(["inspect", str(copy)], ["batch", "get", "shop", "--json"])
     refused(looked, 2, "manifest.json", "not whole")
     before, after = json.loads(kept), json.loads(succeeded(got).out)
-    assert "manifest lost, batch rolled back" in got.err
+    assert "batch rolled back: its manifest is lost" in got.err
     assert after["batch"] == before["batch"] + 1
     assert [after[k] for k in ("first_seq", "last_seq", "ranges")] == [
         before[k] for k in ("first_seq", "last_seq", "ranges")

@@ -356,13 +356,13 @@ _NEW_HISTORY = (
     Refusal(IdentityError, r"history is not the one that the store was captured from"),
     Refusal(IdentityError, r"belongs to a source with UUID"),
 )
-_GAP = (Refusal(CutOffError, r"the store begins at .* behind the cursor .*: what was committed between the two"),)
+_GAP = (Refusal(CutOffError, r"the store begins at .* behind the cursor .*: transactions committed between the two"),)
 _UNPROVED = (Refusal(TargetError, r"nothing proves that there are none in between"),)
 _NOT_ACKED = (
     Refusal(IdentityError, r"history is not the one whose changes were acked"),
-    Refusal(StorageError, r"the store is empty, but the cursor stands at"),
+    Refusal(StorageError, r"the store is empty, but the cursor is at"),
 )
-_NO_STORE = (Refusal(StorageError, r"there is no store in this folder, but the meta .* knows of one"),)
+_NO_STORE = (Refusal(StorageError, r"this folder has no store, but the meta .* knows of one"),)
 _PURGED = (Refusal(SourceRefusedError, r"no longer has binlog\.\d+"),)
 _GONE = (Refusal(TargetError, r"the Delta table is gone; it had changes up to"),)
 _REPLACED = (Refusal(TargetError, r"the Delta table was (replaced: its id is|not made by Towpath)"),)

@@ -20,7 +20,8 @@ def _unflushed() -> Iterator[None]:
 
 @pytest.fixture
 def configure(tmp_path: Path) -> Configure:
-    """A destination of a fake source's tables, all but ``noise``; further lines of the section ``source`` by name."""
+    """Returns a function that configures a destination for a fake source, without its tables ``noise``. Keyword
+    arguments are further keys of the section ``source``."""
 
     def make(source: FakeSource, folder: Path = tmp_path, **keys: object) -> DestinationConfig:
         (folder / "conf").mkdir(parents=True, exist_ok=True)

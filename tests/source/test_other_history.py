@@ -1,5 +1,5 @@
-"""The fake source goes on with another history: capture stops with a sentence before it stores anything of it, or at
-the next connect where the change came in the middle of a dump."""
+"""The source continues with another history. Capture stops with an error before it stores anything of it, or at the
+next connect if the history changed in the middle of a dump."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from cdc.capture import Capture
 from cdc.errors import IdentityError
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.source import FakeSource, History, Jump, sample_history
-from cdc.testing.source.check import broken_in
+from cdc.testing.source import FakeSource, History, SwitchHistory, sample_history
+from cdc.testing.source.check import find_problems
 from cdc.testing.source.history import random_history
 from tests.source.support import Configure
 
@@ -22,7 +22,7 @@ def grown(history: History, transactions: int) -> History:
 
 @pytest.mark.parametrize("more", [0, 1, 50])
 def test_another_history_of_the_same_shape(configure: Configure, more: int) -> None:
-    """Same files, offsets, GTIDs and times: only the rows differ."""
+    """Files, offsets, GTIDs and times are equal; only the rows differ."""
 
     def history(value: int) -> History:
         found = History(value=value)
@@ -38,7 +38,7 @@ def test_another_history_of_the_same_shape(configure: Configure, more: int) -> N
         with pytest.raises(IdentityError, match="history is not the one") as caught:
             Capture(config).run(until_current=True)
     assert "GTID 01010101-0101-0101-0101-010101010101:6" in str(caught.value)
-    assert broken_in(config.store.path, stored) == []
+    assert find_problems(config.store.path, stored) == []
 
 
 def test_another_history_of_another_shape(configure: Configure) -> None:
@@ -50,11 +50,11 @@ def test_another_history_of_another_shape(configure: Configure) -> None:
             source.history = random_history(seed)
             with pytest.raises(IdentityError):
                 Capture(config).run(until_current=True)
-        assert broken_in(config.store.path, stored) == []
+        assert find_problems(config.store.path, stored) == []
 
 
-def test_the_same_history_goes_on(configure: Configure) -> None:
-    """A position behind transactions of other tables only; a purge of all that is stored."""
+def test_the_same_history_continues(configure: Configure) -> None:
+    """The store ends with transactions of excluded tables only; everything stored is purged."""
     history = grown(History(), 2)
     with FakeSource(history) as source:
         config = configure(source)
@@ -69,15 +69,15 @@ def test_the_same_history_goes_on(configure: Configure) -> None:
         Capture(config).run(until_current=True)
         history.transaction([("noise", [1, 2])])
         Capture(config).run(until_current=True)
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
-def test_a_jump_in_the_middle_of_a_dump(configure: Configure) -> None:
-    """Nothing tells the one dump from the other, so what came is stored; the next connect notices."""
+def test_a_switch_in_the_middle_of_a_dump(configure: Configure) -> None:
+    """Capture cannot notice the switch within a dump, so it stores the events; the next connect fails."""
     history, other = grown(History(), 4), grown(History(value=100), 4)
     with FakeSource(history) as source:
         config = configure(source)
-        source.next_dumps = [Jump(13, other)]
+        source.next_faults = [SwitchHistory(13, other)]
         Capture(config).run(until_current=True)
         last = StoreReader(config.store.path).last_seq()
         with pytest.raises(IdentityError, match="history is not the one"):

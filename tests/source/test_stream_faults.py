@@ -1,5 +1,5 @@
-"""What a source may do to capture as a whole: each case ends with every transaction stored once, or with a sentence that
-names the place."""
+"""Faults of a source against the whole of capture. Each case ends with every transaction stored once, or with an error
+that names the position."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.store.writer.log import RelayLog
 from cdc.store.writer.segment import SegmentWriter
-from cdc.testing.source import Cut, ErrorPacket, FakeSource, Fault, Flip, History, Stall, sample_history
-from cdc.testing.source.check import broken_in
-from cdc.testing.source.harness import Bench
+from cdc.testing.source import BitFlip, Cut, ErrorPacket, FakeSource, Fault, History, Stall, sample_history
+from cdc.testing.source.check import find_problems
+from cdc.testing.source.harness import SessionHarness
 from cdc.testing.source.history import EXCLUDED, random_history
 from tests.source.support import Configure
 
@@ -34,7 +34,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dumped(history: History, count: int) -> int:
-    """The size of the first ``count`` packets of a dump from the beginning."""
+    """Returns the size in bytes of the first ``count`` packets of a dump from the beginning."""
     return sum(len(event) + 5 for event in history.dump(history.files[0].name, 4)[:count])
 
 
@@ -42,13 +42,13 @@ def sizes(config: DestinationConfig) -> int:
     return sum(segment.stat().st_size for segment in list_segments(config.store.path))
 
 
-# --- a transaction that was torn
+# --- a transaction that breaks off
 
 
 @pytest.fixture
 def torn() -> tuple[History, list[Fault]]:
-    """A history whose third transaction is large, and faults in the one behind it: what is read whole before the fault
-    and the half that was appended come in one piece."""
+    """A history with a large transaction, and faults in the one after it. One read then contains the end of the whole
+    transaction and the part of the one that breaks off."""
     history = History()
     history.transaction([("orders", [1])])
     history.transaction([("lines", range(100_000))] * 4)
@@ -56,32 +56,32 @@ def torn() -> tuple[History, list[Fault]]:
     events = history.dump(history.files[0].name, 4)
     last = len(events) - 3
     at = dumped(history, last) + 40
-    return history, [Flip(at), ErrorPacket(last, 1927, "Connection was killed"), Cut(at)]
+    return history, [BitFlip(at), ErrorPacket(last, 1927, "Connection was killed"), Cut(at)]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_torn_transaction_is_cut_off(configure: Configure, torn: tuple[History, list[Fault]], number: int) -> None:
     history, faults = torn
     with FakeSource(history) as source:
-        bench = Bench(configure(source), source)
+        harness = SessionHarness(configure(source), source)
         config = configure(source)
-        with closing(bench):
-            # As many bytes at once as make the first pieces end inside the large transaction.
-            error = bench.connect(history, faults[number], piece=700_000)
+        with closing(harness):
+            # Reads of this size end inside the large transaction.
+            error = harness.connect(history, faults[number], piece=700_000)
             assert error is not None
-            assert broken_in(config.store.path, history, whole=False, before=history.transactions[1].seq) == []
-            assert bench.connect(history) is None
-        assert broken_in(config.store.path, history) == []
+            assert find_problems(config.store.path, history, whole=False, before=history.transactions[1].seq) == []
+            assert harness.connect(history) is None
+        assert find_problems(config.store.path, history) == []
 
 
-def test_nothing_is_appended_behind_a_half(configure: Configure) -> None:
-    """The log itself sees to it, whoever appends."""
+def test_nothing_is_appended_behind_an_incomplete_transaction(configure: Configure) -> None:
+    """The relay log itself discards an incomplete transaction."""
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source)
-        bench = Bench(config, source)
-        assert bench.connect(history) is None
-        log = bench.log
+        harness = SessionHarness(config, source)
+        assert harness.connect(history) is None
+        log = harness.log
         size = sizes(config)
         description = history.files[-1].events[0][1]
         for _ in range(3):
@@ -89,19 +89,19 @@ def test_nothing_is_appended_behind_a_half(configure: Configure) -> None:
             log.append(memoryview(b"half a transaction"))
         assert log.begin(0, history.files[-1].name, history.end.pos, description, 1) == end
         assert sizes(config) == size
-        bench.close()
-    assert broken_in(config.store.path, history) == []
+        harness.close()
+    assert find_problems(config.store.path, history) == []
 
 
-# --- positions that 32 bits do not hold
+# --- positions beyond 32 bits
 
 
 def far_history(*, following: bool) -> History:
-    """Transactions on both sides of 4 GiB of one file."""
+    """Returns a history with transactions on both sides of 4 GiB in one file."""
     history = History()
     for n in range(4):
         history.transaction([("orders", [n])])
-        history.jump(GIB + GIB // 4)
+        history.skip_bytes(GIB + GIB // 4)
     for n in range(4):
         history.transaction([("lines", [n])])
         history.transaction([(EXCLUDED, [n])])
@@ -118,15 +118,15 @@ def test_every_transaction_beyond_four_gibibytes_is_stored_once(configure: Confi
     stream = dumped(history, len(history.dump(history.files[0].name, 4)))
     with FakeSource(history) as source:
         config = configure(source)
-        bench = Bench(config, source)
+        harness = SessionHarness(config, source)
         for at in range(stream // 2, stream, 97):
-            bench.connect(history, Cut(at))  # goes on from the file's start where the store ends behind 4 GiB
-            bench.reopen()
-        assert bench.connect(history) is None
+            harness.connect(history, Cut(at))  # begins at the file's start if the store ends beyond 4 GiB
+            harness.reopen()
+        assert harness.connect(history) is None
         for _ in range(2):
-            assert bench.connect(history) is None
-        bench.close()
-    assert broken_in(config.store.path, history) == []
+            assert harness.connect(history) is None
+        harness.close()
+    assert find_problems(config.store.path, history) == []
     assert max(t.end for t in history.transactions) > 4 * GIB
 
 
@@ -134,21 +134,21 @@ def test_a_position_beyond_four_gibibytes_inside_a_transaction_is_another_histor
     history = far_history(following=False)
     with FakeSource(history) as source:
         config = configure(source)
-        bench = Bench(config, source)
-        assert bench.connect(history) is None
+        harness = SessionHarness(config, source)
+        assert harness.connect(history) is None
         changed = History()
         for n in range(4):
             changed.transaction([("orders", [n])])
-            changed.jump(GIB + GIB // 4)
+            changed.skip_bytes(GIB + GIB // 4)
         changed.transaction([("lines", range(5000))])
-        error = bench.connect(changed)
+        error = harness.connect(changed)
         assert isinstance(error, IdentityError)
         assert "binlog.000001" in str(error) and "reset" in str(error)
-        bench.close()
-    assert broken_in(config.store.path, history) == []
+        harness.close()
+    assert find_problems(config.store.path, history) == []
 
 
-def test_a_segment_with_transactions_is_never_begun_anew(configure: Configure) -> None:
+def test_a_segment_with_transactions_is_never_overwritten(configure: Configure) -> None:
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source)
@@ -156,10 +156,10 @@ def test_a_segment_with_transactions_is_never_begun_anew(configure: Configure) -
     for segment in list_segments(config.store.path):
         with pytest.raises(StorageError, match="holds transactions"):
             SegmentWriter.create(segment, b"head", "binlog.000001")
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
-def test_what_is_there_is_not_published_again(configure: Configure) -> None:
+def test_stored_transactions_are_not_published_again(configure: Configure) -> None:
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source)
@@ -169,17 +169,17 @@ def test_what_is_there_is_not_published_again(configure: Configure) -> None:
         entries = IndexFile(list_segments(config.store.path)[0]).entries.copy()
         with pytest.raises(UsageError, match="does not come behind"):
             log.publish(entries)
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
-# --- an event that is damaged for good
+# --- a permanently damaged event
 
 
 @pytest.mark.parametrize("until_current", [True, False])
-def test_an_event_damaged_for_good_ends_capture_and_names_the_place(configure: Configure, until_current: bool) -> None:
+def test_a_permanently_damaged_event_ends_capture_with_its_position(configure: Configure, until_current: bool) -> None:
     history = sample_history()
-    spoilt = history.transactions[-2]
-    file, event = history.files[-1], spoilt.events[3][0]
+    damaged = history.transactions[-2]
+    file, event = history.files[-1], damaged.events[3][0]
     number = next(n for n, (_, data) in enumerate(file.events) if data is event)
     start = file.events[number][0]
     file.events[number] = (start, event[:30] + bytes([event[30] ^ 1]) + event[31:])
@@ -189,12 +189,12 @@ def test_an_event_damaged_for_good_ends_capture_and_names_the_place(configure: C
             Capture(config).run(until_current=until_current)
         assert f"binlog.000002, position {start}" in str(caught.value)
         assert "checksum" in str(caught.value)
-        assert len(source.dumps) == 1 + 4  # the first one brought something
-        assert broken_in(config.store.path, history, whole=False, before=history.transactions[-3].seq) == []
+        assert len(source.dumps) == 1 + 4  # the first one stored something
+        assert find_problems(config.store.path, history, whole=False, before=history.transactions[-3].seq) == []
         size = sizes(config)
         file.events[number] = (start, event)  # the file was repaired
         Capture(config).run(until_current=True)
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
     assert size < sizes(config)
 
 
@@ -202,61 +202,61 @@ def test_a_server_that_always_stops_at_one_event_ends_capture(configure: Configu
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source, max_failures=3)
-        source.always = ErrorPacket(3, 1105, "Unknown error")
+        source.default_fault = ErrorPacket(3, 1105, "Unknown error")
         with pytest.raises(SourceRefusedError, match=r"position \d+: .*Unknown error") as caught:
             Capture(config).run()
         assert "3 connections in a row" in str(caught.value)
-        assert broken_in(config.store.path, history, whole=False) == []
+        assert find_problems(config.store.path, history, whole=False) == []
 
 
-def test_connections_that_bring_something_go_on_for_ever(configure: Configure) -> None:
+def test_connections_that_make_progress_are_not_limited(configure: Configure) -> None:
     history = History()
     for n in range(30):
         history.transaction([("orders", [n])])
     with FakeSource(history) as source:
         config = configure(source, max_failures=2)
-        source.always = Cut(1500)
+        source.default_fault = Cut(1500)
         Capture(config).run(until_current=True)
         assert len(source.dumps) > 5
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
 def test_an_idle_connection_that_is_cut_is_no_damage(configure: Configure) -> None:
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source, max_failures=2)
-        source.always = Cut(1 << 30)
+        source.default_fault = Cut(1 << 30)
         stop = threading.Event()
         Capture(config, lambda _: stop.set() if len(source.dumps) > 4 else None).run(stop)
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
 def test_a_short_stall_is_waited_for(configure: Configure) -> None:
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source, heartbeat_s=2)
-        source.next_dumps = [Stall(dumped(history, 5), 0.3)]
+        source.next_faults = [Stall(dumped(history, 5), 0.3)]
         Capture(config).run(until_current=True)
         assert len(source.dumps) == 1
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
 def test_a_purged_file_is_named(configure: Configure) -> None:
     history = sample_history()
     with FakeSource(history) as source:
         config = configure(source)
-        source.next_dumps = [Cut(dumped(history, 6))]
+        source.next_faults = [Cut(dumped(history, 6))]
         source.purged = set()
-        bench = Bench(config, source)
-        bench.connect(history, Cut(dumped(history, 7)))
-        bench.close()
+        harness = SessionHarness(config, source)
+        harness.connect(history, Cut(dumped(history, 7)))
+        harness.close()
         source.purged = {history.files[0].name}
         with pytest.raises(CdcError, match=r"binlog\.000001"):
             Capture(config).run(until_current=True)
-    assert broken_in(config.store.path, history, whole=False) == []
+    assert find_problems(config.store.path, history, whole=False) == []
 
 
-# --- events that have to be seen whole
+# --- events that must be in memory as a whole
 
 
 @pytest.mark.parametrize("table", ["orders", EXCLUDED])
@@ -270,7 +270,7 @@ def test_a_table_map_larger_than_the_buffers(configure: Configure, table: str, s
         config = configure(source)
         Capture(config).run(until_current=True)
         assert len(source.dumps) == 1
-    assert broken_in(config.store.path, history) == []
+    assert find_problems(config.store.path, history) == []
 
 
 def test_a_table_map_of_exactly_one_packet(configure: Configure) -> None:
@@ -284,29 +284,33 @@ def test_a_table_map_of_exactly_one_packet(configure: Configure) -> None:
     with FakeSource(exact) as source:
         config = configure(source)
         Capture(config).run(until_current=True)
-    assert broken_in(config.store.path, exact) == []
+    assert find_problems(config.store.path, exact) == []
 
 
-# --- by seed
+# --- random faults
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_source_that_fails_at_random(configure: Configure, seed: int) -> None:
+def test_random_faults(configure: Configure, seed: int) -> None:
     rng = random.Random(seed)
     history = random_history(seed, transactions=80)
     size = dumped(history, len(history.dump(history.files[0].name, 4)))
     with FakeSource(history) as source:
         config = configure(source, max_failures=1000)
-        bench = Bench(config, source)
+        harness = SessionHarness(config, source)
         for _ in range(25):
             at = rng.randrange(size)
-            faults: list[Fault] = [Cut(at), Flip(at, rng.randrange(8)), ErrorPacket(rng.randrange(200), 1927, "killed")]
+            faults: list[Fault] = [
+                Cut(at),
+                BitFlip(at, rng.randrange(8)),
+                ErrorPacket(rng.randrange(200), 1927, "killed"),
+            ]
             fault = rng.choice(faults)
-            bench.connect(history, fault, piece=rng.choice((1 << 20, 5000, 300)))
-            assert broken_in(config.store.path, history, whole=False) == [], f"seed {seed}, {fault}"
+            harness.connect(history, fault, piece=rng.choice((1 << 20, 5000, 300)))
+            assert find_problems(config.store.path, history, whole=False) == [], f"seed {seed}, {fault}"
             if rng.random() < 0.3:
-                bench.reopen()
-        assert bench.connect(history) is None
-        bench.close()
-    assert broken_in(config.store.path, history) == []
+                harness.reopen()
+        assert harness.connect(history) is None
+        harness.close()
+    assert find_problems(config.store.path, history) == []
     assert make_seq(0, 1, 4) < max(history.expected())

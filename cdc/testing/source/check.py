@@ -1,4 +1,4 @@
-"""What must hold of a store after whatever the source did, and which of it does not."""
+"""Compares a store with the history that it was captured from, after any fault."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from pathlib import Path
 from cdc.binlog.constants import MAGIC
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.source.history import History
 
 
-def broken_in(store: Path, history: History, *, whole: bool = True, before: int | None = None) -> list[str]:
-    """Sentences that name what is broken in the store of a history; none where all is well.
+def find_problems(store: Path, history: History, *, whole: bool = True, before: int | None = None) -> list[str]:
+    """Returns a sentence for each problem of the store; an empty list if it has none.
 
-    Each segment is its head and its transactions' bytes, one right after another; seqs rise; every transaction of the
-    history is there once, byte for byte; ``select`` covers all of it; and so nothing is larger than the stream.
-    ``whole=False``: the store holds the history's beginning only; ``before``: that is everything with a seq up to it,
-    at least. The store must not be written to meanwhile.
+    Each segment must consist of its header and its transactions, without gaps. Seqs must rise. The store must hold
+    every transaction of the history once, byte for byte, and ``select`` must cover all of them. With ``whole=False``
+    the store may end early, but not before the seq ``before``. Nothing may write to the store meanwhile.
     """
     found: list[str] = []
     expected = history.expected()
@@ -26,9 +25,9 @@ def broken_in(store: Path, history: History, *, whole: bool = True, before: int 
     last = -1
     for segment in list_segments(store):
         data = segment.read_bytes()
-        at = _head_size(data)
+        at = _header_size(data)
         if at is None:
-            found.append(f"{segment.name} has no whole head")
+            found.append(f"{segment.name} has no complete header")
             continue
         for entry in read_entries(segment):
             seq, offset, length = int(entry["seq"]), int(entry["offset"]), int(entry["length"])
@@ -41,17 +40,17 @@ def broken_in(store: Path, history: History, *, whole: bool = True, before: int 
                 found.append(f"{segment.name}: a transaction begins at {offset}, and the one before it ends at {at}")
             at = offset + length
             if seq in stored:
-                found.append(f"{segment.name}: seq {seq} is there twice")
+                found.append(f"{segment.name}: duplicate seq {seq}")
             stored[seq] = data[offset:at]
         if at != len(data):
-            found.append(f"{segment.name}: {len(data) - at} bytes behind the last transaction")
+            found.append(f"{segment.name}: {len(data) - at} bytes follow the last transaction")
     found += _compare(stored, expected, whole=whole, before=before)
     found += _selected(store, stored)
     return found
 
 
-def _head_size(data: bytes) -> int | None:
-    """The magic, the format description and the rotate event that a segment begins with."""
+def _header_size(data: bytes) -> int | None:
+    """Returns the size of a segment's header: magic, format description and rotate event. None if it is incomplete."""
     if not data.startswith(MAGIC):
         return None
     at = len(MAGIC)
@@ -70,7 +69,7 @@ def _compare(stored: dict[int, bytes], expected: dict[int, bytes], *, whole: boo
 
 
 def _selected(store: Path, stored: dict[int, bytes]) -> list[str]:
-    """Read everything as a subscriber does: batch after batch, each a list of byte ranges."""
+    """Reads the store as a subscriber does, batch after batch, and compares the bytes with ``stored``."""
     if not stored:
         return []
     reader, after, data = StoreReader(store), 0, b""
@@ -80,7 +79,7 @@ def _selected(store: Path, stored: dict[int, bytes]) -> list[str]:
                 file.seek(part.offset)
                 data += file.read(part.length)
         if selection.last_seq <= after:
-            return [f"select does not move on behind seq {after}"]
+            return [f"select does not advance beyond seq {after}"]
         after = selection.last_seq
     if data != b"".join(stored.values()):
         return [f"select covers {len(data)} bytes, and the store holds {sum(map(len, stored.values()))}"]

@@ -1,6 +1,6 @@
-"""What can go wrong in a dump. A fault turns the packets that an honest server would send into what this one sends.
+"""Faults of a dump. A fault replaces the packets that a healthy server would send.
 
-``at`` counts bytes of the dump's stream, packet headers included; ``event`` counts its events, from 0.
+``at`` is an offset in bytes in the dump's stream, packet headers included. ``event`` is the number of an event, from 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pause:
-    """Send nothing for so long."""
+    """Send nothing for this time."""
 
     seconds: float
 
@@ -32,11 +32,11 @@ Action = bytes | Pause | Hangup
 
 
 class Fault(Protocol):
-    """One thing that goes wrong."""
+    """One fault."""
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
-        """What the server does instead of sending ``packets``. The connection stays open, with heartbeats, unless a
-        :class:`Hangup` ends it."""
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        """Yields what the server does instead of sending ``packets``. The connection then stays open, with heartbeats,
+        unless a :class:`Hangup` ends it."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class Cut:
 
     at: int
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         yield b"".join(packets)[: self.at]
         yield Hangup()
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Nothing comes for a while after ``at`` bytes, then the rest."""
+    """The server pauses after ``at`` bytes, then sends the rest."""
 
     at: int
     seconds: float
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         stream = b"".join(packets)
         yield stream[: self.at]
         yield Pause(self.seconds)
@@ -65,13 +65,13 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Flip:
-    """One bit of the byte at ``at`` is wrong."""
+class BitFlip:
+    """One bit of the byte at ``at`` is inverted."""
 
     at: int
     bit: int = 0
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         stream = bytearray(b"".join(packets))
         if self.at < len(stream):
             stream[self.at] ^= 1 << self.bit
@@ -84,7 +84,7 @@ class Repeat:
 
     event: int
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         yield b"".join([*packets[: self.event + 1], *packets[self.event :]])
 
 
@@ -96,7 +96,7 @@ class ErrorPacket:
     code: int = 1236
     text: str = "error reading log entry"
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         yield b"".join(packets[: self.event])
         yield error_packet(self.code, self.text, self.event + 1)
         yield Hangup()
@@ -104,32 +104,31 @@ class ErrorPacket:
 
 @dataclass(frozen=True)
 class Garbage:
-    """After ``at`` bytes come bytes that mean nothing, then the connection ends."""
+    """After ``at`` bytes follow ``size`` random bytes, then the connection ends."""
 
     at: int
     size: int = 64
     seed: int = 0
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         yield b"".join(packets)[: self.at] + random.Random(self.seed + self.at).randbytes(self.size)
         yield Hangup()
 
 
 @dataclass(frozen=True)
-class Jump:
-    """After event number ``event`` the stream goes on with another history, from the place where this one stood in the
-    list of events."""
+class SwitchHistory:
+    """After event number ``event`` the stream continues with the events of another history from that number on."""
 
     event: int
     other: History
 
-    def play(self, packets: Sequence[bytes]) -> Iterator[Action]:
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
         first = self.other.files[0].name
         others = [packets_of(event, number + 1) for number, event in enumerate(self.other.dump(first, 4))]
         yield b"".join([*packets[: self.event], *others[self.event :]])
 
 
 def error_packet(code: int, text: str, number: int) -> bytes:
-    """An ERR packet."""
+    """Returns an ERR packet."""
     payload = b"\xff" + code.to_bytes(2, "little") + b"#HY000" + text.encode()
     return len(payload).to_bytes(3, "little") + bytes([number & 0xFF]) + payload

@@ -1,8 +1,8 @@
-"""Capture's session over a dump that misbehaves, in this process and without a socket: a case costs milliseconds.
+"""Runs capture's session over faulty dumps in this process, without a socket, so that a case takes milliseconds.
 
-:class:`Bench` connects again and again to one store, as capture's loop does, and closes it or leaves it behind like a
-process that was killed. What the session asks a server (table definitions) is answered by a
-:class:`~cdc.testing.source.server.FakeSource`, which many benches can share.
+:class:`SessionHarness` reads several dumps into one store, as capture's loop does, and can copy the store as a killed
+process leaves it. The session's statements (for table definitions) are answered by a
+:class:`~cdc.testing.source.server.FakeSource`, which many harnesses can share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cdc.testing.source.server import FakeSource, Rows
 
 
 class PacketStream:
-    """The bytes of a dump, ``piece`` of them at a time; it ends with SourceUnavailableError."""
+    """The bytes of a dump, at most ``piece`` bytes per read. Raises SourceUnavailableError at the end."""
 
     def __init__(self, actions: Iterator[Action], piece: int, before_end: Callable[[], None] | None = None) -> None:
         self._data = b"".join(action for action in actions if isinstance(action, bytes))
@@ -48,11 +48,11 @@ class PacketStream:
         return n
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class _Cursor:
-    """What :func:`cdc.source.connection.query` needs of a cursor."""
+    """The part of a cursor that :func:`cdc.source.connection.query` needs."""
 
     def __init__(self, source: FakeSource) -> None:
         self._source = source
@@ -62,7 +62,7 @@ class _Cursor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> None:
         text = sql if args is None else sql % tuple(f"'{arg}'" for arg in args)
@@ -73,7 +73,7 @@ class _Cursor:
 
 
 class LocalControl:
-    """A connection to a fake source without a socket, for statements alone."""
+    """A connection to a fake source without a socket, for statements only."""
 
     def __init__(self, source: FakeSource) -> None:
         self._source = source
@@ -86,8 +86,8 @@ class LocalControl:
         return self._source.version
 
 
-class Bench:
-    """One store, and sessions that read a history into it."""
+class SessionHarness:
+    """One store, and the sessions that read a history into it."""
 
     def __init__(self, config: DestinationConfig, source: FakeSource) -> None:
         self._config = config
@@ -106,12 +106,12 @@ class Bench:
         piece: int = 1 << 20,
         before_end: Callable[[], None] | None = None,
     ) -> CdcError | None:
-        """Read a dump from where the store ends, with a fault, until it breaks off; returns what ended it: None where
-        everything was read. ``before_end`` is called when the stream has no more bytes."""
+        """Reads a dump from the end of the store until it ends. Returns the error that ended it, or None if everything
+        was read. ``fault`` alters the dump; ``before_end`` is called when the stream has no more bytes."""
         at = self.resume(history)
         dump_pos = at.pos if at.pos <= MAX_POSITION else 4
         packets = [packets_of(event, n + 1) for n, event in enumerate(history.dump(at.file, dump_pos))]
-        actions = iter((b"".join(packets), Hangup())) if fault is None else fault.play(packets)
+        actions = iter((b"".join(packets), Hangup())) if fault is None else fault.apply(packets)
         identity = SourceIdentity(server_uuid=UUID, flavor="mysql", base_name=history.base, epoch=0)
         start = Start(at, identity, self.log.last_seq is None)
         session = Session(
@@ -129,22 +129,22 @@ class Bench:
         return ended
 
     def resume(self, history: History) -> BinlogPosition:
-        """Where the next dump begins."""
+        """Returns the position at which the next dump begins."""
         if self.log.last_seq is None:
             return BinlogPosition(history.files[0].name, 4)
         parts = split_seq(self.log.last_seq)
         return BinlogPosition(make_file_name(history.base, parts.file_number), parts.offset)
 
     def close(self) -> None:
-        """End in order."""
+        """Closes the store."""
         self.log.close()
 
     def reopen(self) -> None:
-        """End in order, and open the store again."""
+        """Closes the store and opens it again."""
         self.close()
         self.log = self._open()
 
     def copy_as_killed(self, folder: Path) -> None:
-        """Copy the store as it is now, which is what a process finds that starts after this one was killed."""
-        self.log.flush()  # nothing changes while it is copied
+        """Copies the store as it is now, as a process finds it after this one was killed."""
+        self.log.flush()  # so that nothing changes during the copy
         shutil.copytree(self._config.store.path, folder, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""A source's binlog files, made by hand, and the transactions that a store must have of them."""
+"""The binlog files of a fake source, and the transactions that a store must hold of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Statement: TypeAlias = Sequence[tuple[str, Sequence[int]]]
 UUID = "01010101-0101-0101-0101-010101010101"
 """The server's UUID in the GTIDs of :class:`~cdc.testing.binlog.BinlogBuilder`."""
 EXCLUDED = "noise"
-"""Tables of this name are not captured; all others are."""
+"""Tables of this name are excluded from capture; all others are captured."""
 
 
 @dataclass(frozen=True)
 class HistoryTransaction:
-    """One transaction: where it lies, and its events with the table that a table map or row event belongs to."""
+    """One transaction: its position, and its events, each with the table of a table map or row event."""
 
     file: str
     start: int
@@ -41,7 +41,7 @@ class HistoryTransaction:
 
     @property
     def kept(self) -> bytes:
-        """The bytes that a store holds of it; none where nothing in it is captured."""
+        """The bytes that a store holds of it; empty if no table of it is captured."""
         if not self.ddl and not any(table not in (None, EXCLUDED) for _, table in self.events):
             return b""
         out: list[bytes] = []
@@ -50,7 +50,7 @@ class HistoryTransaction:
             is_rows = event[4] == EventType.WRITE_ROWS
             if table == EXCLUDED:
                 if is_rows and event[25] & 1 and last_row >= 0:
-                    # The statement's end moves to the last row event that is kept of it.
+                    # The flag STMT_END_F moves to the last row event that is kept.
                     row = bytearray(out[last_row][:-4])
                     row[25] |= 1
                     out[last_row] = with_checksum(bytes(row) + bytes(4))
@@ -64,7 +64,7 @@ class HistoryTransaction:
 
 @dataclass
 class HistoryFile:
-    """One binlog file: its events, each with the position at which it begins (not cut to 32 bits)."""
+    """One binlog file: its events, each with the offset at which it begins (not truncated to 32 bits)."""
 
     name: str
     events: list[tuple[int, bytes]] = field(default_factory=list)
@@ -72,10 +72,11 @@ class HistoryFile:
 
 
 class History:
-    """Grows by :meth:`transaction`, :meth:`ddl` and :meth:`rotate`. All changes are in the database ``shop``."""
+    """The history of a server. Grows by :meth:`transaction`, :meth:`ddl` and :meth:`rotate`. All changes are in the
+    database ``shop``."""
 
     def __init__(self, *, base: str = "binlog", server_id: int = 1, first_file: int = 1, value: int = 0) -> None:
-        """``value`` is added to every row, so that two histories of the same shape differ."""
+        """``value`` is added to every row value, so that two histories of the same shape can differ."""
         self.base = base
         self.server_id = server_id
         self.value = value
@@ -87,8 +88,8 @@ class History:
     # --- growing -----------------------------------------------------------------------------------------------------
 
     def transaction(self, *statements: Statement) -> None:
-        """GTID, BEGIN, the statements, XID. A statement changes one or more tables: pairs of a table and the values of
-        its rows, which become one row event each."""
+        """Appends GTID, BEGIN, the statements and XID. A statement is a list of pairs of a table and the values of its
+        rows; each pair becomes one row event."""
         log, start = self._log, self._pos
         log.gno = self._gno
         log.gtid()
@@ -107,7 +108,7 @@ class History:
         self._take(start, tables, ddl=False)
 
     def ddl(self, sql: str = "CREATE TABLE extra (id INT PRIMARY KEY)") -> None:
-        """GTID and a statement that stands for itself."""
+        """Appends GTID and a DDL statement."""
         log, start = self._log, self._pos
         log.gno = self._gno
         log.ddl(sql)
@@ -115,7 +116,7 @@ class History:
         self._take(start, [None, None], ddl=True)
 
     def large_table_map(self, table: str, size: int) -> None:
-        """A transaction of one row whose table map has ``size`` bytes of metadata that nobody knows."""
+        """Appends a transaction of one row whose table map has ``size`` bytes of unknown metadata."""
         log, start = self._log, self._pos
         log.gno = self._gno
         log.gtid()
@@ -127,15 +128,15 @@ class History:
         self._take(start, [None, None, table, table, None], ddl=False)
 
     def rotate(self) -> None:
-        """End the file with a ROTATE event, and begin the next."""
+        """Ends the file with a ROTATE event and begins the next one."""
         name = f"{self.base}.{int(self.files[-1].name.rpartition('.')[2]) + 1:06}"
         self._log.event(EventType.ROTATE, struct.pack("<Q", 4) + name.encode())
         self._collect()
         self._begin_file(int(name.rpartition(".")[2]))
 
-    def jump(self, size: int) -> None:
-        """Leave ``size`` bytes of the file out, as if events stood there that nobody needs to see: what follows lies
-        so much later. Less than 4 GiB between two transactions, as on a server."""
+    def skip_bytes(self, size: int) -> None:
+        """Leaves a gap of ``size`` bytes in the file, as if it held events that a dump does not send. Use less than
+        4 GiB between two transactions, as on a server."""
         self._pos += size
         self._log.pos = self._pos
 
@@ -143,7 +144,7 @@ class History:
 
     @property
     def end(self) -> BinlogPosition:
-        """Where the next event will be written."""
+        """The position at which the next event will be written."""
         return BinlogPosition(self.files[-1].name, self.files[-1].size)
 
     @property
@@ -155,8 +156,8 @@ class History:
         return next((file for file in self.files if file.name == name), None)
 
     def dump(self, name: str, pos: int) -> list[bytes]:
-        """The events that a server sends from a position on, to the history's end. Raises UsageError where no event
-        begins there."""
+        """Returns the events that a server sends from a position to the history's end. Raises UsageError with the
+        server's error text if no event begins there."""
         file = self.file(name)
         if file is None:
             raise UsageError("Could not find first log file name in binary log index file")
@@ -176,7 +177,7 @@ class History:
         return found
 
     def heartbeat(self) -> bytes:
-        """What a server sends when nothing else happens."""
+        """Returns the heartbeat event that a server sends when it has no other event."""
         name = self.files[-1].name.encode()
         head = _HEADER.pack(
             0, EventType.HEARTBEAT, self.server_id, 19 + len(name) + 4, self.files[-1].size & 0xFFFFFFFF, _ARTIFICIAL
@@ -184,10 +185,10 @@ class History:
         return with_checksum(head + name + bytes(4))
 
     def expected(self) -> dict[int, bytes]:
-        """What a store must hold of it, by seq, in order."""
+        """Returns the bytes that a store must hold, by seq, in order."""
         return {t.seq: t.kept for t in self.transactions if t.kept}
 
-    # --- inside
+    # --- private -----------------------------------------------------------------------------------------------------
 
     def _begin_file(self, number: int) -> None:
         name = f"{self.base}.{number:06}"
@@ -219,13 +220,13 @@ class History:
 
 
 def _without_position(description: bytes) -> bytes:
-    """A format description as a server sends it when the dump begins behind it."""
+    """Returns a format description as a server sends it if the dump begins behind it."""
     return with_checksum(description[:13] + bytes(4) + description[17:])
 
 
 def sample_history(*, value: int = 0) -> History:
-    """A few transactions with all that framing tells apart: several row events, an excluded table, a statement whose
-    last row event is excluded, a DDL, a rotation. Small enough for a fault at every byte."""
+    """Returns a few transactions that cover the framer's cases: several row events, an excluded table, a statement
+    whose last row event is excluded, DDL, a rotation. Small enough to inject a fault at every byte."""
     history = History(value=value)
     history.transaction([("orders", [1, 2])])
     history.transaction([(EXCLUDED, [1])])
@@ -238,7 +239,7 @@ def sample_history(*, value: int = 0) -> History:
 
 
 def random_history(seed: int, *, transactions: int = 60) -> History:
-    """A history drawn from a seed: transactions of all sizes, excluded tables, DDL, rotations."""
+    """Returns a random history: transactions of all sizes, excluded tables, DDL, rotations."""
     rng = random.Random(seed)
     history = History()
     for _ in range(transactions):

@@ -1,4 +1,4 @@
-"""A TCP server that answers like MySQL, as far as capture asks, and dumps a history, faults and all."""
+"""A TCP server that answers capture's statements as MySQL does, and dumps a history with faults."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ _LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says to a statement: ``rows`` gets the source and the match of ``pattern`` (searched without
-    regard to case). None stands for OK without rows."""
+    """The answer to statements that ``pattern`` matches (a case-insensitive search). ``rows`` is called with the source
+    and the match; it returns the rows, or None for OK without rows."""
 
     pattern: str
     rows: Callable[[FakeSource, re.Match[str]], Rows | None]
 
 
 class FakeSource:
-    """Serves ``history`` on a port of 127.0.0.1 (:attr:`port`), a thread for each connection.
+    """Serves ``history`` on a port of 127.0.0.1 (:attr:`port`), with a thread for each connection.
 
-    The history may grow or be replaced at any time; running dumps of the old one are cut when :attr:`history` is set.
-    Dumps take their faults from :attr:`next_dumps`, in order; when none is left, they are honest, or play
-    :attr:`always`. Statements are answered by :attr:`answers`, the last that matches; add to it, or set
-    :attr:`variables`.
+    The history may grow or be replaced at any time; setting :attr:`history` ends running dumps of the old one. Dumps
+    take their faults from :attr:`next_faults`, in order (None: a healthy dump), then :attr:`default_fault`. Statements
+    are answered by the last of :attr:`answers` that matches. Append to it, or set :attr:`variables`.
     """
 
     def __init__(
@@ -60,17 +59,16 @@ class FakeSource:
             "server_uuid": server_uuid,
         }
         self.tables: dict[str, tuple[str, ...]] = {"orders": ("id",), "lines": ("id",)}
-        """Tables of ``shop`` that information_schema shows, with their columns, which are all INT; the first is the
-        key."""
+        """Tables of ``shop`` in information_schema, with their columns. All columns are INT, the first is the key."""
         self.answers: list[Answer] = list(_ANSWERS)
-        self.next_dumps: list[Fault | None] = []
-        self.always: Fault | None = None
+        self.next_faults: list[Fault | None] = []
+        self.default_fault: Fault | None = None
         self.purged: set[str] = set()
-        """Names of files that the server says it no longer has."""
+        """Names of binlog files that the server has purged."""
         self.statements: list[str] = []
-        """What was asked, oldest first."""
+        """The statements received, oldest first."""
         self.dumps: list[tuple[str, int]] = []
-        """Positions from which dumps were asked, oldest first."""
+        """The positions from which dumps were requested, oldest first. Short dumps are not included."""
         self._history = history
         self._changed = 0
         self._threads: list[threading.Thread] = []
@@ -96,7 +94,7 @@ class FakeSource:
         return f"mysql://cdc@127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """Cut all connections and end."""
+        """Closes all connections and ends the server."""
         self._closing = True
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -154,14 +152,14 @@ class FakeSource:
                 else:
                     wire.write(OK)
         except OSError:
-            pass  # the client has gone
+            pass  # the client has disconnected
         finally:
             with self._mutex:
                 self._open.discard(conn)
             conn.close()
 
     def ask(self, text: str) -> Rows | None:
-        """The answer to a statement; None stands for OK without rows. Raises UsageError where there is none."""
+        """Returns the rows that answer a statement; None for OK without rows. Raises UsageError without an answer."""
         self.statements.append(text)
         for answer in reversed(self.answers):
             match = re.search(answer.pattern, text, re.IGNORECASE | re.DOTALL)
@@ -183,7 +181,7 @@ class FakeSource:
     # --- dumps
 
     def _short_dump(self, conn: socket.socket, file: str, pos: int) -> None:
-        """What is there from a position on, honestly, and then EOF. Such dumps are not in :attr:`dumps`."""
+        """Sends the events from a position to the present end, without faults, and then EOF."""
         try:
             if file in self.purged:
                 raise UsageError("Could not find first log file name in binary log index file")
@@ -196,7 +194,7 @@ class FakeSource:
 
     def _dump(self, conn: socket.socket, file: str, pos: int, heartbeat_s: float) -> None:
         self.dumps.append((file, pos))
-        fault = self.next_dumps.pop(0) if self.next_dumps else self.always
+        fault = self.next_faults.pop(0) if self.next_faults else self.default_fault
         changed, history, sent = self._changed, self._history, 0
         while not self._closing and changed == self._changed:
             try:
@@ -208,7 +206,7 @@ class FakeSource:
                 return
             if len(events) > sent:
                 packets = [packets_of(event, number + 1) for number, event in enumerate(events)][sent:]
-                for action in [b"".join(packets)] if fault is None or sent else fault.play(packets):
+                for action in [b"".join(packets)] if fault is None or sent else fault.apply(packets):
                     if isinstance(action, Hangup):
                         conn.shutdown(socket.SHUT_WR)
                         return
@@ -223,7 +221,7 @@ class FakeSource:
                 conn.sendall(packets_of(history.heartbeat(), sent + 1))
 
     def _wait(self, conn: socket.socket, history: History, file: str, pos: int, sent: int, heartbeat_s: float) -> bool:
-        """Wait for more of the history or the time of a heartbeat; whether the client has gone."""
+        """Waits until the history grows or a heartbeat is due. Returns whether the client has disconnected."""
         until = time.monotonic() + heartbeat_s
         size, files = history.files[-1].size, len(history.files)
         while time.monotonic() < until and not self._closing and self._history is history:
@@ -240,7 +238,7 @@ def _shut(conn: socket.socket) -> None:
         conn.shutdown(socket.SHUT_RDWR)
 
 
-# --- the statements that capture asks ----------------------------------------------------------------------------
+# --- answers to capture's statements ---------------------------------------------------------------------------------
 
 
 def _none(_: FakeSource, __: re.Match[str]) -> None:

@@ -1,4 +1,4 @@
-"""The server's side of the MySQL protocol, as far as capture speaks it: packets, greeting, rows of text."""
+"""The server's side of the MySQL protocol, as far as capture uses it: packets, greeting, text rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EOF = b"\xfe" + struct.pack("<HH", 0, _AUTOCOMMIT)
 
 
 class Wire:
-    """One connection's packets."""
+    """Reads and writes the packets of one connection."""
 
     def __init__(self, conn: socket.socket) -> None:
         self._conn = conn
         self._number = 0
 
     def read(self) -> bytes:
-        """The next packet of the client; empty when it has gone."""
+        """Returns the next packet of the client; empty if it has disconnected."""
         head = self._exactly(4)
         if len(head) < 4:
             return b""
@@ -34,7 +34,7 @@ class Wire:
         return self._exactly(int.from_bytes(head[:3], "little"))
 
     def write(self, *payloads: bytes) -> None:
-        """Send packets."""
+        """Sends packets."""
         out = []
         for payload in payloads:
             out.append(len(payload).to_bytes(3, "little") + bytes([self._number & 0xFF]) + payload)
@@ -42,7 +42,7 @@ class Wire:
         self._conn.sendall(b"".join(out))
 
     def greet(self, version: str, thread_id: int) -> bytes:
-        """Greet the client and accept whoever it is; returns its answer, empty when it has gone."""
+        """Greets the client and accepts any user and password. Returns its answer; empty if it has disconnected."""
         scramble = b"\1" * 20
         payload = b"\x0a" + version.encode() + b"\0" + struct.pack("<I", thread_id) + scramble[:8] + b"\0"
         payload += struct.pack("<HBHH", _CAPABILITIES & 0xFFFF, _UTF8MB4, _AUTOCOMMIT, _CAPABILITIES >> 16)
@@ -55,7 +55,7 @@ class Wire:
         return answer
 
     def write_rows(self, rows: Sequence[Mapping[str, object]], names: Sequence[str] = ("none",)) -> None:
-        """A result: ``names`` are the columns where there is no row."""
+        """Sends a result set. ``names`` are the column names of an empty one."""
         names = list(rows[0]) if rows else names
         packets = [_lenenc(len(names))]
         for name in names:

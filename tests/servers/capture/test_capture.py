@@ -1,5 +1,5 @@
-"""Capture on real servers: what it keeps, that it is the same every time, and that the servers' own tools can read
-it."""
+"""Capture of real servers: which transactions it stores, that the bytes are reproducible, and that the servers' own
+tools can read the segments."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from cdc.config import DestinationConfig, load
 from cdc.errors import CdcError, CutOffError, IdentityError, SourceRefusedError, UnsupportedEventError
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 
 Database = Callable[[Server], str]
@@ -68,7 +68,7 @@ def configure(
 
 
 def events_of(folder: Path) -> list[bytes]:
-    """Every row event in a store, as stored."""
+    """Returns every row event in a store, as stored."""
     found = []
     for segment in list_segments(folder):
         file = BinlogFile.open(segment)
@@ -84,7 +84,7 @@ def events_of(folder: Path) -> list[bytes]:
 
 
 def workload(server: Server, db: str) -> None:
-    """Transactions of many shapes: several tables, excluded ones among them, triggers, DDL, rollbacks, a larger one."""
+    """Runs transactions of many shapes: several tables, excluded tables, triggers, DDL, rollbacks, a large one."""
     server.execute(
         f"CREATE TABLE {db}.orders (id INT PRIMARY KEY, v VARCHAR(40), n INT)",
         f"CREATE TABLE {db}.audit (id INT AUTO_INCREMENT PRIMARY KEY, what VARCHAR(40))",
@@ -161,7 +161,7 @@ def test_only_captured_tables_are_kept(server: Server, db: str, tmp_path: Path) 
 
 
 @pytest.mark.rule("canal-server-1")
-def test_goes_on_where_it_stopped(server: Server, db: str, tmp_path: Path) -> None:
+def test_capture_continues_where_it_stopped(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db)
     Capture(config).run(until_current=True)
     for n in range(3):
@@ -172,7 +172,7 @@ def test_goes_on_where_it_stopped(server: Server, db: str, tmp_path: Path) -> No
     assert len(list_segments(config.store.path)) == 1
 
 
-def test_a_store_begun_anew_says_so_and_refuses_an_old_cursor(
+def test_a_new_store_records_its_beginning_and_refuses_an_old_cursor(
     mysql9: Server, database: Database, tmp_path: Path
 ) -> None:
     db = database(mysql9)
@@ -197,7 +197,7 @@ def test_a_store_begun_anew_says_so_and_refuses_an_old_cursor(
         service.get("me", wait_s=0)
 
 
-def test_state_tells_how_far_the_store_is_complete(server: Server, db: str, tmp_path: Path) -> None:
+def test_the_state_file_has_the_watermark(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db, start=position(server))
     stop = threading.Event()
     thread = threading.Thread(target=lambda: Capture(config).run(stop))
@@ -226,7 +226,7 @@ def test_state_tells_how_far_the_store_is_complete(server: Server, db: str, tmp_
 
 
 @pytest.mark.rule("canal-server-9")
-def test_a_killed_connection_is_made_anew(server: Server, db: str, tmp_path: Path) -> None:
+def test_capture_reconnects_after_a_killed_connection(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db, start=position(server))
     stop = threading.Event()
     thread = threading.Thread(target=lambda: Capture(config).run(stop))
@@ -259,21 +259,21 @@ def test_a_killed_connection_is_made_anew(server: Server, db: str, tmp_path: Pat
         (["SET SESSION binlog_row_image = NOBLOB", "UPDATE {db}.t SET id = 9"], r"rows of \S+\.t \(UPDATE_ROWS.* FULL"),
     ],
 )
-def test_what_cannot_be_captured_stops_with_a_sentence(
+def test_unsupported_changes_stop_capture_with_an_error(
     server: Server, db: str, tmp_path: Path, statements: list[str], words: str
 ) -> None:
     start = position(server)
     server.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v TEXT)", f"INSERT INTO {db}.t (id) VALUES (1)")
     server.execute(*[s.format(db=db) for s in statements])
     config = configure(tmp_path, server, db, start=start)
-    for _ in range(2):  # and stays where it is
+    for _ in range(2):  # the second run stops at the same event
         with pytest.raises(UnsupportedEventError, match=words):
             Capture(config).run(until_current=True)
         assert StoreReader(config.store.path).totals().transactions == 2
 
 
 def test_partial_updates_are_kept(mysql9: Server, database: Database, tmp_path: Path) -> None:
-    """Of a statement that changes a captured table and another, in that order: its end is marked on what is kept."""
+    """A statement changes a captured table and then another one: STMT_END_F moves to the event that is kept."""
     db = database(mysql9)
     value = "JSON_OBJECT('a', 1, 'b', REPEAT('x', 100))"
     tables = [f"{db}.t", f"{db}.z"]
@@ -338,7 +338,7 @@ def test_sigkill_of_capture_loses_nothing(server: Server, db: str, tmp_path: Pat
 
 @pytest.mark.rule("canal-server-6")
 def test_memory_stays_bounded_with_a_large_transaction(mariadb10: Server, database: Database, tmp_path: Path) -> None:
-    """200 MB here; `make test-soak` takes one of a gigabyte."""
+    """The transaction has 200 MB here, and a gigabyte in `make test-soak`."""
     db = database(mariadb10)
     size_mb = int(os.environ.get("TOWPATH_LARGE_MB", "200"))
     config = configure(tmp_path, mariadb10, db, start=position(mariadb10))
@@ -368,7 +368,7 @@ def run_capture(config: DestinationConfig, *options: str) -> subprocess.Popen[by
 
 
 def position(server: Server) -> str:
-    """``start:`` for what comes from now on."""
+    """Returns the value of ``start`` for the current end of the binlog."""
     statement = "SHOW BINARY LOG STATUS" if server.kind.name == "mysql9" else "SHOW MASTER STATUS"
     server.execute("FLUSH BINARY LOGS")
     with server.connect() as connection, connection.cursor() as cursor:
@@ -386,14 +386,14 @@ def kill_dump_threads(server: Server) -> bool:
             try:
                 cursor.execute(f"KILL {thread}")
             except pymysql.OperationalError as error:
-                if error.args[0] != ER.NO_SUCH_THREAD:  # one of an earlier test, which the server has just given up
+                if error.args[0] != ER.NO_SUCH_THREAD:  # of an earlier test; the server has just ended it
                     raise
         return bool(dumps)
 
 
 @pytest.mark.parametrize("included", [True, False])
 def test_a_table_map_above_a_mebibyte(mysql9: Server, database: Database, tmp_path: Path, included: bool) -> None:
-    """With FULL metadata a table map names the members of every ENUM: more bytes than capture reads at once."""
+    """With FULL metadata a table map contains the members of every ENUM: more bytes than capture reads at once."""
     db = database(mysql9)
     members = ", ".join(f"'{n:06}{'x' * 240}'" for n in range(6000))
     config = configure(tmp_path, mysql9, db, tables=".*" if included else "small")
@@ -411,7 +411,7 @@ def test_a_table_map_above_a_mebibyte(mysql9: Server, database: Database, tmp_pa
 
 
 def test_two_tables_that_share_a_name(mysql9: Server, tmp_path: Path) -> None:
-    """A dot may be in the database's name or in the table's: one of the two is captured, both are refused."""
+    """A dot may be part of the database's or the table's name. One such table is captured, two are refused."""
     dbs = ("dot_a", "dot_a.b")
     mysql9.execute(*[f"DROP DATABASE IF EXISTS `{db}`" for db in dbs], *[f"CREATE DATABASE `{db}`" for db in dbs])
     config = configure(tmp_path, mysql9, r"dot_a.*")

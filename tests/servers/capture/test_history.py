@@ -1,5 +1,5 @@
-"""The source's history changes: capture and ``cdc check`` notice it before anything new is stored, and take what is no
-change for none."""
+"""The source's history changes: capture and ``cdc check`` refuse it before anything new is stored. Harmless changes are
+accepted."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def reset(server: Server) -> list[str]:
 
 
 def capture(config: DestinationConfig) -> int:
-    """Capture what there is; the number of new transactions."""
+    """Captures up to the present and returns the number of new transactions."""
     return Capture(config).run(until_current=True).transactions
 
 
-def refused(config: DestinationConfig, *words: str) -> str:
-    """Capture refuses the source and stores nothing; so does ``cdc check``. Returns the message."""
+def assert_refused(config: DestinationConfig, *words: str) -> str:
+    """Checks that capture and ``cdc check`` refuse the source, and that nothing is stored. Returns the message."""
     before = StoreReader(config.store.path).last_seq()
     with pytest.raises(IdentityError) as caught:
         capture(config)
@@ -103,8 +103,8 @@ def make_tables(server: Server) -> None:
 
 
 def purge(server: Server) -> None:
-    """Purge all binlog files but the newest. The server spares those that a dump is still reading, and notices late that
-    a client has gone, so the dumps are ended first."""
+    """Purges all binlog files but the newest. Ends all dumps first, because the server keeps files that a dump reads and
+    notices a disconnected client late."""
     with server.connect() as connection, connection.cursor() as cursor:
         while True:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
@@ -131,11 +131,11 @@ def test_reset_and_growth_beyond_the_old_position(server: Server, configure: Con
     assert capture(config) == 3
     server.execute(*reset(server))
     insert(server, *range(10, 60))
-    refused(config, "history is not the one", "committed at")
+    assert_refused(config, "history is not the one", "committed at")
 
 
 def test_reset_and_the_same_statements_again(server: Server, configure: Configure) -> None:
-    """The old position is the border of two events again."""
+    """An event begins at the old position again."""
     config = configure(server)
     capture(config)
 
@@ -148,7 +148,7 @@ def test_reset_and_the_same_statements_again(server: Server, configure: Configur
     server.execute("DROP DATABASE shop", *reset(server))
     statements()
     insert(server, 3, 4)
-    refused(config, "history is not the one")
+    assert_refused(config, "history is not the one")
 
 
 def test_reset_where_only_positions_are_stored(server: Server, configure: Configure) -> None:
@@ -160,7 +160,7 @@ def test_reset_where_only_positions_are_stored(server: Server, configure: Config
     assert StoreReader(config.store.path).totals().transactions == 0
     server.execute(*reset(server))
     insert(server, *range(10, 90), table="other.t", size=57)
-    refused(config, "history is not the one", "position")
+    assert_refused(config, "history is not the one", "position")
 
 
 @pytest.mark.parametrize("server", ["mariadb11", NO_GTIDS], indirect=True)
@@ -181,11 +181,11 @@ def test_a_restored_copy_of_the_data_folder(server: Server, configure: Configure
     copy.rename(server.data)
     server.restart()
     insert(server, *range(10, 50))
-    refused(config, "history is not the one")
+    assert_refused(config, "history is not the one")
 
 
 @pytest.mark.parametrize("server", ["mysql9", "mariadb11"], indirect=True)
-def test_what_is_no_change(server: Server, configure: Configure) -> None:
+def test_harmless_changes_are_accepted(server: Server, configure: Configure) -> None:
     make_tables(server)
     config = configure(server)
     capture(config)
@@ -211,7 +211,7 @@ def test_what_is_no_change(server: Server, configure: Configure) -> None:
     assert capture(config) == 1
 
 
-def test_the_file_needed_next_was_purged(server: Server, configure: Configure) -> None:
+def test_the_next_file_was_purged(server: Server, configure: Configure) -> None:
     make_tables(server)
     config = configure(server)
     capture(config)
@@ -230,7 +230,7 @@ def test_the_file_needed_next_was_purged(server: Server, configure: Configure) -
 
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_lost_store(server: Server, configure: Configure, changed: bool) -> None:
-    """A new store would take whatever lies below the cursor for applied: what was acked is proved first."""
+    """A new store counts everything below the cursor as applied, so the acked history is proved first."""
     config = configure(server)
     make_tables(server)
     assert capture(config) == 0
@@ -242,7 +242,7 @@ def test_a_lost_store(server: Server, configure: Configure, changed: bool) -> No
     service.ack(lease.batch, lease.token)
     shutil.rmtree(config.store.path)
     if changed:
-        time.sleep(1.1)  # a file's creation is known by the second
+        time.sleep(1.1)  # file creation times have a resolution of one second
         server.execute("DROP DATABASE shop", "DROP DATABASE other", *reset(server))
         make_tables(server)
         insert(server, 1, 2, 3, 4, 5)
@@ -257,7 +257,7 @@ def test_a_lost_store(server: Server, configure: Configure, changed: bool) -> No
 
 
 def test_rebuilt_on_the_same_port(configure: Configure) -> None:
-    """MariaDB's server_uid is made of the machine's address and the port: it does not tell the two apart."""
+    """MariaDB derives server_uid from the machine's address and port, so both servers have the same."""
     with Server("mariadb11") as first:
         make_tables(first)
         config = configure(first)
@@ -268,7 +268,7 @@ def test_rebuilt_on_the_same_port(configure: Configure) -> None:
     with Server("mariadb11", port=port) as second:
         make_tables(second)
         insert(second, *range(1, 40))
-        refused(config, "history is not the one")
+        assert_refused(config, "history is not the one")
 
 
 @pytest.mark.parametrize(("compared", "received"), [(1 << 20, 1 << 26), (1 << 24, 1 << 21), (1 << 24, 1 << 26)])
@@ -276,7 +276,7 @@ def test_rebuilt_on_the_same_port(configure: Configure) -> None:
 def test_a_large_transaction(
     server: Server, configure: Configure, monkeypatch: pytest.MonkeyPatch, compared: int, received: int
 ) -> None:
-    """Of which only the beginning is compared, and in which other tables' rows come between."""
+    """Only its beginning is compared, and rows of other tables lie in between."""
     monkeypatch.setattr(reread, "_COMPARED_BYTES", compared)
     monkeypatch.setattr(reread, "_RECEIVED_BYTES", received)
     make_tables(server)
@@ -295,7 +295,7 @@ def test_a_large_transaction(
     stored = proof.read_store_end(config.store.path)
     assert stored is not None and stored.transaction is not None
     entry, segment = stored.transaction.entry, stored.transaction.segment
-    with segment.open("r+b") as file:  # as if the source had another value there
+    with segment.open("r+b") as file:  # simulates another value at the source
         file.seek(int(entry["offset"]) + 20_000)
         file.write(b"y")
     with connect(config.source) as conn, pytest.raises(IdentityError, match=r"contents|begins otherwise"):
@@ -303,7 +303,7 @@ def test_a_large_transaction(
 
 
 def test_purged_behind_a_rotation_without_traffic(server: Server, configure: Configure) -> None:
-    """Nothing was committed since the rotation, and the file before it is gone: nothing is missing."""
+    """Nothing was committed since the rotation and the file before it is purged, so nothing is missing."""
     config = configure(server)
     make_tables(server)
     assert capture(config) == 0

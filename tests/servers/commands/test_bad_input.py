@@ -1,4 +1,7 @@
-"""Bad configuration, sources, positions and tokens: one clear sentence, the right exit code, nothing lost; mended, it goes on."""
+"""Bad configuration, sources, positions and tokens: one message, the right exit code, and nothing lost.
+
+After the input is corrected, the same folder goes on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.support.servers_bad_input import Site, bundle, refused, rows, succeed
 CAPTURE = ("capture", "shop", "--until-current")
 DB = "bad"
 ONE = pytest.mark.parametrize("server", ["mariadb10"], indirect=True, scope="module")
-"""For what the preflight's own tests try on both kinds."""
+"""For cases that the preflight's own tests try on both kinds of servers."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +34,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["mysql9", "mariadb10"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """One of our own, since its settings are changed."""
+    """A server of this module, since its settings are changed."""
     with Server(request.param) as found:
         found.execute(f"CREATE DATABASE {DB}", f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v VARCHAR(200))")
         yield found
@@ -51,7 +54,7 @@ def setting(server: Server, name: str, value: str) -> Iterator[None]:
 
 
 def begin_log(server: Server) -> str:
-    """A new binlog file; returns its name."""
+    """Begins a new binlog file and returns its name."""
     server.execute("FLUSH BINARY LOGS")
     statement = "SHOW BINARY LOG STATUS" if server.kind.name == "mysql9" else "SHOW MASTER STATUS"
     with server.connect() as connection, connection.cursor() as cursor:
@@ -135,7 +138,7 @@ def test_wrong_usage_and_commands_to_come(tmp_path: Path) -> None:
 
 @ONE
 def test_settings_of_the_source(server: Server, tmp_path: Path) -> None:
-    """Refused as long as it is wrong, and good again as soon as it is right."""
+    """Capture is refused while a setting is wrong, and runs once it is right."""
     site = Site(tmp_path)
     site.configure(server.url, DB, start="now")
     for name, wrong in (
@@ -159,8 +162,8 @@ def test_server_without_binlog(tmp_path: Path) -> None:
 
 
 @ONE
-def test_who_connects_and_where_to(server: Server, tmp_path: Path) -> None:
-    """Nothing is made before the source answers; then the same folder goes on."""
+def test_users_and_addresses(server: Server, tmp_path: Path) -> None:
+    """Nothing is created before the source answers; then the same folder works."""
     server.execute(
         "CREATE USER slave@'127.0.0.1' IDENTIFIED BY 'pw'", "CREATE USER client@'127.0.0.1' IDENTIFIED BY 'pw'"
     )
@@ -194,7 +197,7 @@ def test_who_connects_and_where_to(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.rule("canal-server-2", "canal-server-3", "canal-server-4")
 def test_start_positions(server: Server, tmp_path: Path) -> None:
-    """A place that is not there, or where nothing begins, is not kept: with the right one the same folder goes on."""
+    """A position that does not exist, or where nothing begins, is not kept: with a right one the same folder works."""
     file = begin_log(server)
     server.execute(f"DELETE FROM {DB}.t", f"INSERT INTO {DB}.t VALUES (1, 'a')", f"INSERT INTO {DB}.t VALUES (2, 'b')")
     found = events(server, file)
@@ -213,18 +216,22 @@ def test_start_positions(server: Server, tmp_path: Path) -> None:
         (f"{{file: {file}, pos: {row_event}}}", ("no transaction begins at source.start", "Write a position")),
     ]
     site = Site(tmp_path)
-    for start, words in cases:
-        site.configure(server.url, DB, start=start)
-        [done] = site.bundle(CAPTURE)
-        refused(done, 2, *words)
     site.configure(server.url, DB, start=f"{{file: {file}, pos: {begins}}}")
-    captured, decoded = site.bundle(CAPTURE, ["decode", str(site.store), "--table", f"{DB}.t", "--column", "id"])
+    commands: list[tuple[Site, tuple[str, ...]]] = []
+    for number, (start, _) in enumerate(cases):  # other configurations of the same store and meta
+        wrong = Site(tmp_path / str(number))
+        wrong.configure(server.url, DB, start=start, store=str(site.store), meta=str(site.meta))
+        commands.append((wrong, CAPTURE))
+    decode = ("decode", str(site.store), "--table", f"{DB}.t", "--column", "id")
+    *done, captured, decoded = bundle([*commands, (site, CAPTURE), (site, decode)])
+    for one, (_, words) in zip(done, cases, strict=True):
+        refused(one, 2, *words)
     succeeded(captured)
     assert rows(decoded) == [1, 2]
 
 
 def kept_files(site: Site) -> dict[str, str]:
-    """Without what tells the time at which a writer was last here."""
+    """The files without those that hold the time of the last writer."""
     return {
         name: digest for name, digest in site.files().items() if Path(name).name not in ("capture.json", "checkpoint")
     }
@@ -260,8 +267,8 @@ def test_another_server(mysql9: Server, mariadb10: Server, tmp_path: Path) -> No
 
 
 def test_two_captures_with_one_server_id(server: Server, tmp_path: Path) -> None:
-    """The second is refused before it disturbs the first; against another program's replica, which takes the connection
-    away, capture stops with a sentence instead of fighting for it."""
+    """A second capture is refused before it disturbs the first. If another program's replica takes the connection away,
+    capture stops with a message instead of fighting for it."""
     first, second = Site(tmp_path / "first"), Site(tmp_path / "second")
     for site in (first, second):
         site.configure(server.url, DB, start="now", server_id=4_000_000_017)
@@ -299,8 +306,8 @@ def wait_for_capture(site: Site) -> None:
     raise AssertionError("capture did not connect")
 
 
-def test_what_cannot_be_captured(server: Server, tmp_path: Path) -> None:
-    """Compressed transactions, and statements instead of rows: what came before is kept, and it stays there."""
+def test_unsupported_transactions(server: Server, tmp_path: Path) -> None:
+    """Compressed transactions, and statements instead of rows: the transactions before them are kept."""
     mysql = server.kind.name == "mysql9"
     file = begin_log(server)
     server.execute(f"DELETE FROM {DB}.t", f"INSERT INTO {DB}.t VALUES (1, 'before')")

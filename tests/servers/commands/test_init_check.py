@@ -1,4 +1,4 @@
-"""``cdc init`` and ``cdc check`` against real servers, as a newcomer uses them."""
+"""``cdc init`` and ``cdc check`` against real servers, as new users run them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_password_in_the_url(source: Server, here: Path) -> None:
     assert config.tables.includes("other-db", "t")
 
 
-def test_the_wrong_scheme_is_put_right(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_wrong_scheme_is_corrected(source: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = "mariadb" if source.url.startswith("mysql") else "mysql"
     url = f"{wrong}://{source.url.split('://')[1]}"
     assert cli.main(["init", url, "--target", "./lake", "--tables", r"shop\..*"]) == 0
@@ -131,7 +131,7 @@ def test_an_existing_configuration_is_kept(source: Server, here: Path, capsys: p
     before = (here / "conf" / "shop.yaml").read_text()
     capsys.readouterr()
     assert init(source) == 2
-    assert "there is a configuration already, and it is not overwritten" in capsys.readouterr().err
+    assert "this configuration exists already, and is not overwritten" in capsys.readouterr().err
     assert (here / "conf" / "shop.yaml").read_text() == before
 
 
@@ -155,12 +155,12 @@ def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest
     assert cli.main(["check", "shop"]) == 0
     out = capsys.readouterr().out
     assert "✓ source: binlog: ROW format, FULL image, FULL metadata, not compressed by default" in out
-    assert out.count("lies in the temporary folder") == 2  # store and meta, as it should be said of a test's folder
+    assert out.count("lies in the temporary folder") == 2  # store and meta, since tests run in one
     assert out.endswith("shop: ready, with 2 warnings\n")
-    assert sorted(p.name for p in here.iterdir()) == ["conf"]  # nothing was made on the way
+    assert sorted(p.name for p in here.iterdir()) == ["conf"]  # check has created nothing
 
 
-def test_check_of_this_side(
+def test_check_of_this_machine(
     source: Server, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert init(source) == 0
@@ -176,7 +176,7 @@ def test_check_of_this_side(
     assert code == 2
     assert found[0] == f"store: {here}/data/shop/store is not a folder"
     assert found[1].startswith(f"meta: {here}/data/shop/meta/meta.json: is not whole: ")
-    assert found[2] == f"target: {here}/lake/shop/orders holds something that is no Delta table"
+    assert found[2] == f"target: {here}/lake/shop/orders holds something that is not a Delta table"
     assert found[3].startswith(f"java: {here}/no-java/bin/java cannot be run")
     assert len(found) == 4
 
@@ -186,7 +186,7 @@ def test_check_where_nothing_can_be_written(source: Server, here: Path, capsys: 
     file = here / "conf" / "shop.yaml"
     start(file)
     # /proc takes no folders, not even from root.
-    file.write_text(file.read_text().replace("'./lake'", "/proc/lake").replace("'./data/shop/store'", "/proc/store"))
+    file.write_text(file.read_text().replace(" ./lake", " /proc/lake").replace(" ./data/shop/store", " /proc/store"))
     code, answer = check(capsys, "shop")
     assert code == 2
     assert [line.split(":")[0] for line in errors(answer)] == ["store", "target"]
@@ -199,7 +199,7 @@ def test_check_without_a_source(source: Server, here: Path, capsys: pytest.Captu
     start(file)
     file.write_text(file.read_text().replace(f":{source.port}", f":{free_port()}"))
     code, answer = check(capsys, "shop")
-    assert code == 1  # it may be back later
+    assert code == 1  # the source may come back
     assert answer["ok"] is False
     [found] = errors(answer)
     assert "nothing listens there (connection refused)" in found

@@ -1,4 +1,4 @@
-"""The dump request on every server: what is sent is the server's file byte by byte, and the session is as asked for."""
+"""The dump request on every server: the stream is the server's file byte by byte, with the requested session settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> SourceConfig:
 
 
 def events(dump: DumpStream) -> Iterator[bytes]:
-    """The events as they come, without the packets' headers."""
+    """Returns the events without the packets' headers."""
     buffer, deadline = bytearray(), time.monotonic() + LIMIT_S
     chunk = bytearray(65536)
     while time.monotonic() < deadline:
@@ -47,7 +47,7 @@ def events(dump: DumpStream) -> Iterator[bytes]:
 
 
 def test_the_stream_is_the_file(server: Server, source: SourceConfig, database: Callable[[Server], str]) -> None:
-    """Checksums included; MariaDB's GTID events are no dummies; a replica is listed; heartbeats come when asked for."""
+    """Includes checksums and MariaDB's GTID events. The replica is listed, and heartbeats arrive as requested."""
     server.execute("FLUSH BINARY LOGS")
     name = database(server)
     server.execute(
@@ -66,7 +66,7 @@ def test_the_stream_is_the_file(server: Server, source: SourceConfig, database: 
                     received.append(event)
             listed = {(r.server_id, r.host) for r in replicas(control)}
     written = _split((server.data / end.file).read_bytes()[: end.pos])
-    # The first event, the format description, says in a file being written that the file is in use.
+    # In a file being written, the format description has the flag that the file is in use.
     assert received[1:] == [e for e in written[1:] if e[4] != EventType.MARIADB_ANNOTATE_ROWS]
     assert len(received) > 60
     assert (source.server_id, "towpath-dump-test") in listed
@@ -92,7 +92,7 @@ def _split(file: bytes) -> list[bytes]:
 
 
 def test_a_position_in_the_middle(server: Server, source: SourceConfig) -> None:
-    """The offset of the request counts, and the file's name."""
+    """The server uses the request's offset and file name."""
     with connect(source) as control:
         files = [f.name for f in binlog_files(control)]
         server.execute("CREATE DATABASE IF NOT EXISTS dump_middle")

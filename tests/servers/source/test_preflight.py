@@ -1,4 +1,4 @@
-"""The preflight against real servers: each wrong setting, privilege and table is refused in one sentence."""
+"""The preflight of real servers: each wrong setting, privilege and table is refused with one message."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ apply: {{target: ./lake, mode: {mode}}}
     return parse(text, folder / "conf" / "dest.yaml")
 
 
-def troubles(found: list[Finding]) -> list[str]:
+def problems(found: list[Finding]) -> list[str]:
     return [f"{f.level} {f.subject}: {f.message}" for f in found if f.level != "ok"]
 
 
@@ -76,7 +76,7 @@ def value(server: Server, expression: str) -> str:
 
 def test_a_good_server_passes(source: Server, tmp_path: Path) -> None:
     found = check_source(config(source, tmp_path))
-    assert troubles(found) == []
+    assert problems(found) == []
     assert {f.subject for f in found} >= {"source", "source: binlog", "source: privileges", "source: server_id"}
     good = config(source, tmp_path)
     require_source(good, connect(good.source))
@@ -112,7 +112,7 @@ def test_compression_is_a_warning(source: Server, tmp_path: Path) -> None:
     source.execute(f"SET GLOBAL {variable} = ON")
     try:
         destination = config(source, tmp_path)
-        [found] = troubles(check_source(destination))
+        [found] = problems(check_source(destination))
         assert found.startswith(f"warning source: {variable}: {variable} is ON: compressed changes of captured tables")
         require_source(destination, connect(destination.source))  # does not refuse
     finally:
@@ -123,7 +123,7 @@ def test_short_retention_is_a_warning(source: Server, tmp_path: Path) -> None:
     before = value(source, "@@GLOBAL.binlog_expire_logs_seconds")
     source.execute("SET GLOBAL binlog_expire_logs_seconds = 3600")
     try:
-        [found] = troubles(check_source(config(source, tmp_path)))
+        [found] = problems(check_source(config(source, tmp_path)))
         assert found.startswith("warning source: retention: the server purges binlog files after 1.0 h")
     finally:
         source.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before}")
@@ -138,7 +138,7 @@ def test_every_type_passes(source: Server, tmp_path: Path) -> None:
     after = ["SET GLOBAL mysql56_temporal_format = ON"] if before else []
     source.execute(*before, f"CREATE TABLE pre.more (id INT PRIMARY KEY, {', '.join(more)}, d DATETIME)", *after)
     try:
-        assert troubles(check_source(config(source, tmp_path, include=r"pre\.(types|more)"))) == []
+        assert problems(check_source(config(source, tmp_path, include=r"pre\.(types|more)"))) == []
     finally:
         source.execute("DROP TABLE pre.more")
 
@@ -147,7 +147,7 @@ def test_every_type_passes(source: Server, tmp_path: Path) -> None:
     ("data_type", "column_type"),
     [("quaternion", "quaternion(4)"), ("time", "time /* lunar */"), ("text", "text /*M!130000 SHREDDED*/")],
 )
-def test_a_type_that_is_not_known(tmp_path: Path, data_type: str, column_type: str) -> None:
+def test_an_unknown_type(tmp_path: Path, data_type: str, column_type: str) -> None:
     column = ColumnSchema(
         name="q",
         data_type=data_type,
@@ -161,10 +161,10 @@ def test_a_type_that_is_not_known(tmp_path: Path, data_type: str, column_type: s
     assert unsupported(column) == f"type {column_type}"
 
 
-def test_partial_updates_of_json_are_no_trouble(tmp_path: Path, mysql9: Server) -> None:
+def test_partial_updates_of_json_are_accepted(tmp_path: Path, mysql9: Server) -> None:
     mysql9.execute("SET GLOBAL binlog_row_value_options = PARTIAL_JSON")
     try:
-        assert troubles(check_source(config(mysql9, tmp_path, include=r"nothing\..*")))[1:] == []
+        assert problems(check_source(config(mysql9, tmp_path, include=r"nothing\..*")))[1:] == []
     finally:
         mysql9.execute("SET GLOBAL binlog_row_value_options = ''")
 
@@ -192,37 +192,37 @@ def test_the_oldest_servers(
 
 def test_keys(source: Server, tmp_path: Path) -> None:
     include = r"pre\.nokey"
-    [found] = troubles(check_source(config(source, tmp_path, include=include)))
+    [found] = problems(check_source(config(source, tmp_path, include=include)))
     assert found == "error table pre.nokey: has no primary key, which mode upsert needs"
-    assert troubles(check_source(config(source, tmp_path, include=include, mode="append"))) == []
-    assert troubles(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [a]}}"))) == []
-    found2 = troubles(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [b, z]}}")))
+    assert problems(check_source(config(source, tmp_path, include=include, mode="append"))) == []
+    assert problems(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [a]}}"))) == []
+    found2 = problems(check_source(config(source, tmp_path, include=include, overrides="{pre.nokey: {keys: [b, z]}}")))
     assert found2 == [
         "error table pre.nokey: key column 'b' may be NULL, and NULL identifies no row",
         "error table pre.nokey: has no column 'z', which keys names",
     ]
 
 
-def test_a_column_named_like_ours(source: Server, tmp_path: Path) -> None:
-    [found] = troubles(check_source(config(source, tmp_path, include=r"pre\.ours")))
+def test_a_column_named_like_a_metadata_column(source: Server, tmp_path: Path) -> None:
+    [found] = problems(check_source(config(source, tmp_path, include=r"pre\.ours")))
     assert found == "error table pre.ours: column '_SEQ' has the name of one of Towpath's metadata columns"
 
 
 def test_server_id_of_the_source_itself(source: Server, tmp_path: Path) -> None:
-    [found] = troubles(check_source(config(source, tmp_path, server_id=source.port)))
+    [found] = problems(check_source(config(source, tmp_path, server_id=source.port)))
     assert found == f"error source: server_id: {source.port} is the source's own server_id"
 
 
 def test_server_id_of_another_replica(source: Server, tmp_path: Path) -> None:
     with registered(source, server_id=4711, host="elsewhere"):
-        [found] = troubles(check_source(config(source, tmp_path, server_id=4711)))
+        [found] = problems(check_source(config(source, tmp_path, server_id=4711)))
         assert found.startswith("error source: server_id: another replica at elsewhere uses 4711")
         running = check_source(config(source, tmp_path, server_id=4711), own_capture_running=True)
-        assert troubles(running) == []
+        assert problems(running) == []
 
 
 def registered(server: Server, *, server_id: int, host: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
-    """A connection that has registered as a replica, as replication clients do."""
+    """Returns a connection that has registered as a replica, as replication clients do."""
     conn = server.connect()
     name = host.encode()
     payload = (
@@ -238,10 +238,10 @@ def registered(server: Server, *, server_id: int, host: str) -> pymysql.Connecti
     return conn
 
 
-def test_url_of_the_other_kind(source: Server, tmp_path: Path) -> None:
+def test_a_url_of_the_other_flavor(source: Server, tmp_path: Path) -> None:
     other = "mariadb" if source.kind.name == "mysql9" else "mysql"
     url = f"{other}://{source.url.split('://')[1]}"
-    [found] = troubles(check_source(config(source, tmp_path, url=url)))
+    [found] = problems(check_source(config(source, tmp_path, url=url)))
     assert found.startswith(f"error source: url: source.url says {other}://, but the server is M")
 
 
@@ -277,7 +277,7 @@ def test_privileges(source: Server, tmp_path: Path, grants: list[str], include: 
     source.execute("CREATE USER w@'127.0.0.1' IDENTIFIED BY 'grün€'")
     try:
         source.execute(*(f"GRANT {grant} TO w@'127.0.0.1'" for grant in grants))
-        found = troubles(check_source(config(source, tmp_path, include=include, user="w", password="grün€")))
+        found = problems(check_source(config(source, tmp_path, include=include, user="w", password="grün€")))
         assert len(found) == len(expected)
         assert all(line.startswith(start) for line, start in zip(found, expected, strict=True))
     finally:
@@ -294,7 +294,7 @@ def test_privileges_by_a_role(source: Server, tmp_path: Path) -> None:
         f"SET DEFAULT ROLE reader {link} r@'127.0.0.1'",
     )
     try:
-        assert troubles(check_source(config(source, tmp_path, user="r", password="x"))) == []
+        assert problems(check_source(config(source, tmp_path, user="r", password="x"))) == []
     finally:
         source.execute("DROP USER r@'127.0.0.1'", "DROP ROLE reader")
 

@@ -1,4 +1,4 @@
-"""What a server says of itself and of its tables."""
+"""Facts that a server reports about itself and its tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_identity(source: Server, conn: Connection) -> None:
     assert describe(conn) == info
 
 
-def test_positions_move_and_files_follow(source: Server, conn: Connection) -> None:
+def test_positions_and_files_advance(source: Server, conn: Connection) -> None:
     before = current_position(conn)
     assert before.file == binlog_files(conn)[-1].name
     source.execute("CREATE DATABASE IF NOT EXISTS moved")
@@ -115,7 +115,7 @@ def test_nothing_included(conn: Connection) -> None:
         (b'{"version": 9, "more": {}}', VersionError, "has format version 9; this Towpath knows 1"),
     ],
 )
-def test_a_file_of_schemas_that_is_wrong(tmp_path: Path, text: bytes, error: type[Exception], expected: str) -> None:
+def test_an_invalid_schema_file(tmp_path: Path, text: bytes, error: type[Exception], expected: str) -> None:
     path = tmp_path / "5.json"
     path.write_bytes(text)
     with pytest.raises(error, match=expected):
@@ -125,7 +125,7 @@ def test_a_file_of_schemas_that_is_wrong(tmp_path: Path, text: bytes, error: typ
 
 
 def test_tls_is_verified(source: Server, tmp_path: Path) -> None:
-    """MySQL makes its own certificates, for no host in particular: the authority is accepted, the name is not."""
+    """MySQL generates certificates without a host name: the authority is accepted, the name is not."""
     strangers = tmp_path / "none.pem"
     with pytest.raises(ConfigError, match="is not a file"):
         connect(SourceConfig(url=source.url, server_id=7, ssl_ca=strangers))
@@ -136,7 +136,7 @@ def test_tls_is_verified(source: Server, tmp_path: Path) -> None:
         connect(SourceConfig(url=source.url, server_id=7, ssl_ca=authority))
 
 
-def test_password_places(source: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_sources(source: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = source.url.split("@")[1]
     scheme = source.url.split(":")[0]
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", f"mysql://t:{PASSWORD}@elsewhere:1/")

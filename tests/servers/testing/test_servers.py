@@ -1,4 +1,4 @@
-"""The launcher of real servers itself."""
+"""cdc.testing.servers: real servers start, stop, restart, and end with their starter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11", "mariadb10", "mysql56"])
-def test_a_killed_database_comes_back_with_everything(kind: str) -> None:
+def test_a_killed_database_restarts_with_all_data(kind: str) -> None:
     with Server(kind) as server:
         server.execute(
             "CREATE DATABASE shop", "CREATE TABLE shop.a (i INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)"
@@ -92,33 +92,33 @@ def test_a_detached_server_stays_until_it_is_stopped(tmp_path: Path) -> None:
         stop_detached(folder)
 
 
-def test_a_taken_port_is_said(mariadb10: Server) -> None:
+def test_a_port_in_use_is_an_error(mariadb10: Server) -> None:
     with pytest.raises(SourceUnavailableError, match=f"listens at port {mariadb10.port}"):
         Server("mariadb10", port=mariadb10.port).start()
 
 
-def test_an_option_that_the_server_does_not_know_is_said() -> None:
+def test_an_unknown_option_is_in_the_message() -> None:
     with pytest.raises(SourceUnavailableError, match="no-such-option"):
         Server("mariadb10", options=["--no-such-option=1"]).start()
 
 
-def test_wrong_names_are_said() -> None:
+def test_unknown_names_are_errors() -> None:
     with pytest.raises(UsageError, match="known kinds: mariadb10, mariadb11, mysql56, mysql9, zookeeper"):
         Server("oracle")
     with pytest.raises(UsageError, match="has: mariadb, mariadb-binlog"):
         client_tool("mariadb10", "mysqlbinlog")
 
 
-def test_a_package_that_cannot_be_had_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_cannot_be_downloaded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_SERVERS", str(tmp_path))
     monkeypatch.setenv(packages.MIRROR_VARIABLE, f"http://127.0.0.1:{free_port()}/debian")
     package = packages.DebianPackages("bookworm", ("mariadb-server-core",), "usr/sbin/mariadbd")
     with pytest.raises(SourceUnavailableError, match="apt-get update"):
         packages.fetch("mariadb10", package)
-    assert [path.name for path in tmp_path.iterdir()] == ["mariadb10.lock"], "nothing half-done may stay"
+    assert [path.name for path in tmp_path.iterdir()] == ["mariadb10.lock"], "an incomplete download was left"
 
 
-def test_ctrl_c_by_hand_stops_the_server() -> None:
+def test_ctrl_c_stops_the_server() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "cdc.testing.servers", "start", "mariadb10"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -40,11 +40,11 @@ from cdc.meta import open_meta
 from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader import staged
-from cdc.store.reader.selection import Limits, Range
+from cdc.store.reader.batch_builder import Limits, Range
 from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
-from spark_jobs.source.input_splits import SPLIT_BYTES, split
+from spark_jobs.source.input_splits import SPLIT_BYTES, input_splits
 from tests.support.s3 import s3_server
 from tests.support.unit_batches import IDENTITY, make_config
 
@@ -277,11 +277,11 @@ def test_who_was_slower_removes_its_copy(config: DestinationConfig, monkeypatch:
 
 
 def test_a_large_transaction_is_one_file_and_others_are_cut(config: DestinationConfig) -> None:
-    stage = Stage(str(config.store.stage), "shop", piece_bytes=3000)
+    stage = Stage(str(config.store.stage), "shop", file_bytes=3000)
     segment = list_segments(config.store.path)[0]
     chosen = BatchService(config)._reader.select(0, stage_limits())
     assert chosen is not None
-    ranges, _ = stage.copy("apply", 1, [r for r in chosen.ranges if r.path == segment], None)
+    ranges = stage.copy("apply", 1, [r for r in chosen.ranges if r.path == segment], None).ranges
     lengths = [len(staged_entries(part.path, part.offset, part.length)) for part in ranges]
     assert len(ranges) > 3 and 1 in lengths
     for part, count in zip(ranges, lengths, strict=True):
@@ -290,7 +290,7 @@ def test_a_large_transaction_is_one_file_and_others_are_cut(config: DestinationC
 
 
 def stage_limits() -> Any:
-    from cdc.store.reader.selection import Limits
+    from cdc.store.reader.batch_builder import Limits
 
     return Limits()
 
@@ -330,28 +330,28 @@ def test_a_task_reads_only_transactions_of_its_table(
     limits = Limits()
     plain = BatchService(config.model_copy(update={"store": config.store.model_copy(update={"stage": None})}))
     unstaged = get(plain, subscriber="plain", limits=limits).manifest
-    monkeypatch.setattr(Stage.__init__, "__kwdefaults__", {"piece_bytes": 40_000})
+    monkeypatch.setattr(Stage.__init__, "__kwdefaults__", {"file_bytes": 40_000})
     manifest = get(BatchService(config), limits=limits).manifest
     assert manifest.table_bits == unstaged.table_bits == {"shop.orders": 0, "shop.items": 1}
     assert len(manifest.ranges) > 3
     fetched = Fetched(monkeypatch)
     for table, share in (("shop.items", 0.02), ("shop.orders", 1.5)):
-        wanted = read_pieces(split(unstaged.ranges, 0, SPLIT_BYTES, table), table)
+        wanted = read_splits(input_splits(unstaged.ranges, 0, SPLIT_BYTES, table), table)
         fetched.bytes = 0
-        pieces = split(manifest.ranges, 0, SPLIT_BYTES, table, manifest.table_mask(table))
+        splits = input_splits(manifest.ranges, 0, SPLIT_BYTES, table, manifest.table_mask(table))
         assert fetched.bytes == 0, "the driver needs indexes only"
-        assert read_pieces(pieces, table) == wanted
+        assert read_splits(splits, table) == wanted
         assert len(wanted) == {"shop.items": 10, "shop.orders": 60_000}[table]
         assert fetched.bytes < share * manifest.bytes
-        transactions = sum(len(open_range(one.path, one.offset, one.length, one.table_mask).entries) for one in pieces)
+        transactions = sum(len(open_range(one.path, one.offset, one.length, one.table_mask).entries) for one in splits)
         assert transactions == {"shop.items": 10, "shop.orders": 30}[table]
-    assert len(split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", 2)) < len(manifest.ranges)
+    assert len(input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", 2)) < len(manifest.ranges)
 
 
-def read_pieces(pieces: Any, table: str) -> list[Any]:
+def read_splits(splits: Any, table: str) -> list[Any]:
     return [
         (row["_seq"], row["_row"], row["id"])
-        for one in pieces
+        for one in splits
         for batch in decode_range(
             one.path, one.offset, one.length, table=table, options=DecodeOptions(table_mask=one.table_mask)
         )
@@ -363,27 +363,27 @@ def test_damage_in_a_part_that_is_fetched_is_found(config: DestinationConfig, mo
     monkeypatch.setattr(staged, "_GAP_BYTES", 0)
     manifest = get(BatchService(config)).manifest
     mask = manifest.table_mask("shop.items")
-    pieces = split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", mask)
-    assert read_pieces(pieces, "shop.items")
-    entries = staged_entries(pieces[0].path, pieces[0].offset, pieces[0].length)
+    splits = input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", mask)
+    assert read_splits(splits, "shop.items")
+    entries = staged_entries(splits[0].path, splits[0].offset, splits[0].length)
     (first, *_) = entries[(entries["table_mask"] & np.uint64(mask or 0)) != 0]
-    fs, path = fsspec.url_to_fs(pieces[0].path)
+    fs, path = fsspec.url_to_fs(splits[0].path)
     flip(config, path, at=int(first["offset"]) + int(first["length"]) // 2)
     with pytest.raises(DamagedError, match="checksum"):
-        read_pieces(pieces, "shop.items")
+        read_splits(splits, "shop.items")
     data = fs.cat(path)
     fs.pipe(path, data[: int(first["offset"]) + 10])
     with pytest.raises(DamagedError, match=r"shorter than its index says|checksum"):
-        read_pieces(pieces, "shop.items")
+        read_splits(splits, "shop.items")
 
 
 def test_a_manifest_without_bits_is_read_as_before(config: DestinationConfig) -> None:
     manifest = get(BatchService(config)).manifest
     older = [part.model_copy(update={"table_bits": None}) for part in manifest.ranges]
-    with_bits = read_pieces(
-        split(manifest.ranges, 0, SPLIT_BYTES, "shop.items", manifest.table_mask("shop.items")), "shop.items"
+    with_bits = read_splits(
+        input_splits(manifest.ranges, 0, SPLIT_BYTES, "shop.items", manifest.table_mask("shop.items")), "shop.items"
     )
-    assert with_bits and read_pieces(split(older, 0, SPLIT_BYTES, "shop.items", None), "shop.items") == with_bits
+    assert with_bits and read_splits(input_splits(older, 0, SPLIT_BYTES, "shop.items", None), "shop.items") == with_bits
 
 
 # --- with SIGKILL, on real files -------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def test_inspect_says_where_the_damage_is(cdc: Cli, segment: Path, capsys: pytes
     index.write_bytes(good_index)
     segment.write_bytes(good_segment[: len(good_segment) - 294])  # the index knows one more than there is
     report, text = inspect_damaged(cdc, segment, capsys)
-    assert "entry 7 of the index does not fit" in text
+    assert "entry 7 of the index contradicts the segment" in text
 
 
 def test_inspect_meta_and_manifest(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
 from cdc.config import (
@@ -17,49 +16,12 @@ from cdc.config import (
     DestinationConfig,
     SparkConfig,
     StartPosition,
-    conf_dir,
-    find,
     load,
-    load_destination,
     parse,
 )
-from cdc.errors import ConfigError
+from tests.support.configurations import FILE, GONE, document, message
 
 ROOT = Path(__file__).resolve().parents[3]
-FILE = Path("/srv/towpath/conf/shop.yaml")
-BASE: dict[str, Any] = {
-    "source": {"url": "mysql://cdc@db.example:3306", "server_id": 52017, "start": "earliest"},
-    "tables": {"include": [r"shop\..*"]},
-    "store": {"path": "./data/shop/store"},
-    "meta": {"path": "./data/shop/meta"},
-    "apply": {"target": "./lake"},
-}
-GONE = object()
-
-
-def document(**changes: Any) -> str:
-    """The base with values replaced; ``source__url`` is the key ``source.url``."""
-    data = copy.deepcopy(BASE)
-    for path, value in changes.items():
-        *sections, key = path.split("__")
-        section = data
-        for name in sections:
-            section = section.setdefault(name, {})
-        if value is GONE:
-            del section[key]
-        else:
-            section[key] = value
-    return yaml.safe_dump(data)
-
-
-def message(**changes: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        parse(document(**changes), FILE)
-    assert caught.value.exit_code == 2
-    text = str(caught.value)
-    assert text.startswith(str(FILE))
-    assert "\n" not in text
-    return text.removeprefix(f"{FILE}: ")
 
 
 def test_defaults_and_paths() -> None:
@@ -413,72 +375,6 @@ def test_a_password_never_reaches_the_message(changes: dict[str, Any]) -> None:
     assert "Sesam" not in message(**changes)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "holds no sections. Write it with `cdc init`."),
-        ("- a", "holds no sections"),
-        ("a: [", "1: is not valid YAML: expected the node content"),
-        ("source:\n  url: x\n  url: y", "3: is not valid YAML: duplicate key 'url'"),
-    ],
-)
-def test_text_that_is_no_configuration(text: str, expected: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(text, FILE)
-    assert str(caught.value).startswith(str(FILE))
-    assert expected in str(caught.value)
-
-
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKE", "s3a://bucket")
-    monkeypatch.setenv("ID", "77")
-    config = parse(document(apply__target="${LAKE}/raw", source__server_id="${ID}"), FILE)
-    assert config.apply.target == "s3a://bucket/raw"
-    assert config.source.server_id == 77
-
-
-def test_environment_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAKE", raising=False)
-    assert message(apply__target="${LAKE}/raw") == (
-        "apply.target: the environment variable LAKE is not set. Set LAKE, or write the value itself."
-    )
-
-
-def test_finding_the_file(tmp_path: Path) -> None:
-    conf = tmp_path / "conf"
-    with pytest.raises(ConfigError, match=r"this folder does not exist\. Write a configuration with `cdc init`"):
-        find(conf, None)
-    conf.mkdir()
-    with pytest.raises(ConfigError, match="this folder holds no configuration file"):
-        find(conf, None)
-    (conf / "shop.yaml").write_text(document())
-    assert find(conf, None) == conf / "shop.yaml"
-    with pytest.raises(ConfigError, match=r"no destination is called 'crm' \(crm\.yaml\)\. Choose from: shop\."):
-        find(conf, "crm")
-    (conf / "crm.yaml").write_text(document())
-    with pytest.raises(ConfigError, match=r"several destinations: crm, shop\. Name one of them\."):
-        find(conf, None)
-    config = load_destination(conf, "crm")
-    assert isinstance(config, DestinationConfig)
-    assert config.store.path == tmp_path / "data/shop/store"
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "shop.yaml").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(ConfigError, match="cannot be read: it is not UTF-8 text"):
-        load(tmp_path / "shop.yaml")
-    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
-        load(tmp_path / "none.yaml")
-
-
-def test_the_folder_of_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CDC_CONF", raising=False)
-    assert conf_dir() == Path("conf")
-    monkeypatch.setenv("CDC_CONF", "/etc/towpath")
-    assert conf_dir() == Path("/etc/towpath")
-    assert conf_dir(Path("here")) == Path("here")
-
-
 def fields(section: type[BaseModel]) -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield name
@@ -497,3 +393,13 @@ def test_the_example_has_every_key() -> None:
 
 def test_a_connect_servers_token_is_not_in_its_address() -> None:
     assert SparkConfig(remote="sc://spark:15002/;token=secret;user_id=shop").remote_address == "sc://spark:15002/"
+
+
+def test_messages_name_classes_that_exist() -> None:
+    found = set[str]()
+    for module in sorted((ROOT / "cdc" / "config").glob("*.py")):
+        found |= set(re.findall(r"may (?:use|set it in) (cdc(?:\.\w+)+)", " ".join(module.read_text().split())))
+    assert len(found) == 4
+    for name in found:
+        module_name, _, word = name.rpartition(".")
+        assert hasattr(importlib.import_module(module_name), word), name

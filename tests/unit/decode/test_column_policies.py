@@ -43,14 +43,15 @@ from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.statements import Effect, classify
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
-from spark_jobs.apply import ddl, null_dates
-from spark_jobs.apply.column_types import from_arrow_schema, to_arrow
-from spark_jobs.apply.source_columns import OwnColumns, Policies, own_columns_of_layout, own_columns_of_schema
+from spark_jobs.apply import ddl
 from spark_jobs.delta.log import DeltaState
 from spark_jobs.delta.tables import COLUMNS_PROPERTY, Target, require_same_policies
 from spark_jobs.runtime import driver
+from spark_jobs.source import null_dates
+from spark_jobs.source.column_types import from_arrow_schema, to_arrow
+from spark_jobs.source.columns import SourceColumns, TablePolicies, columns_of_layout, columns_of_schema
 from spark_jobs.source.data_source import ChangesReader
-from spark_jobs.source.input_splits import Piece
+from spark_jobs.source.input_splits import InputSplit
 from tests.support.unit_decode import GOLDEN, TABLE, golden
 
 KEY = b"Sesam, open the door"
@@ -208,8 +209,8 @@ def test_a_hash_needs_its_key() -> None:
 
 
 def test_the_key_is_never_shown() -> None:
-    wanted = Policies("shop.t", columns={"a": HASH}, key=KEY)
-    own = own_columns_of_schema(table(column("varchar", "varchar(9)", "a")), wanted)
+    wanted = TablePolicies("shop.t", columns={"a": HASH}, key=KEY)
+    own = columns_of_schema(table(column("varchar", "varchar(9)", "a")), wanted)
     target = Target("shop.t", "/lake", ApplyConfig(target="/lake"), "shop", wanted)
     for shown in (repr(wanted), str(own), repr(target), str(own.options()), str(own.labels)):
         assert "Sesam" not in shown
@@ -220,7 +221,7 @@ def test_the_key_is_never_shown() -> None:
 
 
 @pytest.fixture
-def piece(tmp_path: Path) -> Piece:
+def input_split(tmp_path: Path) -> InputSplit:
     """A store's segment, made of a golden file."""
     segments_folder(tmp_path).mkdir()
     segment = segments_folder(tmp_path) / segment_name(0, 1, 4)
@@ -228,7 +229,7 @@ def piece(tmp_path: Path) -> Piece:
     entries = golden("mysql9").entries
     index_path(segment).write_bytes(make_header() + seal(entries))
     begin = int(entries["offset"][0])
-    return Piece(str(segment), begin, int(entries["offset"][-1] + entries["length"][-1]) - begin)
+    return InputSplit(str(segment), begin, int(entries["offset"][-1] + entries["length"][-1]) - begin)
 
 
 def golden_layout(policies: ValuePolicies) -> TableLayout:
@@ -237,17 +238,19 @@ def golden_layout(policies: ValuePolicies) -> TableLayout:
     return next(range_layouts(golden("mysql9"), {TABLE: None}, policies))[1]
 
 
-def read(piece: Piece, fields: list[t.StructField], options: dict[str, str], images: str = "after") -> pa.Table:
+def read(
+    input_split: InputSplit, fields: list[t.StructField], options: dict[str, str], images: str = "after"
+) -> pa.Table:
     schema = t.StructType([*from_arrow_schema(pa.schema(METADATA_FIELDS)), *fields])
     if images == "both":
         schema = schema.add("_before", t.StructType(fields))
     reader = ChangesReader({"table": TABLE, "images": images, **options}, schema, KEY)
-    return pa.Table.from_batches(reader.read(piece))
+    return pa.Table.from_batches(reader.read(input_split))
 
 
 @pytest.mark.parametrize("images", ["after", "both"])
 def test_the_data_source_decodes_what_the_schema_wants(
-    piece: Piece, images: str, monkeypatch: pytest.MonkeyPatch
+    input_split: InputSplit, images: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[Any] = []
     decode_range = cdc.decode.decode_range
@@ -258,14 +261,14 @@ def test_the_data_source_decodes_what_the_schema_wants(
 
     monkeypatch.setattr(cdc.decode, "decode_range", seen)
     plain = [t.StructField("txt", t.StringType()), t.StructField("i8", t.ByteType())]
-    without = read(piece, plain, {}, images)
+    without = read(input_split, plain, {}, images)
     assert wanted.pop() == ("txt", "i8")
     columns = {"txt": HASH, "dt3": HASH, "nm": mask(1), "bin": DROP, "large": NULL, "i8": RENAME, "u64": HASH}
     values = ValuePolicies(time="microseconds")
-    policies = Policies(TABLE, columns=columns, values=values, key=KEY)
-    own = own_columns_of_layout(golden_layout(values), policies)
+    policies = TablePolicies(TABLE, columns=columns, values=values, key=KEY)
+    own = columns_of_layout(golden_layout(values), policies)
     fields = [f for f in own.read_fields if f.name in ("txt", "dt3", "nm", "large", "other", "u64", "skipped")]
-    found = read(piece, fields, own.options(), images)
+    found = read(input_split, fields, own.options(), images)
     assert set(wanted.pop()) == {"txt", "dt3", "nm", "i8", "u64", "skipped"}
     assert found.num_rows == without.num_rows
     first = {**found.to_pylist()[0], "_before": None}
@@ -286,27 +289,27 @@ def befores(*tables: pa.Table) -> list[list[Any]]:
     return [table.column("_before").to_pylist() for table in tables]
 
 
-def test_counting_rows_decodes_no_column(piece: Piece) -> None:
-    whole = read(piece, [t.StructField("i8", t.ByteType())], {}, "both")
-    found = read(piece, [], {}, "both")
+def test_counting_rows_decodes_no_column(input_split: InputSplit) -> None:
+    whole = read(input_split, [t.StructField("i8", t.ByteType())], {}, "both")
+    found = read(input_split, [], {}, "both")
     assert found.num_rows == whole.num_rows
     assert found.column("_seq").to_pylist() == whole.column("_seq").to_pylist()
 
 
-def test_dates_that_became_null_are_told(piece: Piece, caplog: pytest.LogCaptureFixture) -> None:
+def test_dates_that_became_null_are_told(input_split: InputSplit, caplog: pytest.LogCaptureFixture) -> None:
     fields = [t.StructField("day", t.DateType()), t.StructField("id", t.LongType())]
     with caplog.at_level(logging.WARNING):
-        rows = read(piece, [*fields, null_dates.FIELD], {}).to_pylist()
+        rows = read(input_split, [*fields, null_dates.FIELD], {}).to_pylist()
     zero = [row["day"] for row in rows if row["id"] == 2**63 - 1]  # that row has one, and its copies in changes
     assert set(zero) == {None}
     (note,) = [record.getMessage() for record in caplog.records]
     assert note.startswith(f"table {TABLE}, column day: {len(zero)} zero or impossible dates became null (")
     assert [row.pop(null_dates.COLUMN) for row in rows] == [len(zero), *[0] * (len(rows) - 1)]
     caplog.clear()
-    assert read(piece, fields, {}).to_pylist() == rows
+    assert read(input_split, fields, {}).to_pylist() == rows
     assert not caplog.records  # the reading that counts tells of them
     with pytest.raises(RuntimeError, match=r"towpath-error:.*zero or impossible date"):
-        read(piece, [t.StructField("day", t.DateType())], {"values": '{"zero_dates": "fail"}'})
+        read(input_split, [t.StructField("day", t.DateType())], {"values": '{"zero_dates": "fail"}'})
 
 
 def test_columns_whose_dates_are_counted() -> None:
@@ -318,12 +321,12 @@ def test_columns_whose_dates_are_counted() -> None:
         column("time", "time", "at"),
         column("varchar", "varchar(9)", "v"),
     ]
-    wanted = Policies("shop.t", columns={"dt": HASH, "ts": RENAME, "hidden": DROP}, key=KEY)
-    own = own_columns_of_schema(table(*columns), wanted)
+    wanted = TablePolicies("shop.t", columns={"dt": HASH, "ts": RENAME, "hidden": DROP}, key=KEY)
+    own = columns_of_schema(table(*columns), wanted)
     assert own.dates == ["d", "dt", "other"]
     assert [f.name for f in own.only([*own.dates, "v"]).fields] == ["d", "dt", "other", "v"]
     strict = replace(wanted, values=ValuePolicies(zero_dates="fail"))
-    assert own_columns_of_schema(table(*columns), strict).dates == []
+    assert columns_of_schema(table(*columns), strict).dates == []
 
 
 def test_a_run_tells_of_null_dates_once_a_table() -> None:
@@ -380,10 +383,10 @@ def test_types_with_policies() -> None:
         column("json", "json", "i"),
         column("datetime", "datetime(3)", "j"),
     )
-    wanted = Policies(
+    wanted = TablePolicies(
         "shop.t", columns={"i": HASH, "h": RENAME, "j": HASH, "b": NULL}, values=ALL, json="variant", key=KEY
     )
-    own = own_columns_of_schema(schema, wanted)
+    own = columns_of_schema(schema, wanted)
     assert [(f.name, f.dataType.simpleString()) for f in own.fields] == [
         ("a", "boolean"),
         ("b", "tinyint"),
@@ -418,9 +421,9 @@ def test_rows_and_schema_agree_on_types() -> None:
     schema = table(*(column(str(c.declared), c.column_type, c.name) for c in columns))
     for values, json in ((ValuePolicies(), "text"), (ALL, "variant")):
         for policies in ({}, {"e": HASH, "f": NULL, "d": RENAME}, {"a": DROP, "d": DROP, "b": HASH}):
-            wanted = Policies("shop.t", columns=policies, values=values, json=json, key=KEY)
+            wanted = TablePolicies("shop.t", columns=policies, values=values, json=json, key=KEY)
             layout = TableLayout("shop.t", columns, ("f",), values)
-            of_rows, of_schema = own_columns_of_layout(layout, wanted), own_columns_of_schema(schema, wanted)
+            of_rows, of_schema = columns_of_layout(layout, wanted), columns_of_schema(schema, wanted)
             assert of_rows.fields == of_schema.fields
             assert of_rows.labels == of_schema.labels
             assert of_rows.options()["columns"].replace('"digits": 3', '"digits": 0') == of_schema.options()[
@@ -432,8 +435,8 @@ def test_an_undecodable_column_can_be_dropped() -> None:
     columns = (Column("a", ColumnType.LONG), Column("b", 99))
     layout = TableLayout("shop.t", columns, ("a",))
     with pytest.raises(UnsupportedError, match="column b has the type type 99, which cannot be decoded"):
-        own_columns_of_layout(layout, Policies("shop.t"))
-    own = own_columns_of_layout(layout, Policies("shop.t", columns={"b": DROP}))
+        columns_of_layout(layout, TablePolicies("shop.t"))
+    own = columns_of_layout(layout, TablePolicies("shop.t", columns={"b": DROP}))
     assert [f.name for f in own.fields] == ["a"]
     # A batch in which it changes is one that can be decoded, too.
     assert _alike(layout, replace(layout, columns=(columns[0], Column("b", 98))))
@@ -445,10 +448,10 @@ VARCHAR = ("varchar", "varchar(9)")
 
 def keyed(
     policy: ColumnPolicy, values: ValuePolicies = DEFAULT_POLICIES, kind: tuple[str, str] = VARCHAR
-) -> OwnColumns:
+) -> SourceColumns:
     """The columns k, of this kind and with this policy, and n."""
-    wanted = Policies("shop.t", columns={"k": policy}, values=values, json="variant", key=KEY)
-    return own_columns_of_schema(table(column(*kind, "k"), column("int", "int", "n")), wanted)
+    wanted = TablePolicies("shop.t", columns={"k": policy}, values=values, json="variant", key=KEY)
+    return columns_of_schema(table(column(*kind, "k"), column("int", "int", "n")), wanted)
 
 
 def test_keys_in_the_lake() -> None:
@@ -465,12 +468,12 @@ def test_keys_in_the_lake() -> None:
         (keyed(HASH, ALL, boolean), r"with the policy types: \{tinyint\(1\): boolean\}"),
         (keyed(KEEP, ALL, document), r"with the policy types: \{json: variant\}"),
     ):
-        with pytest.raises(ConfigError, match=f"table shop.t: the column k tells the table's rows apart, .* {words}"):
+        with pytest.raises(ConfigError, match=f"table shop.t: the column k is part of the table's key, .* {words}"):
             own.keys(["k"])
 
 
 def test_names_in_the_lake() -> None:
-    wanted = Policies("shop.t", columns={"a": RENAME, "b": DROP}, required=frozenset({"a", "b"}))
+    wanted = TablePolicies("shop.t", columns={"a": RENAME, "b": DROP}, required=frozenset({"a", "b"}))
     assert [wanted.lake_name(name) for name in ("A", "B", "c")] == ["other", None, "c"]
     wanted.require_there(["A", "b"])
     with pytest.raises(ConfigError, match=r"columns names b, which the table does not have \(it has a, c\)"):
@@ -480,7 +483,7 @@ def test_names_in_the_lake() -> None:
         wanted.require_names(["A", "OTHER"])
 
 
-def state_of(own: OwnColumns, labels: str | None) -> DeltaState:
+def state_of(own: SourceColumns, labels: str | None) -> DeltaState:
     properties = {} if labels is None else {COLUMNS_PROPERTY: labels}
     return DeltaState("/lake/x", 3, properties, t.StructType(own.fields).json(), 7)
 
@@ -492,23 +495,23 @@ def state_of(own: OwnColumns, labels: str | None) -> DeltaState:
         ('{"k": "drop"}', DROP, DROP, None),
         (None, DROP, DROP, None),  # a column that came after the table was made
         ('{"k": "rename: other"}', RENAME, RENAME, None),
-        (None, KEEP, DROP, "by the policy keep when .* says drop"),
-        (None, KEEP, RENAME, "by the policy keep when .* says rename: other"),
-        ('{"k": "drop"}', DROP, KEEP, "by the policy drop when .* says keep"),
-        ('{"k": "mask: 3"}', mask(3), mask(4), "by the policy mask: 3 when .* says mask: 4"),
-        ('{"k": "hash with key 00000000"}', HASH, HASH, "by the policy hash with key 00000000 when .* hash with key "),
+        (None, KEEP, DROP, "by the policy keep so far.* says drop"),
+        (None, KEEP, RENAME, "by the policy keep so far.* says rename: other"),
+        ('{"k": "drop"}', DROP, KEEP, "by the policy drop so far.* says keep"),
+        ('{"k": "mask: 3"}', mask(3), mask(4), "by the policy mask: 3 so far.* says mask: 4"),
+        ('{"k": "hash with key 00000000"}', HASH, HASH, "by the policy hash with key 00000000 so far.* hash with key "),
     ],
 )
 def test_policies_stay_as_they_were(
     labels: str | None, made: ColumnPolicy, now: ColumnPolicy, expected: str | None
 ) -> None:
-    wanted = Policies("shop.t", columns={"k": now}, key=KEY)
+    wanted = TablePolicies("shop.t", columns={"k": now}, key=KEY)
     place = Target("shop.t", "/lake/x", ApplyConfig(target="/lake"), "shop", wanted)
     state = state_of(keyed(made), labels)
     if expected is None:
         require_same_policies(state, place, keyed(now), ["k", "n"])
     else:
-        with pytest.raises(TargetError, match=f"the column k was treated {expected}"):
+        with pytest.raises(TargetError, match=f"the column k was written {expected}"):
             require_same_policies(state, place, keyed(now), ["k", "n"])
 
 
@@ -551,9 +554,9 @@ def test_a_key_is_needed_only_where_columns_are_hashed(tmp_path: Path, monkeypat
     file = tmp_path / "key"
     file.write_text("Sesam\nsecond line\n")
     by_file = ApplyConfig(target="x", hash_key_file=file)
-    assert Policies.of("shop.t", by_file.model_copy(update={"columns": {"a": HASH}})).key == b"Sesam"
+    assert TablePolicies.of("shop.t", by_file.model_copy(update={"columns": {"a": HASH}})).key == b"Sesam"
     monkeypatch.delenv("TOWPATH_TEST_KEY", raising=False)
     by_env = ApplyConfig(target="x", hash_key_env="TOWPATH_TEST_KEY")
-    assert Policies.of("shop.t", by_env).key is None
+    assert TablePolicies.of("shop.t", by_env).key is None
     with pytest.raises(CdcError):
-        Policies.of("shop.t", by_env.model_copy(update={"columns": {"a": HASH}}))
+        TablePolicies.of("shop.t", by_env.model_copy(update={"columns": {"a": HASH}}))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.addresses import Address
 from cdc.errors import DamagedError, IdentityError, VersionError
 from cdc.meta import State, TableRecord
-from cdc.meta.zookeeper_nodes import Address, Nodes, parse, render
+from cdc.meta.zookeeper_nodes import Nodes, parse, render
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ADDRESS = Address("db.example", 3306)

@@ -1,4 +1,4 @@
-"""What ``cdc check`` says of policies that do not fit the tables."""
+"""The findings of ``cdc check`` about policies that do not fit the tables."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_misfits_are_named(tmp_path: Path, apply: dict[str, Any], message: str) 
     assert re.search(message, finding.message)
 
 
-def test_what_fits_says_nothing(tmp_path: Path) -> None:
+def test_policies_that_fit_have_no_findings(tmp_path: Path) -> None:
     fits = {
         "columns": {
             "id": "hash",
@@ -88,7 +88,7 @@ def test_what_fits_says_nothing(tmp_path: Path) -> None:
     assert list(check_policies(config(tmp_path, {"mode": "append", "columns": {"id": "drop"}}), SCHEMAS)) == []
 
 
-def test_columns_that_are_not_there(tmp_path: Path) -> None:
+def test_unknown_columns(tmp_path: Path) -> None:
     (found,) = check_policies(config(tmp_path, {"columns": {"mail": "drop"}}), SCHEMAS)
     assert (found.level, found.subject) == ("warning", "apply: columns")
     (found,) = check_policies(config(tmp_path, {}, {"columns": {"mail": "drop"}}), SCHEMAS)
@@ -132,7 +132,7 @@ def configure(folder: Path, override: str) -> DestinationConfig:
     return load(file)
 
 
-def test_dates_in_keys_are_warned_of_where_the_server_takes_zero_dates(tmp_path: Path) -> None:
+def test_dates_in_keys_are_a_warning_if_the_server_accepts_zero_dates(tmp_path: Path) -> None:
     schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("day", "date"),), primary_key=("day",))})
     plain = config(tmp_path, {})
     (found,) = check_key_dates(plain, schemas, "STRICT_TRANS_TABLES")

@@ -16,10 +16,10 @@ from cdc.errors import CutOffError, DamagedError, StorageError, StoreIncompleteE
 from cdc.replication.copy import Copy
 from cdc.replication.snapshot import read_small, small_files
 from cdc.store.formats import layout
-from cdc.store.formats.beginning import Beginning, read_beginning, record_beginning
-from cdc.store.formats.checkpoint import Checkpoints
+from cdc.store.formats.checkpoint import CheckpointWriter
+from cdc.store.formats.state import Beginning, read_beginning, record_beginning
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from tests.support.unit_batches import NumberStore, make_config, make_service, make_store
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -129,7 +129,7 @@ def test_a_gap_that_is_not_there_cannot_be_accepted(config: DestinationConfig) -
     lease = service.get("me")
     assert lease is not None
     service.ack(lease.batch, lease.token)
-    with pytest.raises(UsageError, match="lacks nothing"):
+    with pytest.raises(UsageError, match="has no gap that was not accepted"):
         accept_beginning(service, "apply")
 
 
@@ -158,7 +158,7 @@ def test_a_store_that_the_meta_knows_and_that_is_not_there_is_an_error(config: D
     with pytest.raises(StorageError) as caught:
         service.get("me")
     assert caught.value.retryable
-    for part in (str(config.store.path), "cursor stands at 3", "Mount its disk", "cdc capture shop"):
+    for part in (str(config.store.path), "cursor is at 3", "Mount its disk", "cdc capture shop"):
         assert part in str(caught.value)
     assert config.meta.path.joinpath("meta.json").read_bytes() == before
 
@@ -166,7 +166,7 @@ def test_a_store_that_the_meta_knows_and_that_is_not_there_is_an_error(config: D
 def test_an_empty_store_behind_a_cursor_is_an_error(config: DestinationConfig) -> None:
     acked(config, NumberStore(last=3))
     layout.create(config.store.path, "shop")
-    with pytest.raises(StorageError, match="the store is empty, but the cursor stands at 3"):
+    with pytest.raises(StorageError, match="the store is empty, but the cursor is at 3"):
         make_service(config, StoreReader(config.store.path)).get("me")  # type: ignore[arg-type]
 
 
@@ -217,5 +217,5 @@ def test_a_standby_takes_the_beginning_from_its_master(tmp_path: Path) -> None:
     record_beginning(master, BEGINS)
     content = read_small(master, "store.json")
     assert content is not None and "store.json" in small_files(master)
-    Copy(standby, Checkpoints(standby, lambda: 0), "peer", 0).file("store.json", content)
+    Copy(standby, CheckpointWriter(standby, lambda: 0), "peer", 0).file("store.json", content)
     assert read_beginning(standby) == BEGINS

@@ -1,0 +1,136 @@
+"""Prepares a batch before Spark is started: what it holds, which tables it concerns, and whether it may be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdc.batches.manifest import Manifest
+from cdc.decode.layout import Survey, survey
+from cdc.decode.transactions import ALL_TABLES
+from cdc.log import get_logger
+from cdc.meta.state import Subscription
+from cdc.targets import split_table
+from spark_jobs.apply import ddl
+from spark_jobs.apply.large_values import LARGE_BYTES
+from spark_jobs.delta.proof import prove_idle
+from spark_jobs.delta.tables import target_of
+from spark_jobs.source.columns import value_policies
+from spark_jobs.source.input_splits import may_hold
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.decode import TableLayout
+    from cdc.schemas import Schemas, TableSchema
+    from cdc.sql.statements import Effect
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A batch with everything that its merge needs to know."""
+
+    config: DestinationConfig
+    manifest: Manifest
+    check: Callable[[], object]
+    """Raises if this process may not merge the batch (any more)."""
+    subscription: Subscription
+    """The subscriber as the meta knows it, with the tables as of its last ack."""
+    layouts: dict[str, TableLayout]
+    """The layouts of the tables with rows in the batch."""
+    schemas: Schemas | None
+    effects: list[Effect] = field(default_factory=list)
+    """The effects of a DDL batch."""
+    tables: tuple[str, ...] = ()
+    """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
+    large: frozenset[str] = frozenset()
+    """The tables that may have values of many megabytes."""
+
+    def schema(self, table: str) -> TableSchema | None:
+        """Returns the table in the stored schemas."""
+        return self.schemas.tables.get(table) if self.schemas is not None else None
+
+    def changes(self, table: str) -> bool:
+        """Whether the batch commits to this table: it has rows of it, or DDL that names it."""
+        return table in self.manifest.tables and (table in self.layouts or self.manifest.ddl)
+
+
+def prepare(
+    manifest: Manifest, config: DestinationConfig, check: Callable[[], object], subscription: Subscription
+) -> PreparedBatch:
+    """Reads what the batch holds, and proves the tables that it does not change. Needs no Spark session.
+
+    Raises UnsupportedDdlError for a statement that cannot be applied, ConfigError if a configured key is missing,
+    TargetError for a table that lies behind what was acked, and whatever ``check`` raises.
+    """
+    check()
+    schemas = _schemas(manifest)
+    effects = ddl.effects(config, manifest) if manifest.ddl else []
+    # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
+    wanted = tuple(table for table in manifest.tables if config.tables.includes(*split_table(table)))
+    found = _survey(manifest, config, wanted, schemas)
+    tables = [table for table in wanted if table in found.layouts or manifest.ddl]
+    if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
+        # An included table exists in Delta even while it is empty.
+        tables += [
+            table
+            for table in sorted(schemas.tables)
+            if table not in tables and manifest.wants(table) and config.tables.includes(*split_table(table))
+        ]
+    for table in tables:
+        target_of(config, table)  # reports a missing hash key before Spark is started
+    if schemas is not None:
+        _warn_of_unused_policies(config, schemas)
+    prove_idle(config, manifest, subscription, tables)
+    return PreparedBatch(
+        config=config,
+        manifest=manifest,
+        check=check,
+        subscription=subscription,
+        layouts=found.layouts,
+        schemas=schemas,
+        effects=effects,
+        tables=tuple(tables),
+        large=frozenset(table for table, size in found.largest_event_bytes.items() if size > LARGE_BYTES),
+    )
+
+
+def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str], schemas: Schemas | None) -> Survey:
+    """Finds the layouts and the largest row events of these tables.
+
+    Only transactions that have rows of these tables by their index entries are read. Of those, the events' headers and
+    the table maps are read: a table whose columns change inside a batch, which no executor could notice, is found here.
+    """
+    masks = [manifest.table_mask(table) for table in tables]
+    if not masks:
+        return Survey({}, {})
+    mask = 0
+    for one in masks:
+        mask |= ALL_TABLES if one is None else one
+    return survey(
+        [one for one in manifest.ranges if may_hold(one, mask)],
+        tables,
+        schemas,
+        lambda table: value_policies(config.table_apply(table)),
+        table_mask=mask,
+    )
+
+
+def _schemas(manifest: Manifest) -> Schemas | None:
+    from cdc.schemas import Schemas
+    from cdc.store.reader.staged import local_copy
+
+    if manifest.schema_path is None:
+        return None
+    with local_copy(manifest.schema_path) as path:
+        return Schemas.load(path)
+
+
+def _warn_of_unused_policies(config: DestinationConfig, schemas: Schemas) -> None:
+    """Warns of columns in ``apply.columns`` that no table has: such a name may be misspelt."""
+    known = {column.name.lower() for table in schemas.tables.values() for column in table.columns}
+    unused = sorted(set(config.apply.columns) - known)
+    if unused and schemas.tables:
+        _log.warning("no table has a column that apply.columns names", columns=", ".join(unused))

@@ -1,0 +1,30 @@
+"""Names and texts of the source in Spark's SQL, so that none of them is ever read as SQL."""
+
+from __future__ import annotations
+
+
+def quote(name: str) -> str:
+    """Returns an identifier in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Returns a string literal, for statements that accept nothing else, such as table properties.
+
+    Valid only in a session with the settings of :data:`spark_jobs.runtime.session.FIXED`. Use :func:`text_literal` for
+    values of a table.
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def text_literal(text: str) -> str:
+    """Returns an expression for a string, in hexadecimal digits: no part of the text can be read as SQL."""
+    return f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def setting_value(json_text: str) -> str:
+    """Returns the same JSON document for use as the value of a Spark setting.
+
+    Spark replaces ``${name}`` in such values whenever it reads them, whatever spark.sql.variable.substitute says.
+    """
+    return json_text.replace("${", "\\u0024{")
