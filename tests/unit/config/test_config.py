@@ -288,7 +288,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         (
             {"store__flush": "async", "store__flush_interval_s": "20s"},
-            "store: flush_thorough_interval_s 10 is below flush_interval_s 20; it is when everything is flushed",
+            "store: flush_thorough_interval_s 10 is below flush_interval_s 20; make it the larger of the two",
         ),
         ({"store__flush": "async", "store__flush_least_pages": -1}, "store.flush_least_pages: -1 must be at least 0"),
         ({"store__segment_bytes": 1}, "store.segment_bytes: 1 must be at least 65536"),
