@@ -11,7 +11,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc.batches.manifest import Acked, Manifest, TableResult
-from cdc.ledger import Commit, Ledger, Report, Table, read_commits
+from cdc.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
 from spark_jobs.delta.tables import target_of
@@ -25,14 +25,16 @@ A, B = "shop.a", "shop.b"
 
 def entry(
     batch: int, after_seq: int, last_seq: int, first_seq: int, *, begins: int = 0, epoch: int = 0, server: str = "u"
-) -> Commit:
-    return Commit(batch, batch, epoch, server, first_seq, after_seq, last_seq, begins, 0)
+) -> LedgerEntry:
+    return LedgerEntry(batch, batch, epoch, server, first_seq, after_seq, last_seq, begins, 0)
 
 
-def table(*commits: Commit, whole: bool = True, record: int | None = None, applied: int | None = None) -> Table:
+def table(
+    *commits: LedgerEntry, whole: bool = True, record: int | None = None, applied: int | None = None
+) -> TableHistory:
     reached = max((c.last_seq for c in commits), default=0) if applied is None else applied
     known = None if record is None else TableRecord(0, 1, record, "id")
-    return Table(commits, reached, 0, whole, known)
+    return TableHistory(commits, reached, 0, whole, known)
 
 
 def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: bool = False) -> Manifest:
@@ -47,7 +49,7 @@ def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: boo
     )
 
 
-def check(*commits: Commit, manifests: Sequence[Manifest] = (), gaps: Sequence[Gap] = ()) -> Report:
+def check(*commits: LedgerEntry, manifests: Sequence[Manifest] = (), gaps: Sequence[Gap] = ()) -> LedgerReport:
     return Ledger({A: table(*commits)}, manifests, gaps).check()[A]
 
 
