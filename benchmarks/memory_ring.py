@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc.event_store.memory_store import BatchMode, MemoryStore
-from cdc.store.transaction import Transaction
+from cdc.event_store.transaction import Transaction
 from cdc.testing.transactions import make_transactions
 
 LISTS = (1, 64, 1024)

@@ -35,18 +35,19 @@ from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.durable import replace_file
 from cdc.event_store.memory_store import MemoryStore
+from cdc.event_store.transaction import SourceFile, Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.log import configure
 from cdc.positions import make_file_name, make_seq, split_seq
 from cdc.store.formats import layout
 from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, was_aborted
 from cdc.store.formats.index import make_header, seal
+from cdc.store.formats.segment_header import make_segment_header
 from cdc.store.formats.state import TableNumbers
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.transaction import PutStatus, SourceFile, Transaction
+from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.store.writer.log import RelayLog
-from cdc.store.writer.policy import FlushPolicy
-from cdc.store.writer.segment import head
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.transactions import make_transactions, transactions_of
 
@@ -139,7 +140,7 @@ def bare(folder: Path, data: bytes, count: int, *, sync: bool, ahead: Ahead = "p
 def ours(folder: Path, lists: list[list[Transaction]], policy: FlushPolicy, putters: int = 1, lead: bool = True) -> Run:
     """Until the last status, and (asynchronous) the flush of everything."""
     path = folder / "store"
-    log = RelayLog(path, destination="bench", segment_bytes=1 << 40, policy=policy, lead_puts=lead)
+    log = TransactionLog(path, destination="bench", segment_bytes=1 << 40, policy=policy, lead_puts=lead)
     log.put(lists[0])
     times: list[float] = []
     flushes = log.flushes
@@ -190,7 +191,7 @@ def stream(folder: Path, kind: Kind, count: int, policy: FlushPolicy) -> Run:
     return figures(took_s, times, flushes)
 
 
-def _many(log: RelayLog, lists: list[list[Transaction]], putters: int, times: list[float]) -> None:
+def _many(log: TransactionLog, lists: list[list[Transaction]], putters: int, times: list[float]) -> None:
     left, lock = iter(lists), threading.Lock()
 
     def work() -> None:
@@ -399,7 +400,7 @@ def make_store(path: Path, transactions: int) -> list[int]:
     for number, start in enumerate(track(segments, description="making the store …", transient=True), start=1):
         count = min(IN_SEGMENT, transactions - start)
         file = make_file_name("binlog", number)
-        begins = head(made.source.format_description, file, 4, made.source.server_id)
+        begins = make_segment_header(made.source.format_description, file, 4, made.source.server_id)
         segment = layout.segments_folder(path) / layout.segment_name(0, number, 4)
         with segment.open("wb") as data, layout.index_path(segment).open("wb") as index:
             data.write(begins)
@@ -426,7 +427,7 @@ def make_store(path: Path, transactions: int) -> list[int]:
         finished=True,
     )
     replace_file(path / FILE_NAME, noted.render())
-    _begin_again(RelayLog(path, destination="bench", segment_bytes=1 << 40))
+    _begin_again(TransactionLog(path, destination="bench", segment_bytes=1 << 40))
     return some
 
 
@@ -452,7 +453,7 @@ def _crash(path: Path, made: list[Transaction]) -> None:
     """A writer that fills a segment, everything acknowledged, and is killed."""
     child = os.fork()
     if child == 0:
-        log = RelayLog(path, destination="bench", segment_bytes=1 << 40, policy=FlushPolicy("async"))
+        log = TransactionLog(path, destination="bench", segment_bytes=1 << 40, policy=FlushPolicy("async"))
         for one in _behind(path, made):
             log.put([one])
         log.flush()
@@ -461,7 +462,7 @@ def _crash(path: Path, made: list[Transaction]) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL and was_aborted(path)
 
 
-def _begin_again(log: RelayLog) -> None:
+def _begin_again(log: TransactionLog) -> None:
     """End in order, with a last segment that holds one transaction."""
     log.put(list(_behind(log.path, make_transactions(1))))
     log.close()
@@ -493,7 +494,7 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
     opened = []
     for _ in range(5):
         start = time.perf_counter()
-        log = RelayLog(path, destination="bench", segment_bytes=1 << 40)
+        log = TransactionLog(path, destination="bench", segment_bytes=1 << 40)
         opened.append(time.perf_counter() - start)
         log.close()
     table.add_row("opening after a clean stop", f"{statistics.median(opened) * 1e3:.1f}", "", "1000")
@@ -504,7 +505,7 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
         for _ in range(3):
             _crash(path, part)
             start = time.perf_counter()
-            log = RelayLog(path, destination="bench", segment_bytes=1 << 40)
+            log = TransactionLog(path, destination="bench", segment_bytes=1 << 40)
             opened.append(time.perf_counter() - start)
             _begin_again(log)
         size_bytes = layout.list_segments(path)[-2].stat().st_size

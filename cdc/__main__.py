@@ -1,4 +1,4 @@
-"""``python -m cdc`` is the command ``cdc``."""
+"""Runs the command ``cdc`` as ``python -m cdc``."""
 
 from __future__ import annotations
 

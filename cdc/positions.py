@@ -1,7 +1,7 @@
-"""Places in a source's history: binlog coordinates and sequence numbers.
+"""Positions in a source's history: binlog coordinates and sequence numbers.
 
 A sequence number (``seq``) is a positive 63-bit integer made from the source's own coordinates, so that the
-same transaction has the same seq whoever reads it, and however often::
+same transaction has the same seq, whichever process reads it and however often::
 
     bit 62 … 55   epoch                8 bits   rises when the source's history starts anew
     bit 54 … 34   binlog file number  21 bits   12 for binlog.000012
@@ -35,7 +35,7 @@ class SeqParts(NamedTuple):
 
 
 def make_seq(epoch: int, file_number: int, offset: int) -> int:
-    """Pack a seq. Raises PermanentError where a field does not fit."""
+    """Packs a seq. Raises PermanentError if a field does not fit."""
     if not 0 <= epoch <= MAX_EPOCH:
         raise PermanentError(f"epoch {epoch} does not fit into {EPOCH_BITS} bits", remedy="Start a new destination.")
     if not 0 <= file_number <= MAX_FILE:
@@ -52,35 +52,45 @@ def make_seq(epoch: int, file_number: int, offset: int) -> int:
 
 
 def split_seq(seq: int) -> SeqParts:
-    """Unpack a seq."""
+    """Unpacks a seq. Raises UsageError unless it is a positive 63-bit integer."""
     if not 0 <= seq < 1 << 63:
         raise UsageError(f"{seq} is not a sequence number", remedy="Give a positive 63-bit integer.")
     return SeqParts(seq >> EPOCH_SHIFT, seq >> FILE_SHIFT & MAX_FILE, seq & MAX_OFFSET)
 
 
 def format_seq(seq: int) -> str:
-    """A seq for people: ``0:12:4711`` is epoch 0, file 12, offset 4711."""
+    """Returns a seq as people read it: ``0:12:4711`` is epoch 0, file 12, offset 4711."""
     return ":".join(str(part) for part in split_seq(seq))
 
 
 @dataclass(frozen=True, order=True)
 class BinlogPosition:
-    """A file of the source and an offset in it, as SHOW BINARY LOG STATUS prints them."""
+    """A position in the source's binlog: a file and an offset in it, as SHOW BINARY LOG STATUS prints them."""
 
     file: str
     pos: int
 
     @property
     def file_number(self) -> int:
-        """12 for ``binlog.000012``."""
+        """The number in the file's name: 12 for ``binlog.000012``."""
         return split_file_name(self.file)[1]
 
     def __str__(self) -> str:
         return f"{self.file}:{self.pos}"
 
 
+@dataclass(frozen=True)
+class CommitPosition:
+    """The end of a transaction in the source's binlog, with its GTID and commit time."""
+
+    position: BinlogPosition
+    gtid: str | None
+    commit_time_us: int
+    """Microseconds since 1970, UTC."""
+
+
 def split_file_name(name: str) -> tuple[str, int]:
-    """``binlog.000012`` → ``("binlog", 12)``. Raises UsageError for a name without a number."""
+    """Splits a file name: ``binlog.000012`` → ``("binlog", 12)``. Raises UsageError for a name without a number."""
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         raise UsageError(f"{name!r} is not the name of a binlog file", remedy="Give a name like binlog.000012.")
@@ -88,5 +98,5 @@ def split_file_name(name: str) -> tuple[str, int]:
 
 
 def make_file_name(base: str, number: int) -> str:
-    """``("binlog", 12)`` → ``binlog.000012``, as servers name their files."""
+    """Makes a file name as servers do: ``("binlog", 12)`` → ``binlog.000012``."""
     return f"{base}.{number:06d}"

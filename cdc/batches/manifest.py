@@ -17,8 +17,9 @@ from cdc.units import iso_time_us
 
 if TYPE_CHECKING:
     from cdc.meta import Gap, Subscription
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.reader.selection import Place, Selection
+    from cdc.positions import CommitPosition
+    from cdc.store.formats.state import Beginning
+    from cdc.store.reader.batch_builder import Selection
 
 
 FORMAT: Final = "towpath-manifest"
@@ -187,7 +188,7 @@ class Manifest(_Part):
         """Whether the subscriber's filter matches this ``db.table``."""
         if self.table_filter is None:
             return True
-        from cdc.store.reader.filters import TableFilter
+        from cdc.store.reader.batch_builder import TableFilter
 
         return TableFilter(self.table_filter).matches(table)
 
@@ -246,6 +247,8 @@ def _beginning(found: Beginning) -> StoreBeginning:
     )
 
 
-def _position(place: Place, file_created_s: int | None = None) -> Position:
-    time = iso_time_us(place.commit_time_us) if place.commit_time_us > 0 else None
-    return Position(file=place.file, pos=place.pos, gtid=place.gtid, time=time, file_created_s=file_created_s)
+def _position(end: CommitPosition, file_created_s: int | None = None) -> Position:
+    time = iso_time_us(end.commit_time_us) if end.commit_time_us > 0 else None
+    return Position(
+        file=end.position.file, pos=end.position.pos, gtid=end.gtid, time=time, file_created_s=file_created_s
+    )

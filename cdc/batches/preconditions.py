@@ -13,8 +13,7 @@ from cdc.positions import format_seq
 from cdc.units import iso_time, iso_time_us
 
 if TYPE_CHECKING:
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.formats.state import CaptureState
+    from cdc.store.formats.state import Beginning, CaptureState
 
 _GET_AGAIN = "Get the batch again for a valid token."
 

@@ -37,10 +37,8 @@ from cdc.units import iso_time, time_us
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
-    from cdc.store.formats.beginning import Beginning
-    from cdc.store.formats.state import CaptureState
-    from cdc.store.reader.filters import TableFilter
-    from cdc.store.reader.selection import Limits, Range, Selection
+    from cdc.store.formats.state import Beginning, CaptureState
+    from cdc.store.reader.batch_builder import Limits, Range, Selection, TableFilter
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _UNLIMITED_BYTES = 1 << 62
@@ -63,7 +61,7 @@ class Reader(Protocol):
 
     def beginning(self) -> Beginning | None: ...
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
     def complete_until_us(self) -> int: ...
 
@@ -500,7 +498,7 @@ class BatchService:
 
     def _select_again(self, manifest: Manifest, known: Subscription, until_us: int | None = None) -> Selection | None:
         """Selects an outstanding batch's transactions again; ``until_us``: only those committed before."""
-        from cdc.store.reader.selection import Limits
+        from cdc.store.reader.batch_builder import Limits
 
         same = Limits(_UNLIMITED_BYTES, manifest.transactions, None, until_us)
         return self._select(known, manifest.after_seq, same)
@@ -553,6 +551,6 @@ def _history_mark(manifest: Manifest) -> HistoryMark | None:
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:
     """Returns the configured limits. ``until_us``: only transactions committed before (microseconds since 1970)."""
-    from cdc.store.reader.selection import Limits
+    from cdc.store.reader.batch_builder import Limits
 
     return Limits(batch.max_bytes, batch.max_transactions, batch.max_row_events, until_us)

@@ -31,10 +31,11 @@ from cdc.durable import make_folder
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.permissions import READ, Permissions, secure_folder
-from cdc.store.formats.index import head_size, make_header, read_entries, seal
+from cdc.store.formats.index import make_header, read_entries, seal
 from cdc.store.formats.layout import INDEX_SUFFIX
-from cdc.store.reader.selection import Range
-from cdc.store.reader.staged import filesystem, refused
+from cdc.store.formats.segment_header import segment_header_size
+from cdc.store.reader.batch_builder import Range
+from cdc.store.reader.staged import fetch_errors, filesystem
 
 STAGED_FILE_BYTES = 24 * 1024 * 1024
 """The approximate size of a staged file. One Spark task fetches one file; larger files would be fetched repeatedly."""
@@ -147,7 +148,7 @@ def _copy_transactions(folder: str, number: int, segment: Path, entries: Entries
     length = int(entries["offset"][-1]) + int(entries["length"][-1]) - offset
     try:
         with segment.open("rb") as source:
-            head = source.read(head_size(segment))
+            head = source.read(segment_header_size(segment))
             sha256 = hashlib.sha256(head)
             for data in _read(source, offset, length):
                 sha256.update(data)
@@ -192,7 +193,7 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _write(uri: str, data: Iterator[bytes]) -> None:
     fs, path = filesystem(uri)
-    with refused(uri):
+    with fetch_errors(uri):
         if uri.startswith(_LOCAL):
             make_folder(Path(path).parent)
             opened: Any = os.fdopen(files.plain.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")

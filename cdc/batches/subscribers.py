@@ -14,7 +14,7 @@ from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from cdc.batches.service import BatchService
-    from cdc.store.reader.filters import TableFilter
+    from cdc.store.reader.batch_builder import TableFilter
 
 _log = get_logger(__name__)
 
@@ -22,14 +22,14 @@ _log = get_logger(__name__)
 class SupportsPassed(Protocol):
     """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping needs."""
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int: ...
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
 
 
 def make_filter(pattern: str | None) -> TableFilter | None:
     """Returns the filter of a subscription; None: all tables. Raises UsageError."""
     if pattern is None:
         return None
-    from cdc.store.reader.filters import TableFilter  # imports NumPy, which most subscribers do not need
+    from cdc.store.reader.batch_builder import TableFilter  # imports NumPy, which most subscribers do not need
 
     return TableFilter(pattern)
 
@@ -90,7 +90,7 @@ def skip_filtered(meta: Meta, reader: SupportsPassed, name: str) -> None:
         return
     table_filter = make_filter(seen.filter)
     assert table_filter is not None
-    upto = reader.passed(seen.acked_seq, table_filter)
+    upto = reader.skippable_until(seen.acked_seq, table_filter)
     if upto <= seen.acked_seq:
         return
     with meta.change() as state:

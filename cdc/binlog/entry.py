@@ -52,7 +52,7 @@ class EntryFlag(enum.IntFlag):
     """``gtid_source`` is a MariaDB domain and server id."""
     XA_PREPARED = 8
     """Reserved: prepared, its fate unknown, invisible to readers."""
-    GIVEN_UP = 16
+    LOST = 16
     """With POSITION: in the place of a transaction whose bytes were damaged; somebody has said to go on without it."""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from cdc.batches.retention import make_cleaner
 from cdc.capture import replication
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.session import Counters, Session
@@ -24,11 +25,10 @@ from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, place_of
 from cdc.source.preflight import require_source
 from cdc.source.server import ClockProbe, clock_and_position, current_position
-from cdc.store.formats.beginning import Beginning, record_beginning
-from cdc.store.formats.state import CaptureState, write_capture_state
-from cdc.store.retention.cleaner import Keeper
+from cdc.store.formats.state import Beginning, CaptureState, record_beginning, write_capture_state
+from cdc.store.retention.cleaner import LogCleaner
+from cdc.store.writer.durability import FlushPolicy
 from cdc.store.writer.log import RelayLog
-from cdc.store.writer.policy import FlushPolicy
 
 if TYPE_CHECKING:
     from cdc.replication.master import Master
@@ -60,7 +60,7 @@ class Capture:
         self._watermark = WatermarkTracker()
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
-        self._keeper: Keeper | None = None
+        self._cleaner: LogCleaner | None = None
         self._session: Session | None = None
         """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
@@ -160,8 +160,8 @@ class Capture:
         start = find_start(config, control, meta, store.last_seq)
         if start.first:
             record_beginning(store.path, _beginning(start, known))
-        if self._keeper is None:
-            self._keeper = Keeper(config, meta)
+        if self._cleaner is None:
+            self._cleaner = make_cleaner(config, meta)
         self._end = current_position(control)
         session = self._session = Session(config, control, store, start, self.counters)
         try:
@@ -178,12 +178,12 @@ class Capture:
                     probed_at = now
                     self._watermark.probe(control)
                     self._report(store, session)
-                    self._keeper.tick(store.written.segment)
-                if not self._keeper.wait_for_room(stop):
+                    self._cleaner.tick(store.written.segment)
+                if not self._cleaner.wait_for_room(stop):
                     if until_current:
-                        raise self._keeper.watch.error()
+                        raise self._cleaner.watch.error()
                     continue
-                self._keeper.level(session.step())
+                self._cleaner.level(session.step())
         finally:
             session.close()
         store.flush()

@@ -42,6 +42,7 @@ from cdc.source.history import NoEventAtPositionError, executed_gtids, file_crea
 from cdc.source.server import Connection, Flavor
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
+from cdc.store.formats.segment_header import source_file_created_s
 
 _SEGMENTS_SEARCHED = 16
 """How many segments are searched for a GTID. A source without GTIDs has none in any of them."""
@@ -216,7 +217,7 @@ class _StoreProof:
         for segment in reversed(self._segments):
             start = layout.segment_start(segment)
             if start is not None and start >> FILE_SHIFT == int(entry["seq"]) >> FILE_SHIFT:
-                return layout.source_file_created_s(segment)
+                return source_file_created_s(segment)
         return None
 
     def _place(self, entry: np.void) -> BinlogPosition:

@@ -10,7 +10,7 @@ from cdc.config.secrets import standby_secret
 from cdc.errors import UsageError
 from cdc.log import get_logger
 from cdc.replication.role import become_master
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.log import LogWriter
 
 if TYPE_CHECKING:
     from cdc.replication.master import Master
@@ -29,7 +29,7 @@ def require_no_standby(config: DestinationConfig) -> None:
         )
 
 
-def start_master(config: DestinationConfig, store: RelayLog) -> Master | None:
+def start_master(config: DestinationConfig, store: LogWriter) -> Master | None:
     """Takes over the store if it was a standby, whatever the role says, and starts to listen for standbys if the role
     is a master's. Returns the running master, if any. Raises ConfigError, DamagedError."""
     standby = config.store.standby
@@ -52,12 +52,11 @@ def start_master(config: DestinationConfig, store: RelayLog) -> Master | None:
             listen=parse_address(standby.listen), role=standby.role, timeout_s=standby.timeout_s, secret=secret
         ),
     )
-    store.replication = master
     store.on_moved.append(master.moved)
     return master
 
 
-def finish_master(config: DestinationConfig, store: RelayLog, master: Master | None) -> None:
+def finish_master(config: DestinationConfig, store: LogWriter, master: Master | None) -> None:
     """Waits at the end of capture until the standby of a synchronous master has everything, for at most
     ``standby.timeout_s``. Capture never waits while it reads, because what only the master has is still at the source.
     """

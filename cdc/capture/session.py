@@ -261,7 +261,7 @@ class Session:
             end = int(rows[ready, k.R_OFFSET])
             self._append(framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
             self._publish(rows[:ready])
-            self._log.settle()
+            self._log.drop_unfinished()
             raise
         self._append(framer.take_output())
         framer.drop_output()
@@ -318,7 +318,7 @@ class Session:
                 self._schemas.abandon(int(self._framer.st[k.TX_START]))
             self._framer.abandon_transaction()
             self.flush(self._framer)
-        self._log.settle()
+        self._log.drop_unfinished()
 
 
 def _coalesce(parts: list[Numbers]) -> Numbers:

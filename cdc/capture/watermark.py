@@ -20,7 +20,7 @@ from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import make_seq
 from cdc.source.server import ClockProbe, clock_and_position
-from cdc.store.formats.time_index import MARGIN_US, ClockLog, clock_path
+from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path
 from cdc.store.writer.log import RelayLog
 
 log = get_logger(__name__)
@@ -34,7 +34,7 @@ class WatermarkTracker:
     def __init__(self) -> None:
         self._ahead: deque[ClockProbe] = deque()  # the stream has not passed their positions yet
         self._read: deque[tuple[int, int, int]] = deque()  # (time, seq of its position, entries that must be visible)
-        self._log: ClockLog | None = None
+        self._log: TimeIndexWriter | None = None
         self.complete_until_us = 0
 
     def probe(self, control: pymysql.connections.Connection[Any]) -> None:
@@ -84,13 +84,13 @@ class WatermarkTracker:
             log.warning("the watermark could not be recorded", store=str(store), error=str(error))
 
 
-def _open_log(store: Path) -> ClockLog:
+def _open_log(store: Path) -> TimeIndexWriter:
     """Opens the store's time index. Renames a damaged one and begins a new one, which capture can do without."""
     try:
-        return ClockLog(store)
+        return TimeIndexWriter(store)
     except DamagedError as error:
-        path = clock_path(store)
+        path = time_index_path(store)
         log.warning("a new time index is begun", reason=error.message, old_file=f"{path}.damaged")
         with storage_errors(path):
             path.replace(f"{path}.damaged")
-        return ClockLog(store)
+        return TimeIndexWriter(store)

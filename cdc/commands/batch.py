@@ -152,7 +152,7 @@ def subscribe(
 ) -> None:
     """Add a subscriber that begins at the store's first transaction, or replace the filter of an existing one."""
     from cdc.batches.service import BatchService
-    from cdc.store.reader.filters import join_filters
+    from cdc.store.reader.batch_builder import join_filters
 
     config = load(ctx, dest)
     service = BatchService(config)

@@ -94,6 +94,7 @@ def init(
     the configuration: one from the URL or the terminal goes into DEST.password beside it, readable by you alone.
     """
     from cdc.config import SYSTEM_SCHEMAS, SourceConfig, TablesConfig, parse
+    from cdc.config.loading import server_ids
     from cdc.source.connection import connect, query
     from cdc.source.schemas import list_tables
     from cdc.source.server import describe
@@ -109,7 +110,7 @@ def init(
         try:
             info = describe(conn)
             databases = [str(row["name"]) for row in query(conn, _DATABASES) if row["name"] not in SYSTEM_SCHEMAS]
-            taken = {info.server_id, *_replica_ids(conn), *_configured_ids(folder)}
+            taken = {info.server_id, *_replica_ids(conn), *server_ids(folder)}
             patterns = patterns or [f"{re.escape(db)}\\..*" for db in databases] or [r".*\..*"]
             found = list_tables(conn, TablesConfig(include=tuple(patterns)))
         finally:
@@ -242,16 +243,6 @@ def _replica_ids(conn: Connection) -> set[int]:
         # Without the privilege to see the replicas, a random number of nine digits is unlikely to be taken. `cdc check`
         # names the missing privilege.
         return set()
-
-
-def _configured_ids(folder: Path) -> set[int]:
-    """Returns the server ids of other configurations. A file that cannot be read is ignored here."""
-    found: set[int] = set()
-    for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
-        match = re.search(r"^\s*server_id:\s*(\d+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        if match is not None:
-            found.add(int(match[1]))
-    return found
 
 
 def _unused(taken: set[int]) -> int:

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     path: Annotated[Path, typer.Argument(help="A file, or the folder of a store.", metavar="PATH", show_default=False)],
-    accept_loss: Annotated[
+    salvage: Annotated[
         str | None,
         typer.Option(
             metavar="SEGMENT",
@@ -43,13 +43,13 @@ def inspect(
     is_store = path.is_dir() and (path / "store.json").is_file()
     if path.is_dir() and not is_store:
         raise UsageError("is a folder, but not that of a store", place=str(path), remedy=_KINDS)
-    if accept_loss is not None and not is_store:
+    if salvage is not None and not is_store:
         raise UsageError("--accept-loss needs the folder of a store", place=str(path), remedy="Name that folder.")
     report: dict[str, Any] = {"path": str(path.absolute())}
     damage: DamagedError | None = None
     try:
-        if accept_loss is not None:
-            _accept(path, accept_loss, report)
+        if salvage is not None:
+            _accept(path, salvage, report)
         damage = _store(path, report) if is_store else _look(path, report)
     except DamagedError as error:
         damage = error
@@ -269,7 +269,7 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
     """
     from cdc.store.formats import layout
     from cdc.store.formats.checkpoint import FILE_NAME, read_checkpoint, was_aborted
-    from cdc.store.formats.damaged import read_damaged
+    from cdc.store.formats.missing import read_damaged
     from cdc.store.formats.state import is_locked
     from cdc.store.recovery.salvage import examine
 
@@ -315,10 +315,10 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
 
 def _accept(store: Path, name: str, report: dict[str, Any]) -> None:
     """Accepts the loss of the damaged parts of a segment. Raises UsageError, LeaseHeldError, StorageError."""
-    from cdc.store.recovery.salvage import accept_loss
+    from cdc.store.recovery.salvage import salvage
 
     report["kind"] = "store"
-    report["accepted"] = [asdict(one) for one in accept_loss(store, name)]
+    report["accepted"] = [asdict(one) for one in salvage(store, name)]
 
 
 def _show(report: dict[str, Any]) -> None:

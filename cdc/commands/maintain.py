@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.commands.common import Destination, Json, load, out, print_json, tables
-from cdc.units import human_bytes
+from cdc.units import human_bytes, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.store.retention.cleaner import Keeper, Kept
+    from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
     from cdc.store.retention.disk import DiskWatch
-    from cdc.store.retention.retain import HeldBack
 
 
 def register(app: typer.Typer) -> None:
@@ -31,10 +30,10 @@ def maintain(
     Capture does the same by itself. The Delta tables are not touched: use OPTIMIZE and VACUUM for them, because
     Towpath does not compact tables yet.
     """
+    from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
     from cdc.errors import ConfigError
     from cdc.meta import open_meta
-    from cdc.store.retention.cleaner import Keeper
 
     config = load(ctx, dest)
     require_no_standby(config)  # the master's retention decides there
@@ -44,19 +43,18 @@ def maintain(
             place=str(config.store.path),
             remedy=f"Start `cdc capture {config.name}`, which creates it; or correct store.path.",
         )
-    keeper = Keeper(config, open_meta(config))
-    document = _document(config, keeper.run(by_hand=True, dry_run=dry_run), keeper, dry_run)
+    cleaner = make_cleaner(config, open_meta(config))
+    document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
     if as_json:
         print_json(document)
     else:
         _show(document)
 
 
-def held_document(held: HeldBack) -> dict[str, Any]:
+def held_document(held: SubscriberBacklog) -> dict[str, Any]:
     """Returns what a subscriber holds back, for JSON."""
-    from cdc.store.retention.cleaner import iso_us
-
-    return {"bytes": held.bytes, "transactions": held.transactions, "since": iso_us(held.since_us), "lost": held.lost}
+    since = None if held.since_us is None else iso_time_us(held.since_us)
+    return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
 
 
 def disk_document(watch: DiskWatch) -> dict[str, Any]:
@@ -70,27 +68,27 @@ def disk_document(watch: DiskWatch) -> dict[str, Any]:
     }
 
 
-def _document(config: DestinationConfig, kept: Kept, keeper: Keeper, dry_run: bool) -> dict[str, Any]:
+def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, dry_run: bool) -> dict[str, Any]:
     from cdc.store.reader.reader import StoreReader
 
-    outcome = kept.outcome
+    removal = run.removal
     reader = StoreReader(config.store.path)
     return {
         "destination": config.name,
         "dry_run": dry_run,
         "removed": [
             {"segment": one.name, "bytes": one.bytes, "last_seq": one.last_seq, "why": one.why}
-            for one in outcome.removed
+            for one in removal.removed
         ],
-        "removed_bytes": outcome.bytes,
+        "removed_bytes": removal.bytes,
         "removed_until": reader.removed_seq() or None,
-        "bytes_left": outcome.bytes_left,
-        "over_bytes": outcome.over_bytes,
-        "cut_off": list(outcome.cut_off),
+        "bytes_left": removal.bytes_left,
+        "over_bytes": removal.over_bytes,
+        "cut_off": list(removal.cut_off),
         "subscriptions": [
-            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in kept.held
+            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in run.backlogs
         ],
-        "disk": disk_document(keeper.watch),
+        "disk": disk_document(cleaner.watch),
     }
 
 

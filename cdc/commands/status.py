@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cdc.commands.common import Destination, Json, load, print_json, tables
-from cdc.units import human_bytes, human_seconds
+from cdc.units import human_bytes, human_seconds, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -97,13 +97,12 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 
 def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
     from cdc.commands.batch import batch_document, gap_document
-    from cdc.store.retention.cleaner import iso_us
 
     found = []
     removed_seq = reader.removed_seq()
     begins = reader.beginning() if reader.exists() else None
     for name, known in sorted(state.subscriptions.items()):
-        behind = reader.behind(known.acked_seq)
+        behind = reader.backlog(known.acked_seq)
         oldest_us, since_us = behind.oldest_commit_time_us, behind.oldest_store_time_us
         lag_s = 0.0 if oldest_us is None else max(0.0, round(time.time() - oldest_us / 1e6, 3))
         waiting_s = 0.0 if since_us is None else time.time() - since_us / 1e6
@@ -117,7 +116,7 @@ def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader)
                 "held_back": {
                     "bytes": behind.bytes,
                     "transactions": behind.transactions,
-                    "since": iso_us(since_us),
+                    "since": None if since_us is None else iso_time_us(since_us),
                     "lost": waiting_s > config.store.retain.lost_after,
                 },
                 "cut_off": known.acked_seq < removed_seq and _is_cut_off(reader, known.acked_seq),
@@ -142,8 +141,8 @@ def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
 
 def _disk(config: DestinationConfig) -> dict[str, Any] | None:
     """Returns the usage of the store's disk; None if there is no store yet."""
+    from cdc.batches.retention import make_watch
     from cdc.commands.maintain import disk_document
-    from cdc.store.retention.cleaner import make_watch
 
     return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
 
@@ -187,8 +186,6 @@ def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | No
 
 
 def _iso(time_us: int) -> str | None:
-    from cdc.units import iso_time_us
-
     return iso_time_us(time_us) if time_us > 0 else None
 
 

@@ -58,6 +58,17 @@ def find(folder: Path, name: str | None) -> Path:
     return folder / f"{name}.yaml"
 
 
+def server_ids(folder: Path) -> set[int]:
+    """Returns the server ids that the files of a folder name, those of files that cannot be loaded included."""
+    found: set[int] = set()
+    for name in destinations(folder):
+        text = (folder / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
+        match = re.search(r"^\s*server_id:\s*(\d+)", text, re.MULTILINE)
+        if match is not None:
+            found.add(int(match[1]))
+    return found
+
+
 def load_destination(folder: Path, name: str | None) -> DestinationConfig:
     """Finds the file of a destination (see :func:`find`) and loads it. Raises ConfigError."""
     return load(find(folder, name))

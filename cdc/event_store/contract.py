@@ -1,8 +1,8 @@
-"""The contract of every store: put, get, ack, rollback over whole transactions, with the sequences put ≥ get ≥ ack.
+"""The contract of every event store: put, get, ack and rollback of whole transactions, with put ≥ get ≥ ack.
 
-The rules are those of Canal's event store (``CanalEventStore``): what lies between ack and get is outstanding, what
-lies between get and put can be read, and a put that would pass the unacked part of a limited store waits. The suite in
-:mod:`cdc.testing.store_contract` holds for each implementation, anybody's own included.
+The rules are those of Canal's event store (``CanalEventStore``). Transactions between ack and get are outstanding;
+those between get and put can be read. A put that would overrun the unacked part of a limited store waits. The suite in
+:mod:`cdc.testing.store_contract` holds for each implementation, and for those of users.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from cdc.store.transaction import Events, Position, PutStatus, StoreMetrics, Transaction
+from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
+from cdc.store.writer.durability import PutStatus
 
 
 class EventStore(ABC):
@@ -20,9 +21,12 @@ class EventStore(ABC):
 
     @abstractmethod
     def put(self, transactions: Sequence[Transaction], *, timeout_s: float | None = None) -> PutStatus:
-        """Store all of them or none, in order; an empty list is PUT_OK at once. Waits for room, at most ``timeout_s``
-        (None: without limit), then STORE_FULL. A transaction whose seq is not above the newest is passed over: it is
-        the same one, read again. Raises StoreLimitError at once for a transaction that could never fit."""
+        """Stores all of the transactions or none, in order; an empty list is PUT_OK at once.
+
+        Waits for room, at most ``timeout_s`` (None: without limit), then returns STORE_FULL. A transaction whose seq is
+        not above the newest is ignored: it is the same one, read again. Raises StoreLimitError at once for a
+        transaction that could never fit.
+        """
 
     @abstractmethod
     def try_put(self, transactions: Sequence[Transaction]) -> PutStatus:
@@ -33,52 +37,55 @@ class EventStore(ABC):
         self,
         batch_size: int,
         *,
-        start: Position | None = None,
+        start: LogPosition | None = None,
         included: bool = False,
         timeout_s: float | None = None,
     ) -> Events:
-        """The next transactions behind ``start`` (None: behind the last that was handed out), the transaction at
-        ``start`` itself too where ``included``. Waits until a whole ``batch_size`` is there, at most ``timeout_s``
-        (None: without limit), then hands out what there is. Never a part of a transaction; the first one is handed out
-        whatever its size; a DDL comes alone."""
+        """Returns the next transactions after ``start`` (None: after the last that was returned), including the one at
+        ``start`` itself if ``included``.
+
+        Waits until ``batch_size`` is reached, at most ``timeout_s`` (None: without limit), then returns what there is.
+        Never returns a part of a transaction. The first one is returned whatever its size; a DDL comes alone.
+        """
 
     @abstractmethod
-    def try_get(self, batch_size: int, *, start: Position | None = None, included: bool = False) -> Events:
+    def try_get(self, batch_size: int, *, start: LogPosition | None = None, included: bool = False) -> Events:
         """:meth:`get` without waiting."""
 
     @abstractmethod
-    def ack(self, position: Position) -> None:
-        """Everything up to this position is done: it is never handed out again, and its room may be used. Raises
-        BatchError where no transaction that was handed out and not acked ends there."""
+    def ack(self, position: LogPosition) -> None:
+        """Acks everything up to this position: it is never returned again, and its room may be used. Raises BatchError
+        unless an outstanding transaction ends there."""
 
     @abstractmethod
     def rollback(self, batch: Events | None = None) -> None:
-        """Hand out again what was handed out and not acked: all of it, or from this batch on. Raises BatchError where
-        the batch is not outstanding."""
+        """Makes get return outstanding transactions again: all of them, or from this batch on. Raises BatchError if the
+        batch is not outstanding."""
 
     @abstractmethod
-    def first_position(self) -> Position | None:
-        """The oldest transaction not acked; where all are, the last acked one; None in a store without any."""
+    def first_position(self) -> LogPosition | None:
+        """Returns the position of the oldest transaction that is not acked; if all are, that of the last acked one;
+        None in an empty store."""
 
     @abstractmethod
-    def latest_position(self) -> Position | None:
-        """The newest transaction."""
+    def latest_position(self) -> LogPosition | None:
+        """Returns the position of the newest transaction; None in an empty store."""
 
     @abstractmethod
-    def clean_until(self, position: Position) -> None:
-        """Remove what lies up to a position, acked or not; readers go on behind it."""
+    def clean_until(self, position: LogPosition) -> None:
+        """Removes everything up to a position, acked or not; readers go on after it."""
 
     @abstractmethod
     def clean_all(self) -> None:
-        """Remove everything. Sequence numbers still only rise afterwards."""
+        """Removes everything. Sequence numbers still only rise afterwards."""
 
     @abstractmethod
     def metrics(self) -> StoreMetrics:
-        """What went through it, and what it holds."""
+        """Returns the store's counters and sizes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it holds; calls that wait end with StoreClosedError. Closing twice is nothing."""
+        """Releases the store's resources; calls that wait end with StoreClosedError. May be called twice."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The store on disk by the contract of all stores: one subscriber's view of a relay log that this process writes."""
+"""The event store on disk: one subscriber's view of a store that this process writes."""
 
 from __future__ import annotations
 
@@ -12,68 +12,70 @@ import numpy as np
 
 from cdc.errors import BatchError, StoreClosedError, UsageError
 from cdc.event_store.contract import EventStore
-from cdc.event_store.iteration import Piece, Walker, first_ddl, weights
+from cdc.event_store.iteration import TransactionIterator, TransactionSlice, first_ddl, weights
 from cdc.event_store.meter import StoreMeter
-from cdc.event_store.ring import Mark, New
+from cdc.event_store.ring import Mark, NewTransaction
+from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats import layout
-from cdc.store.reader.filters import TableFilter
+from cdc.store.reader.batch_builder import TableFilter
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.retain import remove_until
-from cdc.store.transaction import Events, Position, PutStatus, StoreMetrics, Transaction
-from cdc.store.writer.log import RelayLog
-from cdc.store.writer.policy import FlushPolicy
+from cdc.store.retention.cleaner import remove_until
+from cdc.store.writer.durability import FlushPolicy, PutStatus
 
 _FLUSH_WAIT_S = 5.0
 
 
-class CursorKeeper(Protocol):
-    """Where a subscriber's cursor is kept: :class:`cdc.meta.Meta` is one."""
+class CursorStore(Protocol):
+    """Keeps the cursors of subscribers; :class:`cdc.meta.Meta` is one."""
 
     def cursor(self, name: str) -> int:
-        """The seq up to which the subscriber has acked; 0 at the beginning."""
+        """Returns the seq up to which the subscriber has acked; 0 if it has acked nothing."""
         ...
 
     def update_cursor(self, name: str, acked_seq: int) -> None:
-        """Durably."""
+        """Stores the cursor durably."""
         ...
 
 
 class RelayLogStore(EventStore):
-    """A relay log and one subscriber's place in it. ``batch_size`` counts events, at least one for each transaction, as
-    the memory ring's itemsize does. A put finds room as long as the disk keeps up; ``flush`` decides what PUT_OK says.
+    """A store on disk and one subscriber's cursor in it.
 
-    Only what is durable is handed out, so with asynchronous flush a transaction comes some time after its put.
+    ``batch_size`` counts events, at least one for each transaction, like the memory store's itemsize. A put finds room
+    as long as the disk keeps up; the log's flush policy decides what PUT_OK means. Only durable transactions are
+    returned, so with asynchronous flush a transaction can be read some time after its put.
 
-    With ``meta`` the cursor is the subscription's, kept at each ack; else it lives as long as this object, and the next
-    one begins at the store's first transaction. Several subscribers are several of these over one ``log``, each with
-    its own cursor and filter; then the log is closed apart. Cleaning removes segments for all of them.
+    With ``meta`` the cursor is that of the subscription and is stored at each ack. Without, it lives as long as this
+    object, and the next one begins at the store's first transaction. Several subscribers are several of these over one
+    ``log``, each with its own cursor and filter; the log is then closed separately. Cleaning removes segments for all
+    of them.
 
     Source: the file store that Canal planned; Canal's ``MemoryEventStoreWithBuffer`` for the rules.
     """
 
     def __init__(
         self,
-        log: RelayLog,
+        log: TransactionLog,
         *,
-        meta: CursorKeeper | None = None,
+        meta: CursorStore | None = None,
         subscriber: str = "default",
         table_filter: str | None = None,
         ddl_isolation: bool = True,
         owns_log: bool = True,
     ) -> None:
-        """``owns_log``: closing the store closes it. ``meta`` has to know the ``subscriber``. Raises UsageError,
-        DamagedError, StorageError."""
+        """With ``owns_log`` closing the store closes the log. ``meta`` has to know the ``subscriber``. Raises
+        UsageError, DamagedError, StorageError."""
         self.log = log
         self.subscriber = subscriber
         self.ddl_isolation = ddl_isolation
         self._meta = meta
         self._owns_log = owns_log
         self._reader = StoreReader(log.path)
-        self._walker = Walker(log.path, None if table_filter is None else TableFilter(table_filter))
+        self._iterator = TransactionIterator(log.path, None if table_filter is None else TableFilter(table_filter))
         cursor = 0 if meta is None else meta.cursor(subscriber)
         self._acked = self._got = cursor or self._reader.removed_seq()
         self._hidden = 0
-        """Up to here everything was removed, and there is no position."""
+        """Everything up to this seq was removed by :meth:`clean_all`, so positions up to it are not returned."""
         self._meter = StoreMeter()
         self._metering = threading.Lock()
         self._closed = False
@@ -92,12 +94,12 @@ class RelayLogStore(EventStore):
         destination: str,
         segment_bytes: int = 268435456,
         policy: FlushPolicy | None = None,
-        meta: CursorKeeper | None = None,
+        meta: CursorStore | None = None,
         subscriber: str = "default",
         table_filter: str | None = None,
     ) -> Self:
-        """Open (or make) the store in a folder. Raises what :class:`RelayLog` and the constructor raise."""
-        log = RelayLog(path, destination=destination, segment_bytes=segment_bytes, policy=policy)
+        """Opens (or creates) the store in a folder. Raises what :class:`TransactionLog` and the constructor raise."""
+        log = TransactionLog(path, destination=destination, segment_bytes=segment_bytes, policy=policy)
         try:
             return cls(log, meta=meta, subscriber=subscriber, table_filter=table_filter)
         except BaseException:
@@ -107,13 +109,13 @@ class RelayLogStore(EventStore):
     # put
 
     def put(self, transactions: Sequence[Transaction], *, timeout_s: float | None = None) -> PutStatus:
-        """FLUSH_DISK_TIMEOUT where it is written, and not flushed in time; STORE_FULL where the disk does not keep
-        up."""
+        """Puts as in the contract. Also returns FLUSH_DISK_TIMEOUT if the transactions are written, and not flushed in
+        time. STORE_FULL means that the disk does not keep up."""
         self._check_open()
         return self.log.put(transactions, timeout_s=timeout_s)
 
     def try_put(self, transactions: Sequence[Transaction]) -> PutStatus:
-        """Does not wait for room; for the flush it does, as :meth:`put` with RocketMQ's 5 s."""
+        """:meth:`put` without waiting for room; it waits for the flush, at most RocketMQ's 5 s."""
         self._check_open()
         if not self.log.has_room:
             return PutStatus.STORE_FULL
@@ -127,7 +129,7 @@ class RelayLogStore(EventStore):
                 bytes=mark.bytes + transaction.size_bytes,
                 row_events=mark.row_events + transaction.row_events,
             )
-            new.append(New(mark, transaction, transaction.commit_time_us))
+            new.append(NewTransaction(mark, transaction, transaction.commit_time_us))
         with self._metering:
             self._meter.put(new, Mark())
 
@@ -137,16 +139,16 @@ class RelayLogStore(EventStore):
         self,
         batch_size: int,
         *,
-        start: Position | None = None,
+        start: LogPosition | None = None,
         included: bool = False,
         timeout_s: float | None = None,
     ) -> Events:
-        return self._hand_out(batch_size, start, included, None if timeout_s is None else time.monotonic() + timeout_s)
+        return self._get(batch_size, start, included, None if timeout_s is None else time.monotonic() + timeout_s)
 
-    def try_get(self, batch_size: int, *, start: Position | None = None, included: bool = False) -> Events:
-        return self._hand_out(batch_size, start, included, time.monotonic())
+    def try_get(self, batch_size: int, *, start: LogPosition | None = None, included: bool = False) -> Events:
+        return self._get(batch_size, start, included, time.monotonic())
 
-    def _hand_out(self, batch_size: int, start: Position | None, included: bool, deadline: float | None) -> Events:
+    def _get(self, batch_size: int, start: LogPosition | None, included: bool, deadline: float | None) -> Events:
         if batch_size < 1:
             raise UsageError(f"a batch size of {batch_size} makes no sense; it is at least 1")
         batch: _Batch | None = None
@@ -169,22 +171,22 @@ class RelayLogStore(EventStore):
                 self._changed.wait_for(lambda: self._changes != changes, left_s)  # noqa: B023  # called here and now
 
     def _extend(self, batch: _Batch) -> None:
-        """Look at what has become visible since."""
+        """Adds the transactions that have become visible since the last call."""
         until = self.log.flushed.seq
         if batch.whole or until <= batch.seen:
             return
-        for piece in self._walker.after(batch.seen, until):
-            if batch.add(piece):
+        for part in self._iterator.iterate(batch.seen, until):
+            if batch.add(part):
                 break
         else:
             batch.seen = until
         self._reader.require_kept(batch.after)
 
     def _take(self, batch: _Batch) -> Events:
-        taken = [transaction for piece in batch.pieces for transaction in self._walker.transactions(piece)]
+        taken = [transaction for part in batch.slices for transaction in self._iterator.read(part)]
         if not taken:
             return Events(())
-        self._reader.require_kept(batch.after)  # it may have gone while it was read
+        self._reader.require_kept(batch.after)  # retention may have removed transactions meanwhile
         self._got = max(self._got, taken[-1].seq)
         with self._metering:
             self._meter.got(taken[-1], Mark(), _amount(len(taken), sum(t.size_bytes for t in taken)))
@@ -198,20 +200,20 @@ class RelayLogStore(EventStore):
 
     # ack and rollback
 
-    def ack(self, position: Position) -> None:
+    def ack(self, position: LogPosition) -> None:
         with self._lock:
             self._check_open()
             found = self._outstanding_at(position)
             if found is None:
                 raise BatchError(
-                    f"no transaction that was handed out and is not acked ends there ({self._outstanding()})",
-                    place=_place(position),
+                    f"no outstanding transaction ends there ({self._outstanding()})",
+                    place=str(position),
                     remedy="Ack the positions that get returned, each once.",
                 )
             count = size = 0
-            for piece in self._walker.after(self._acked, position.seq):
-                count += len(piece.entries)
-                size += int(piece.entries["length"].sum())
+            for part in self._iterator.iterate(self._acked, position.seq):
+                count += len(part.entries)
+                size += int(part.entries["length"].sum())
             self._move_to(position.seq)
             with self._metering:
                 self._meter.acked(found, Mark(), _amount(count, size))
@@ -225,43 +227,44 @@ class RelayLogStore(EventStore):
                 if self._outstanding_at(batch.end) is None:
                     raise BatchError(
                         f"the batch is not outstanding ({self._outstanding()})",
-                        place=f"batch {_place(batch.start)} to {_place(batch.end)}",
-                        remedy="Roll back batches that were handed out, and neither acked nor rolled back since.",
+                        place=f"batch {batch.start} to {batch.end}",
+                        remedy="Roll back only batches that get returned and that are neither acked nor rolled back.",
                     )
-                # A part of it that was acked stays so.
+                # A part of the batch that was acked stays acked.
                 self._got = max(self._acked, batch.start.seq - 1)
         self._wake()
 
-    def _outstanding_at(self, position: Position) -> Transaction | None:
-        """The transaction that was handed out, is not acked, and ends at exactly this position."""
+    def _outstanding_at(self, position: LogPosition) -> Transaction | None:
+        """Returns the outstanding transaction that ends at exactly this position."""
         if not self._acked < position.seq <= self._got:
             return None
         found = self._last(position.seq)
-        return found if found is not None and _identity(found.position) == _identity(position) else None
+        return found if found is not None and found.position.identity == position.identity else None
 
     def _outstanding(self) -> str:
         first = self._first(self._acked, self._got)
         last = self._last(self._got)
         if first is None or last is None:
             return "nothing is outstanding"
-        return f"outstanding is {_place(first.position)} to {_place(last.position)}"
+        return f"outstanding is {first.position} to {last.position}"
 
     # positions and cleaning
 
-    def first_position(self) -> Position | None:
+    def first_position(self) -> LogPosition | None:
         with self._lock:
             self._check_open()
             found = self._first(self._acked, self.log.flushed.seq) or self._last(self._acked)
             return None if found is None or found.seq <= self._hidden else found.position
 
-    def latest_position(self) -> Position | None:
+    def latest_position(self) -> LogPosition | None:
         with self._lock:
             self._check_open()
             found = self._last(self.log.flushed.seq)
             return None if found is None or found.seq <= self._hidden else found.position
 
-    def clean_until(self, position: Position) -> None:
-        """Segments that hold nothing behind it go, for all readers of the log; the rest is hidden by the cursor."""
+    def clean_until(self, position: LogPosition) -> None:
+        """Removes the segments that hold nothing after the position, for all readers of the log. The cursor hides the
+        rest from this one."""
         with self._lock:
             self._check_open()
             found = self._last(min(position.seq, self.log.flushed.seq))
@@ -272,7 +275,7 @@ class RelayLogStore(EventStore):
         self._wake()
 
     def clean_all(self) -> None:
-        """Whole segments but the newest go, for all readers of the log; what that holds is hidden by the cursor."""
+        """Removes all segments but the newest, for all readers of the log. The cursor hides the rest from this one."""
         with self._lock:
             self._check_open()
             self.log.flush()
@@ -284,12 +287,13 @@ class RelayLogStore(EventStore):
         self._wake()
 
     def metrics(self) -> StoreMetrics:
-        """Held is what can be read and is not acked: it is counted, which takes time where millions are."""
+        """Returns the metrics. Held transactions, those that can be read and are not acked, are counted one by one,
+        which takes time if they are millions."""
         with self._lock:
             events = size = 0
-            for piece in self._walker.after(self._acked, self.log.flushed.seq):
-                events += int(weights(piece.entries).sum())
-                size += int(piece.entries["length"].sum())
+            for part in self._iterator.iterate(self._acked, self.log.flushed.seq):
+                events += int(weights(part.entries).sum())
+                size += int(part.entries["length"].sum())
         with self._metering:
             return self._meter.metrics(Mark(), Mark(events=Mark().events + events, bytes=size))
 
@@ -304,20 +308,20 @@ class RelayLogStore(EventStore):
             self.log.close()
 
     def _move_to(self, seq: int) -> None:
-        """Everything up to here is done."""
+        """Moves the cursor: everything up to this seq is acked or removed."""
         if self._meta is not None:
             self._meta.update_cursor(self.subscriber, seq)
         self._acked = seq
         self._got = max(self._got, seq)
 
     def _first(self, after_seq: int, until_seq: int) -> Transaction | None:
-        for piece in self._walker.after(after_seq, until_seq):
-            return self._walker.transactions(Piece(piece.segment, piece.entries[:1]), data=False)[0]
+        for part in self._iterator.iterate(after_seq, until_seq):
+            return self._iterator.read(TransactionSlice(part.segment, part.entries[:1]), data=False)[0]
         return None
 
     def _last(self, until_seq: int) -> Transaction | None:
-        piece = self._walker.last(until_seq)
-        return None if piece is None else self._walker.transactions(piece, data=False)[0]
+        part = self._iterator.last(until_seq)
+        return None if part is None else self._iterator.read(part, data=False)[0]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -325,49 +329,40 @@ class RelayLogStore(EventStore):
 
 
 class _Batch:
-    """Transactions behind a seq, as many as a batch may have."""
+    """Collects the transactions after a seq, as many as a batch may have."""
 
     def __init__(self, after: int, size: int, ddl_isolation: bool) -> None:
         self.after = after
         self.seen = after
-        """Up to here the store was looked through."""
+        """The seq up to which the store was searched."""
         self.whole = False
-        """It would not grow by waiting."""
+        """Whether the batch is complete: it would not grow by waiting."""
         self._size = size
         self._ddl_isolation = ddl_isolation
-        self.pieces: list[Piece] = []
+        self.slices: list[TransactionSlice] = []
         self._weight = 0
 
-    def add(self, piece: Piece) -> bool:
-        """What follows; True where the batch is :attr:`whole` now."""
-        entries = piece.entries
+    def add(self, part: TransactionSlice) -> bool:
+        """Adds the next transactions. Returns whether the batch is :attr:`whole` now."""
+        entries = part.entries
         self.seen = int(entries["seq"][-1])
         stop = len(entries)
         if self._ddl_isolation and (at := first_ddl(entries)) is not None:
             self.whole = True
-            stop = at if at or self.pieces else 1
+            stop = at if at or self.slices else 1
         total = self._weight + np.cumsum(weights(entries))
         fits = int(np.searchsorted(total, self._size, side="right"))
-        if not self.pieces:
+        if not self.slices:
             fits = max(1, fits)
         stop = min(stop, fits)
         if int(total[-1]) >= self._size:
             self.whole = True
         if stop:
-            self.pieces.append(Piece(piece.segment, entries[:stop]))
+            self.slices.append(TransactionSlice(part.segment, entries[:stop]))
             self._weight = int(total[stop - 1])
         return self.whole
 
 
 def _amount(transactions: int, size_bytes: int) -> Mark:
-    """So much, counted from the first mark."""
+    """Returns the mark of so many transactions and bytes after the first mark."""
     return Mark(number=Mark().number + transactions, bytes=size_bytes)
-
-
-def _identity(position: Position) -> tuple[int, str, int, int]:
-    """What Canal compares, and the seq: journal, offset, time."""
-    return position.seq, position.file, position.pos, position.commit_time_us
-
-
-def _place(position: Position) -> str:
-    return f"{position.file}:{position.pos} (seq {position.seq})"

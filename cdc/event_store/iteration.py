@@ -1,4 +1,4 @@
-"""Walking through a store's transactions, forwards, and reading them whole: what a store's ``get`` is made of."""
+"""Iterates the transactions of a store on disk, and reads them whole."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.binlog.events import parse_header, parse_rotate
 from cdc.durable import storage_errors
 from cdc.errors import DamagedError
+from cdc.event_store.transaction import SourceFile, Transaction
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
-from cdc.store.formats.removed import holding, kept_names
+from cdc.store.formats.missing import first_after, kept_names
+from cdc.store.formats.segment_header import read_segment_header
 from cdc.store.formats.state import TableNumbers
-from cdc.store.reader.filters import TableFilter
-from cdc.store.transaction import SourceFile, Transaction
+from cdc.store.reader.batch_builder import TableFilter
 
 _FIRST_SLICE, _SLICE = 256, 65536
 _READ_BYTES = 16 << 20
 
 
-class Piece(NamedTuple):
-    """Transactions of one segment, one entry each, shape (n,)."""
+class TransactionSlice(NamedTuple):
+    """Transactions of one segment: their entries, shape (n,)."""
 
     segment: Path
     entries: Entries
 
 
-class Walker:
-    """The transactions of a store that a filter lets through. Not thread-safe."""
+class TransactionIterator:
+    """Iterates the transactions of a store that pass a filter. Not thread-safe."""
 
     def __init__(self, store: Path, table_filter: TableFilter | None = None) -> None:
         self._store = store
@@ -41,12 +40,12 @@ class Walker:
         self._filter = table_filter
         self._tables = TableNumbers(store)
 
-    def after(self, seq: int, until_seq: int) -> Iterator[Piece]:
-        """Transactions behind ``seq`` up to ``until_seq``, in order, verified; a few at first, then many at once.
-        Raises DamagedError, StorageError."""
+    def iterate(self, seq: int, until_seq: int) -> Iterator[TransactionSlice]:
+        """Yields the verified transactions after ``seq`` up to ``until_seq``, in order; a few at first, then many at
+        once. Raises DamagedError, StorageError."""
         names = kept_names(self._store)
         size = _FIRST_SLICE
-        for name in names[holding(names, seq) :]:
+        for name in names[first_after(names, seq) :]:
             index = IndexFile(self._folder / name)
             start = index.after(seq)
             stop = int(np.searchsorted(index.entries["seq"], np.uint64(until_seq), side="right"))
@@ -54,14 +53,15 @@ class Walker:
                 entries = self._wanted(index.verified(start, min(start + size, stop)))
                 start, size = start + size, min(2 * size, _SLICE)
                 if len(entries):
-                    yield Piece(index.segment, entries)
+                    yield TransactionSlice(index.segment, entries)
             if stop < len(index.entries):
                 return
 
-    def last(self, until_seq: int) -> Piece | None:
-        """The newest transaction up to ``until_seq``. Raises DamagedError, StorageError."""
+    def last(self, until_seq: int) -> TransactionSlice | None:
+        """Returns the newest transaction up to ``until_seq``; None if there is none. Raises DamagedError,
+        StorageError."""
         names = kept_names(self._store)
-        for name in reversed(names[: holding(names, until_seq) + 1]):
+        for name in reversed(names[: first_after(names, until_seq) + 1]):
             index = IndexFile(self._folder / name)
             stop = int(np.searchsorted(index.entries["seq"], np.uint64(until_seq), side="right"))
             size = 1
@@ -69,7 +69,7 @@ class Walker:
                 start = max(0, stop - size)
                 entries = self._wanted(index.verified(start, stop))
                 if len(entries):
-                    return Piece(index.segment, entries[-1:])
+                    return TransactionSlice(index.segment, entries[-1:])
                 stop, size = start, min(4 * size, _SLICE)
         return None
 
@@ -81,40 +81,40 @@ class Walker:
             self._tables.reload()
         return entries[self._filter.wanted(entries, self._tables.names)]
 
-    def transactions(self, piece: Piece, *, data: bool = True) -> list[Transaction]:
-        """Read them; without ``data`` only what the index says of them. Raises StorageError, DamagedError where the
-        segment is shorter than its index."""
-        source = source_of(piece.segment)
+    def read(self, part: TransactionSlice, *, data: bool = True) -> list[Transaction]:
+        """Reads transactions; without ``data`` only their entries, tables and source file. Raises StorageError, and
+        DamagedError if the segment is shorter than its index."""
+        source = source_of(part.segment)
         found = []
-        for part in _runs(piece.entries):
-            offset = int(part["offset"][0])
-            end = int(part["offset"][-1]) + int(part["length"][-1])
-            raw = _read(piece.segment, offset, end - offset) if data else b""
-            for n in range(len(part)):
-                entry = part[n : n + 1]
+        for run in _runs(part.entries):
+            offset = int(run["offset"][0])
+            end = int(run["offset"][-1]) + int(run["length"][-1])
+            raw = _read(part.segment, offset, end - offset) if data else b""
+            for n in range(len(run)):
+                entry = run[n : n + 1]
                 at = int(entry["offset"][0]) - offset
                 tables = self._names(int(entry["table_mask"][0]))
                 found.append(Transaction(entry, raw[at : at + int(entry["length"][0])], source, tables))
         return found
 
-    @lru_cache(maxsize=1024)  # noqa: B019  # as many walkers as stores
+    @lru_cache(maxsize=1024)  # noqa: B019  # there are as many iterators as stores
     def _names(self, mask: int) -> tuple[str, ...]:
         return self._tables.in_mask(mask)
 
 
 def weights(entries: Entries) -> np.ndarray:
-    """What transactions count in a batch: their events, at least one."""
+    """Returns the weight of each transaction in a batch: its events, at least one."""
     return np.maximum(entries["events"].astype(np.int64), 1)
 
 
 def first_ddl(entries: Entries) -> int | None:
-    """The number of the first DDL."""
+    """Returns the number of the first DDL; None if there is none."""
     ddl = np.flatnonzero((entries["flags"] & int(EntryFlag.DDL)) != 0)
     return int(ddl[0]) if len(ddl) else None
 
 
 def _runs(entries: Entries) -> Iterator[Entries]:
-    """Parts that lie one after another in the segment, of a size to be read at once."""
+    """Yields runs of transactions that are contiguous in the segment and small enough to be read at once."""
     start, size = 0, 0
     offsets, lengths = entries["offset"].tolist(), entries["length"].tolist()
     for n in range(len(entries)):
@@ -141,13 +141,7 @@ def _read(segment: Path, offset: int, length: int) -> bytes:
 
 @lru_cache(maxsize=256)
 def source_of(segment: Path) -> SourceFile:
-    """What a segment's head says of the source's file. The format description is as it was stored: what belongs to one
-    server process (its flags, when it began) is cleared in it. Raises StorageError, DamagedError."""
-    with storage_errors(segment), segment.open("rb") as file:
-        head = file.read(4096)
-    at = len(MAGIC)
-    description = head[at : at + parse_header(head[at:]).length]
-    at += len(description)
-    header = parse_header(head[at:])
-    rotate = parse_rotate(head[at : at + header.length], has_checksum=True)
-    return SourceFile(layout.segment_epoch(segment), rotate.file, description, header.server_id)
+    """Returns the source's file of a segment, as its header names it. In the stored format description the fields that
+    describe one server process (its flags, its start time) are cleared. Raises StorageError, DamagedError."""
+    header = read_segment_header(segment)
+    return SourceFile(layout.segment_epoch(segment), header.file, header.format_description, header.server_id)

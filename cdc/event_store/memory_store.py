@@ -1,7 +1,7 @@
-"""The store in memory: Canal's ring of events, over whole transactions.
+"""The event store in memory: Canal's ring of events, over whole transactions.
 
-The rules are those of ``MemoryEventStoreWithBuffer``; where whole transactions change them, ``docs/decisions/0011``
-says how. ``docs/how-to/capacity.md`` has the sizing.
+The rules are those of ``MemoryEventStoreWithBuffer``; ``docs/decisions/0011`` names the rules that whole transactions
+change. ``docs/how-to/capacity.md`` has the sizing.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import Literal
 from cdc.errors import BatchError, ConfigError, StoreClosedError, StoreLimitError, UsageError
 from cdc.event_store.contract import EventStore
 from cdc.event_store.meter import StoreMeter
-from cdc.event_store.ring import Mark, New, Ring
-from cdc.store.transaction import Events, Position, PutStatus, StoreMetrics, Transaction
+from cdc.event_store.ring import Mark, NewTransaction, Ring
+from cdc.event_store.transaction import Events, LogPosition, StoreMetrics, Transaction
+from cdc.store.writer.durability import PutStatus
 
 BatchMode = Literal["itemsize", "memsize"]
 
 
 class MemoryStore(EventStore):
-    """The unacked transactions of one source, in memory, limited by events and bytes.
+    """Keeps the unacked transactions of one source in memory, limited by events and bytes.
 
-    ``buffer_size``: slots, a power of two; a transaction takes one for each of its events, at least one. ``batch_mode``
-    ``itemsize``: a batch size counts events, and a put waits for slots. ``memsize``: a batch size counts units of
-    ``buffer_unit_bytes``, and a put waits, besides, until less than ``buffer_size × buffer_unit_bytes`` is held: looked
-    at before the put, so that a transaction of any size goes in while there is room. Without ``ddl_isolation`` a DDL
-    is handed out like any transaction.
+    ``buffer_size`` is the number of slots, a power of two; a transaction takes one for each of its events, at least
+    one. With ``batch_mode`` ``itemsize`` a batch size counts events, and a put waits for slots. With ``memsize`` a
+    batch size counts units of ``buffer_unit_bytes``, and a put also waits until less than ``buffer_size ×
+    buffer_unit_bytes`` is held. That is compared before the put, so a transaction of any size fits while there is room.
+    Without ``ddl_isolation`` a DDL is returned like any transaction.
 
-    Puts are served in the order in which they came. One that waits is never overtaken: what came later has the higher
-    seq, and would have the one that waits taken for a repetition. A get that waits for a whole batch hands out what
-    there is once a put finds no room: the batch could not grow any more.
+    Puts are served in the order in which they came. A waiting put is never overtaken: the later one has the higher seq,
+    and the waiting one would then be ignored as a repetition. A get that waits for a whole batch returns what there is
+    once a put finds no room, because the batch could not grow any more.
 
-    A put, an ack and a get cost a constant time for each transaction that goes in or out, and a logarithmic one for
-    each call. Raises ConfigError where a parameter is out of range. Source: Canal's ``MemoryEventStoreWithBuffer``.
+    A put, an ack and a get take constant time for each transaction, and logarithmic time for each call. Raises
+    ConfigError if a parameter is out of range. Source: Canal's ``MemoryEventStoreWithBuffer``.
     """
 
     def __init__(
@@ -54,31 +55,31 @@ class MemoryStore(EventStore):
         self._memsize = batch_mode == "memsize"
         # A transaction takes at least one slot, so there are never more transactions than slots.
         self._ring = Ring(buffer_size)
-        self._done: Position | None = None
-        """The last transaction acked or removed: once all are, the oldest and the newest position."""
+        self._done: LogPosition | None = None
+        """The last transaction that was acked or removed. Once all are, it is the oldest and the newest position."""
         self._meter = StoreMeter()
         self._closed = False
         self._short_of_room = False
-        """A put has found no room since room was last made."""
+        """Whether a put has found no room since an ack last made room."""
         self._queue: deque[object] = deque()
-        """The puts that wait, in order."""
+        """The waiting puts, in order."""
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._ready = threading.Condition(self._lock)
 
     @property
     def put_sequence(self) -> int:
-        """The number of the last event put, from 0; −1 before the first."""
+        """The number of the last event that was put, from 0; −1 before the first."""
         return self._ring.put.events
 
     @property
     def get_sequence(self) -> int:
-        """The number of the last event handed out."""
+        """The number of the last event that a get returned."""
         return self._ring.get.events
 
     @property
     def ack_sequence(self) -> int:
-        """The number of the last event that was acked, or removed."""
+        """The number of the last event that was acked or removed."""
         return self._ring.ack.events
 
     # put
@@ -112,15 +113,15 @@ class MemoryStore(EventStore):
                 self._ready.notify_all()
             return PutStatus.PUT_OK
 
-    def _fits(self, new: Sequence[New]) -> bool:
-        """Canal's rule; ``new`` is marked as of now."""
+    def _fits(self, new: Sequence[NewTransaction]) -> bool:
+        """Returns whether the transactions fit, by Canal's rule. Their marks must be up to date."""
         ring = self._ring
         if new[-1].mark.events - self.buffer_size > ring.ack.events:
             return False
         return not self._memsize or ring.put.bytes - ring.ack.bytes < self.buffer_size * self.buffer_unit_bytes
 
     def _wait_for_room(self, deadline: float | None) -> bool:
-        """Until something may have changed; False when the time is over."""
+        """Waits until there may be room. Returns False after the deadline."""
         if not self._short_of_room:
             self._short_of_room = True
             self._ready.notify_all()
@@ -131,7 +132,7 @@ class MemoryStore(EventStore):
         self._check_open()
         return True
 
-    def _check_limit(self, new: Sequence[New]) -> None:
+    def _check_limit(self, new: Sequence[NewTransaction]) -> None:
         slots = new[-1].mark.events - self._ring.put.events if new else 0
         if slots <= self.buffer_size:
             return
@@ -139,12 +140,12 @@ class MemoryStore(EventStore):
             if transaction.events > self.buffer_size:
                 raise StoreLimitError(
                     f"the transaction has {transaction.events} events, the ring {self.buffer_size} slots",
-                    place=_place(transaction.position),
+                    place=str(transaction.position),
                     remedy="Make buffer_size larger, or use a store of kind file, which takes any transaction.",
                 )
         raise StoreLimitError(
             f"{len(new)} transactions put at once have {slots} events, the ring {self.buffer_size} slots",
-            place=_place(new[0].transaction.position),
+            place=str(new[0].transaction.position),
             remedy="Put fewer at once, or make buffer_size larger.",
         )
 
@@ -154,16 +155,16 @@ class MemoryStore(EventStore):
         self,
         batch_size: int,
         *,
-        start: Position | None = None,
+        start: LogPosition | None = None,
         included: bool = False,
         timeout_s: float | None = None,
     ) -> Events:
-        return self._hand_out(batch_size, start, included, None if timeout_s is None else time.monotonic() + timeout_s)
+        return self._get(batch_size, start, included, None if timeout_s is None else time.monotonic() + timeout_s)
 
-    def try_get(self, batch_size: int, *, start: Position | None = None, included: bool = False) -> Events:
-        return self._hand_out(batch_size, start, included, time.monotonic())
+    def try_get(self, batch_size: int, *, start: LogPosition | None = None, included: bool = False) -> Events:
+        return self._get(batch_size, start, included, time.monotonic())
 
-    def _hand_out(self, batch_size: int, start: Position | None, included: bool, deadline: float | None) -> Events:
+    def _get(self, batch_size: int, start: LogPosition | None, included: bool, deadline: float | None) -> Events:
         if batch_size < 1:
             raise UsageError(f"a batch size of {batch_size} makes no sense", remedy="It is at least 1.")
         size = batch_size * self.buffer_unit_bytes if self._memsize else batch_size
@@ -177,14 +178,14 @@ class MemoryStore(EventStore):
                 self._check_open()
             return self._take(before, size)
 
-    def _before(self, start: Position | None, included: bool) -> Mark:
-        """The mark that a batch begins behind."""
+    def _before(self, start: LogPosition | None, included: bool) -> Mark:
+        """Returns the mark after which a batch begins."""
         if start is None:
             return self._ring.get
         return self._ring.mark(self._ring.find(start.seq if included else start.seq + 1) - 1)
 
     def _whole(self, before: Mark, size: int) -> bool:
-        """Is there a batch that would not grow by waiting?"""
+        """Returns whether a batch is complete: it would not grow by waiting."""
         put = self._ring.put
         if put.number == before.number:
             return False
@@ -212,14 +213,14 @@ class MemoryStore(EventStore):
 
     # ack and rollback
 
-    def ack(self, position: Position) -> None:
+    def ack(self, position: LogPosition) -> None:
         with self._lock:
             self._check_open()
             found = self._outstanding(position)
             if found is None:
                 raise BatchError(
-                    f"no transaction that was handed out and is not acked ends there ({self._what_is_outstanding()})",
-                    place=_place(position),
+                    f"no outstanding transaction ends there ({self._describe_outstanding()})",
+                    place=str(position),
                     remedy="Ack the positions that get returned, each once.",
                 )
             number, end = found
@@ -228,7 +229,7 @@ class MemoryStore(EventStore):
             self._forget(mark, end)
 
     def rollback(self, batch: Events | None = None) -> None:
-        """As in the contract. Of a batch that was acked in part, that part stays acked; an empty one is nothing."""
+        """Rolls back as in the contract. An acked part of the batch stays acked; an empty batch does nothing."""
         with self._lock:
             self._check_open()
             if batch is None:
@@ -236,44 +237,44 @@ class MemoryStore(EventStore):
             elif batch.start is not None and batch.end is not None:
                 if self._outstanding(batch.end) is None:
                     raise BatchError(
-                        f"the batch is not outstanding ({self._what_is_outstanding()})",
-                        place=f"batch {_place(batch.start)} to {_place(batch.end)}",
-                        remedy="Roll back batches that were handed out, and neither acked nor rolled back since.",
+                        f"the batch is not outstanding ({self._describe_outstanding()})",
+                        place=f"batch {batch.start} to {batch.end}",
+                        remedy="Roll back only batches that get returned and that are neither acked nor rolled back.",
                     )
                 self._ring.get = self._ring.mark(self._ring.find(batch.start.seq) - 1)
             self._ready.notify_all()
 
-    def _outstanding(self, position: Position) -> tuple[int, Position] | None:
-        """Number and end of the transaction, handed out and not acked, that ends exactly there: by seq, and by what
-        Canal compares: journal, offset, time."""
+    def _outstanding(self, position: LogPosition) -> tuple[int, LogPosition] | None:
+        """Returns the number and the end of the outstanding transaction that ends at exactly this position; None if
+        there is none."""
         number = self._ring.find(position.seq)
         if number > self._ring.get.number:
             return None
         found = self._ring.at(number).position
-        return (number, found) if _identity(found) == _identity(position) else None
+        return (number, found) if found.identity == position.identity else None
 
-    def _what_is_outstanding(self) -> str:
+    def _describe_outstanding(self) -> str:
         ring = self._ring
         if ring.get.number == ring.ack.number:
             return "nothing is outstanding"
         first, last = ring.at(ring.ack.number + 1).position, ring.at(ring.get.number).position
-        return f"outstanding is {_place(first)} to {_place(last)}"
+        return f"outstanding is {first} to {last}"
 
     # positions and cleaning
 
-    def first_position(self) -> Position | None:
+    def first_position(self) -> LogPosition | None:
         with self._lock:
             self._check_open()
             ring = self._ring
             return self._done if ring.ack.number == ring.put.number else ring.at(ring.ack.number + 1).position
 
-    def latest_position(self) -> Position | None:
+    def latest_position(self) -> LogPosition | None:
         with self._lock:
             self._check_open()
             ring = self._ring
             return self._done if ring.ack.number == ring.put.number else ring.at(ring.put.number).position
 
-    def clean_until(self, position: Position) -> None:
+    def clean_until(self, position: LogPosition) -> None:
         with self._lock:
             self._check_open()
             number = self._ring.find(position.seq + 1) - 1
@@ -286,7 +287,7 @@ class MemoryStore(EventStore):
             self._forget(self._ring.put, None)
 
     def metrics(self) -> StoreMetrics:
-        """As of now; a closed store still has its counters."""
+        """Returns the metrics, also of a closed store."""
         with self._lock:
             return self._meter.metrics(self._ring.ack, self._ring.put)
 
@@ -296,8 +297,8 @@ class MemoryStore(EventStore):
             self._forget(self._ring.put, None)
             self._ready.notify_all()
 
-    def _forget(self, mark: Mark, position: Position | None) -> None:
-        """Everything up to ``mark`` is done, and its room free."""
+    def _forget(self, mark: Mark, position: LogPosition | None) -> None:
+        """Frees the room of everything up to ``mark``."""
         if mark.number > self._ring.ack.number:
             self._ring.release(mark)
         self._done = position
@@ -319,11 +320,3 @@ def _check_settings(buffer_size: int, buffer_unit_bytes: int, batch_mode: str) -
     if batch_mode not in ("itemsize", "memsize"):
         remedy = "Take itemsize or memsize."
         raise ConfigError(f"{batch_mode!r} is not a batch mode", place="store.batch_mode", remedy=remedy)
-
-
-def _identity(position: Position) -> tuple[int, str, int, int]:
-    return position.seq, position.file, position.pos, position.commit_time_us
-
-
-def _place(position: Position) -> str:
-    return f"{position.file}:{position.pos} (seq {position.seq})"

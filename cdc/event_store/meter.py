@@ -1,16 +1,16 @@
-"""What goes through a store, counted: the numbers of :class:`cdc.store.transaction.StoreMetrics`."""
+"""Counts what goes through an event store, for :class:`cdc.event_store.transaction.StoreMetrics`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from cdc.event_store.ring import Mark, New
-from cdc.store.transaction import StoreMetrics, Transaction
+from cdc.event_store.ring import Mark, NewTransaction
+from cdc.event_store.transaction import StoreMetrics, Transaction
 
 
 class StoreMeter:
-    """Counts what moves between two marks. Not safe for threads: its store calls it under its own lock.
+    """Counts transactions between two marks. Not thread-safe: the store calls it under its own lock.
 
     Source: Canal's ``CanalStoreMetrics``: times and memory of put, get and ack, execution time by table.
     """
@@ -22,8 +22,8 @@ class StoreMeter:
         self._table_rows: dict[str, int] = {}
         self._table_delay_s: dict[str, float] = {}
 
-    def put(self, new: Sequence[New], before: Mark) -> None:
-        """These are put, behind ``before``; at least one."""
+    def put(self, new: Sequence[NewTransaction], before: Mark) -> None:
+        """Counts a put of these transactions, at least one, after ``before``."""
         now_us = time.time_ns() // 1000
         after, _, last_time_us = new[-1]
         self._put = _add(self._put, before, after)
@@ -38,15 +38,17 @@ class StoreMeter:
             rows = mark.row_events
 
     def got(self, last: Transaction, before: Mark, end: Mark) -> None:
-        """A batch was handed out; what is handed out twice counts twice."""
+        """Counts a get. A transaction that is returned twice counts twice."""
         self._got = _add(self._got, before, end)
         self._get_delay_s = _delay_s(last.commit_time_us, time.time_ns() // 1000)
 
     def acked(self, last: Transaction, before: Mark, end: Mark) -> None:
+        """Counts an ack."""
         self._acked = _add(self._acked, before, end)
         self._ack_delay_s = _delay_s(last.commit_time_us, time.time_ns() // 1000)
 
     def metrics(self, ack: Mark, put: Mark) -> StoreMetrics:
+        """Returns the metrics of a store whose sequences are at these marks."""
         return StoreMetrics(
             put_transactions=self._put[0],
             put_rows=self._put_rows,
@@ -70,5 +72,5 @@ def _add(total: tuple[int, int], before: Mark, after: Mark) -> tuple[int, int]:
 
 
 def _delay_s(commit_time_us: int, now_us: int) -> float:
-    """Never negative: the source's clock may be ahead of this machine's."""
+    """Returns the delay, never negative: the source's clock may be ahead of this machine's."""
     return max(0, now_us - commit_time_us) / 1e6

@@ -1,7 +1,7 @@
 """Canal's ring with its three sequences, ``ack ≤ get ≤ put``: the slots of
 :class:`cdc.event_store.memory_store.MemoryStore`.
 
-No locks, no waiting and no rules in here. A transaction is known by its number: how many were put before it.
+The ring knows no locks, no waiting and no limits. A transaction's number is how many transactions were put before it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cdc.binlog.entry import ENTRY, EntryFlag
-from cdc.store.transaction import Transaction
+from cdc.event_store.transaction import Transaction
 
-# Five fields at once: NumPy takes forty times as long to give them one by one, which would be most of a put.
+# Five fields at once: NumPy takes forty times as long to return them one by one, which would be most of a put.
 _ENTRY = struct.Struct("<Q16xq8xIII")
 _DDL = int(EntryFlag.DDL)
 _FIELDS = ("seq", "commit_time_us", "events", "row_events", "flags")
@@ -23,20 +23,20 @@ assert _OFFSETS == (0, 24, 40, 44, 48), "the entry has changed, and this has not
 
 
 class Mark(NamedTuple):
-    """A transaction's end: its number, and sums over all up to it."""
+    """The end of a transaction: its number, and sums over all transactions up to it."""
 
     number: int = -1
     seq: int = -1
     events: int = -1
-    """Canal's sequence: the number of its last event, from 0. A transaction counts for one at least."""
+    """Canal's sequence: the number of its last event, from 0. Each transaction counts at least one event."""
     bytes: int = 0
     row_events: int = 0
     ddl: int = -1
-    """The number of the last transaction up to this one that is a DDL: so the next DDL is found by bisection."""
+    """The number of the last DDL up to this transaction, so that the next DDL is found by bisection."""
 
 
-class New(NamedTuple):
-    """A transaction about to be put, and the mark that it will have."""
+class NewTransaction(NamedTuple):
+    """A transaction that is about to be put, and its mark."""
 
     mark: Mark
     transaction: Transaction
@@ -44,17 +44,17 @@ class New(NamedTuple):
 
 
 class Ring:
-    """Transactions between ``ack`` and ``put``, never more than ``places`` (a power of two)."""
+    """The transactions between ``ack`` and ``put``, never more than ``slots`` (a power of two)."""
 
-    def __init__(self, places: int) -> None:
-        self._mask = places - 1
-        self._transactions: list[Transaction | None] = [None] * places
-        self._marks: list[Mark] = [Mark()] * places
+    def __init__(self, slots: int) -> None:
+        self._mask = slots - 1
+        self._transactions: list[Transaction | None] = [None] * slots
+        self._marks: list[Mark] = [Mark()] * slots
         self.put = self.get = self.ack = Mark()
-        """The last put, the last handed out, the last that is gone."""
+        """Marks of the last transaction that was put, of the last that a get returned, and of the last that is gone."""
 
-    def above_newest(self, transactions: Iterable[Transaction]) -> list[New]:
-        """Those whose seq is above the newest, with the marks that they would have if put now."""
+    def above_newest(self, transactions: Iterable[Transaction]) -> list[NewTransaction]:
+        """Returns the transactions whose seq is above the newest, with the marks that they get if put now."""
         number, newest, events, size, rows, ddl = self.put
         new = []
         for transaction in transactions:
@@ -68,19 +68,19 @@ class Ring:
             rows += its_rows
             if flags & _DDL:
                 ddl = number
-            new.append(New(Mark(number, seq, events, size, rows, ddl), transaction, commit_time_us))
+            new.append(NewTransaction(Mark(number, seq, events, size, rows, ddl), transaction, commit_time_us))
         return new
 
-    def append(self, new: Sequence[New]) -> None:
-        """``new`` comes from :meth:`above_newest`, with nothing put since."""
+    def append(self, new: Sequence[NewTransaction]) -> None:
+        """Puts transactions that :meth:`above_newest` returned, with nothing put since."""
         for mark, transaction, _ in new:
-            place = mark.number & self._mask
-            self._transactions[place] = transaction
-            self._marks[place] = mark
+            slot = mark.number & self._mask
+            self._transactions[slot] = transaction
+            self._marks[slot] = mark
         self.put = new[-1].mark
 
     def release(self, mark: Mark) -> None:
-        """Everything up to ``mark`` is gone; at least one."""
+        """Removes everything up to ``mark``, at least one transaction."""
         low, high = (self.ack.number + 1) & self._mask, (mark.number + 1) & self._mask
         if low < high:
             self._transactions[low:high] = [None] * (high - low)
@@ -92,37 +92,39 @@ class Ring:
             self.get = mark
 
     def at(self, number: int) -> Transaction:
-        """A transaction that is held."""
+        """Returns a transaction that is in the ring."""
         transaction = self._transactions[number & self._mask]
         assert transaction is not None, number
         return transaction
 
     def mark(self, number: int) -> Mark:
-        """The mark of one that is held, or of the last that is gone."""
+        """Returns the mark of a transaction that is in the ring, or of the last that is gone."""
         return self.ack if number == self.ack.number else self._marks[number & self._mask]
 
     def between(self, first: int, stop: int) -> list[Transaction]:
-        """All from ``first`` to before ``stop``; at least one."""
-        low, high, places = first & self._mask, stop & self._mask, self._transactions
-        found = places[low:high] if low < high else places[low:] + places[:high]
+        """Returns the transactions from ``first`` to before ``stop``, at least one."""
+        low, high, slots = first & self._mask, stop & self._mask, self._transactions
+        found = slots[low:high] if low < high else slots[low:] + slots[:high]
         return [transaction for transaction in found if transaction is not None]
 
     def find(self, seq: int) -> int:
-        """The number of the first that is held with this seq or a higher one; behind the newest where there is none."""
+        """Returns the number of the first transaction in the ring with this seq or a higher one; the number after the
+        newest if there is none."""
         first = self.ack.number + 1
         if seq <= self.ack.seq:
             return first
         return first + bisect_left(range(first, self.put.number + 1), seq, key=self._seq)
 
     def last_within(self, first: int, total: Callable[[Mark], int], limit: int) -> int:
-        """The last from ``first`` on, at least ``first``, up to which a total of the marks is not above ``limit``."""
+        """Returns the number of the last transaction, at least ``first``, whose mark's ``total`` is not above
+        ``limit``."""
         if total(self.put) <= limit:
             return self.put.number
         numbers = range(first + 1, self.put.number + 1)
         return first + bisect_right(numbers, limit, key=lambda number: total(self._marks[number & self._mask]))
 
     def next_ddl(self, first: int, last: int) -> int | None:
-        """The first DDL from ``first`` to ``last``."""
+        """Returns the number of the first DDL from ``first`` to ``last``; None if there is none."""
         if self._marks[last & self._mask].ddl < first:
             return None
         numbers = range(first, last + 1)

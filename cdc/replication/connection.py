@@ -41,8 +41,7 @@ from cdc.replication.settings import MasterSettings
 from cdc.replication.snapshot import SegmentSnapshot, require_store_present, segment_names, small_files
 from cdc.replication.stream import ENTRIES_AT_ONCE, Stream
 from cdc.store.formats import layout
-from cdc.store.formats.damaged import read_damaged
-from cdc.store.formats.removed import kept_names, read_removed
+from cdc.store.formats.missing import kept_names, read_damaged, read_removed
 
 log = get_logger(__name__)
 

@@ -22,10 +22,10 @@ from cdc.replication.reconcile import remove_segment, segment_path
 from cdc.replication.role import read_epoch, write_epoch
 from cdc.replication.snapshot import is_small_file
 from cdc.store.formats import layout
-from cdc.store.formats.checkpoint import Checkpoints
+from cdc.store.formats.checkpoint import CheckpointWriter
 from cdc.store.formats.index import first_bad
-from cdc.store.formats.removed import FILE_NAME as REMOVED
-from cdc.store.formats.removed import read_removed
+from cdc.store.formats.missing import REMOVED_FILE as REMOVED
+from cdc.store.formats.missing import read_removed
 from cdc.store.writer.segment import SegmentWriter
 
 SYNC_BYTES = 16 << 20
@@ -40,7 +40,7 @@ class Copy:
     Each method raises StorageError, and CorruptStreamError for frames that do not fit together.
     """
 
-    def __init__(self, store: Path, checkpoints: Checkpoints, peer: str, last_seq: int) -> None:
+    def __init__(self, store: Path, checkpoints: CheckpointWriter, peer: str, last_seq: int) -> None:
         self._store = store
         self._checkpoints = checkpoints
         self._peer = peer

@@ -56,10 +56,9 @@ from cdc.replication.role import (
 from cdc.replication.settings import DEFAULT_TIMING, Timing
 from cdc.replication.snapshot import EntryKind, SegmentSnapshot, read_small, small_files
 from cdc.store.formats import layout
-from cdc.store.formats.checkpoint import Checkpoints
-from cdc.store.formats.damaged import read_damaged
-from cdc.store.formats.removed import kept_names
-from cdc.store.formats.segment_stats import FILE_NAME as COUNTS
+from cdc.store.formats.checkpoint import CheckpointWriter
+from cdc.store.formats.index import STATS_FILE as COUNTS
+from cdc.store.formats.missing import kept_names, read_damaged
 from cdc.store.formats.state import StoreLock, TableNumbers
 from cdc.store.reader.reader import StoreReader
 from cdc.store.writer.log import RelayLog
@@ -93,7 +92,7 @@ class Follower:
         # this copy is all there is.
         RelayLog(store, destination=destination, segment_bytes=segment_bytes, permissions=permissions).close()
         self._lock = StoreLock(store)
-        self._checkpoints = Checkpoints(store, lambda: len(TableNumbers(store).names))
+        self._checkpoints = CheckpointWriter(store, lambda: len(TableNumbers(store).names))
         names = kept_names(store)
         self._open_checkpoint(names[-1] if names else None)
         self._copy: Copy | None = None

@@ -16,7 +16,7 @@ from cdc.replication.connection import StandbyConnection
 from cdc.replication.protocol import Channel
 from cdc.replication.role import LeadershipEpoch, PeerStatus, RoleStatus, write_status
 from cdc.replication.settings import MasterSettings
-from cdc.store.transaction import PutStatus
+from cdc.store.writer.durability import PutStatus
 
 log = get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Master:
     # --- for the store's writer
 
     def wait(self, segment_name: str, end_offset: int, seq: int, timeout_s: float | None) -> PutStatus:
-        """Waits until a standby has confirmed ``seq``; see :class:`cdc.event_store.put.Replication`.
+        """Waits until a standby has confirmed ``seq``; see :class:`cdc.event_store.transaction_log.Replication`.
 
         Waits for ``timeout_s`` or the configured time, whichever is shorter. An asynchronous master never waits.
         """

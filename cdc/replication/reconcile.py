@@ -26,7 +26,7 @@ from cdc.replication.protocol import Compared, Have
 from cdc.replication.snapshot import EntryKind, SegmentSnapshot
 from cdc.store.formats import layout
 from cdc.store.formats.index import first_bad, make_header
-from cdc.store.formats.removed import kept_names
+from cdc.store.formats.missing import kept_names
 
 log = get_logger(__name__)
 

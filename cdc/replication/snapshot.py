@@ -18,10 +18,11 @@ from cdc.binlog.entry import Entries
 from cdc.durable import storage_errors
 from cdc.errors import StorageError
 from cdc.store.formats import layout
-from cdc.store.formats.damaged import FILE_NAME as DAMAGED
-from cdc.store.formats.index import IndexFile, head_size
-from cdc.store.formats.removed import FILE_NAME as REMOVED
-from cdc.store.formats.removed import kept_names
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.missing import DAMAGED_FILE as DAMAGED
+from cdc.store.formats.missing import REMOVED_FILE as REMOVED
+from cdc.store.formats.missing import kept_names
+from cdc.store.formats.segment_header import segment_header_size
 
 SMALL_FILES = ("store.json", "tables.json", REMOVED, DAMAGED)
 PERMANENT_FILES = ("store.json", "tables.json")
@@ -141,7 +142,7 @@ class SegmentSnapshot:
         """Returns the size of the head, the bytes before the first transaction; 0: missing. Raises StorageError."""
         with storage_errors(self.path):
             try:
-                return min(head_size(self.path), self.path.stat().st_size)
+                return min(segment_header_size(self.path), self.path.stat().st_size)
             except FileNotFoundError:
                 return 0
 

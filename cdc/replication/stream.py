@@ -21,8 +21,9 @@ from cdc.errors import DamagedError, PeerUnavailableError
 from cdc.replication.protocol import CHUNK_BYTES, DATA, ENTRIES, FILE, MAX_PAYLOAD, Have, Kind
 from cdc.replication.snapshot import PERMANENT_FILES, read_small, require_store_present, small_files
 from cdc.store.formats import layout
-from cdc.store.formats.index import IndexFile, first_bad, head_size
-from cdc.store.formats.removed import kept_names, read_removed
+from cdc.store.formats.index import IndexFile, first_bad
+from cdc.store.formats.missing import kept_names, read_removed
+from cdc.store.formats.segment_header import segment_header_size
 
 ENTRIES_AT_ONCE = 4096
 
@@ -122,7 +123,7 @@ class Stream:
         if not self._offset:
             with storage_errors(path):
                 try:
-                    size = head_size(path)
+                    size = segment_header_size(path)
                 except FileNotFoundError:
                     self.close()
                     return False

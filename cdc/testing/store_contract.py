@@ -31,7 +31,8 @@ import pytest
 
 from cdc.errors import BatchError, StoreClosedError, StoreLimitError
 from cdc.event_store.contract import EventStore
-from cdc.store.transaction import Events, Position, PutStatus, Transaction
+from cdc.event_store.transaction import Events, LogPosition, Transaction
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions
 
@@ -511,7 +512,7 @@ class StoreContract:
         store.rollback()
         assert self.seqs(store.try_get(ALL)) == [made[3].seq]
 
-    def refuse_ack(self, store: EventStore, position: Position) -> None:
+    def refuse_ack(self, store: EventStore, position: LogPosition) -> None:
         """A BatchError that names the position, and nothing has changed."""
         before, first = store.metrics(), store.first_position()
         with pytest.raises(BatchError) as error:

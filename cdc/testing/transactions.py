@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdc.binlog.file import rows_to_entries, scan
-from cdc.store.transaction import SourceFile, Transaction
+from cdc.event_store.transaction import SourceFile, Transaction
 from cdc.testing.binlog import BinlogBuilder
 
 

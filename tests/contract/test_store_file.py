@@ -9,8 +9,8 @@ import pytest
 
 from cdc.event_store.contract import EventStore
 from cdc.event_store.file_store import RelayLogStore
-from cdc.store.transaction import PutStatus, Transaction
-from cdc.store.writer.policy import FlushPolicy
+from cdc.event_store.transaction import Transaction
+from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.testing.store_contract import MakeStore, StoreContract
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.event_store.contract import EventStore
 from cdc.event_store.memory_store import MemoryStore
-from cdc.store.transaction import Transaction
+from cdc.event_store.transaction import Transaction
 from cdc.testing.store_contract import MakeStore, StoreContract
 
 

@@ -20,7 +20,7 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.errors import CdcError
-from cdc.store.reader.selection import Limits
+from cdc.store.reader.batch_builder import Limits
 from spark_jobs.apply import merge
 from spark_jobs.runtime import session
 from tests.support.compare import ordered

@@ -80,7 +80,7 @@ class Moments:
 def behind(config: DestinationConfig) -> int:
     """Transactions that are not acked yet."""
     reached = BatchService(config).meta.read().subscription("apply").acked_seq
-    return StoreReader(config.store.path).behind(reached).transactions
+    return StoreReader(config.store.path).backlog(reached).transactions
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from cdc.addresses import Address
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.log import configure
 from cdc.replication.follower import Follower
 from cdc.replication.role import read_epoch
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
-from cdc.store.transaction import PutStatus, Transaction
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import QUICK, digests, open_master
@@ -40,7 +41,7 @@ def be_master(store: Path, journal: Path, pool: list[Transaction], address: Addr
     """Several putters take transactions in turn; each notes the status that it got, after it got it. SIGTERM: no more
     is put, and once the standby has everything, this ends."""
     configure("console")
-    log = RelayLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
+    log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
     newest = log.last_seq or 0
     rest = iter([t for t in pool if t.seq > newest])
     master = open_master(log, listen=address, timeout_s=2)
@@ -153,7 +154,7 @@ class Pair:
 
     def require(self, store: Path, statuses: set[PutStatus], since: int) -> None:
         """Opened as a take-over would open it: whole transactions in order, and all that were answered so."""
-        RelayLog(store, destination="shop", segment_bytes=SEGMENT_BYTES).close()
+        TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES).close()
         there = 0
         for segment in layout.list_segments(store):
             data = segment.read_bytes()

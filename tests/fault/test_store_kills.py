@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.reader.reader import StoreReader
-from cdc.store.transaction import PutStatus, Transaction
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.transactions import make_transactions
 
 KILLS = int(os.environ.get("TOWPATH_STORE_KILLS", "20"))
@@ -30,7 +31,7 @@ SEGMENT_BYTES = 200_000
 
 def put_for_ever(store: Path, journal: Path, pool: list[Transaction]) -> None:
     """Several putters take transactions in turn; each notes the status that it got, after it got it."""
-    log = RelayLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
+    log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
     newest = log.last_seq or 0
     rest = iter([t for t in pool if t.seq > newest])
     order = threading.Lock()
@@ -88,7 +89,7 @@ def test_nothing_acknowledged_is_missing(tmp_path: Path, seed: int) -> None:
         process.join()
         assert process.exitcode == -signal.SIGKILL
 
-        RelayLog(store, destination="shop", segment_bytes=SEGMENT_BYTES).close()
+        TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES).close()
         there = visible(store)
         assert [number[seq] for seq, *_ in there] == list(range(len(there)))  # a prefix: no gap, none twice
         for seq, segment, offset, length in there[checked:]:

@@ -12,7 +12,7 @@ from cdc.meta import Gap, HistoryMark
 from cdc.meta.file import parse, render
 from cdc.meta.zookeeper_nodes import render as render_nodes
 from cdc.store.formats import layout
-from cdc.store.formats.beginning import Beginning, record_beginning
+from cdc.store.formats.state import Beginning, record_beginning
 
 HERE = Path(__file__).parent
 

@@ -27,7 +27,7 @@ from cdc.errors import (
     TokenError,
     UnsupportedDdlError,
 )
-from cdc.store.reader.selection import Limits
+from cdc.store.reader.batch_builder import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
 from spark_jobs.apply import merge

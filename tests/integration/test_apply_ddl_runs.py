@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.service import BatchService
-from cdc.store.reader.selection import Limits
+from cdc.store.reader.batch_builder import Limits
 from cdc.testing.servers import Server
 from tests.support.apply import OWNER, Loop
 

@@ -31,7 +31,7 @@ from cdc.errors import LeaseHeldError
 from cdc.replication.role import read_epoch
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments, segments_folder
-from cdc.store.formats.time_index import read_clock
+from cdc.store.formats.time_index import read_time_index
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
 from cdc.testing.servers import Server, free_port
@@ -165,7 +165,7 @@ def test_until_takes_exactly_what_was_committed_before(loop: Loop, cdc: Cdc) -> 
     assert {n for n, _, end in writer.rows if end < until} <= set(first)
     assert not {n for n, began, _ in writer.rows if began >= until} & set(first)
     assert len(writer.rows) > len(first) > 20
-    assert len(read_clock(loop.config.store.path)) > 2
+    assert len(read_time_index(loop.config.store.path)) > 2
 
     # Capture stands still: what comes now is not in the store, and nobody may take the interval for whole.
     loop.sql("INSERT INTO log VALUES (1000000, 'missed')")

@@ -22,10 +22,10 @@ from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
 from cdc.errors import BatchOrderError, TokenError
+from cdc.event_store.transaction import Transaction
 from cdc.store.formats.index import read_entries
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.transaction import Transaction
 from cdc.store.writer.log import RelayLog
 from cdc.testing.transactions import make_transactions
 from tests.support.unit_batches import IDENTITY, make_config

@@ -15,7 +15,7 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
-from cdc.store.reader.selection import Limits
+from cdc.store.reader.batch_builder import Limits
 from cdc.targets import table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 

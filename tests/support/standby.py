@@ -10,13 +10,14 @@ from typing import Literal
 
 from cdc.addresses import Address
 from cdc.errors import CdcError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.follower import Follower
 from cdc.replication.master import Master
 from cdc.replication.role import become_master
 from cdc.replication.settings import MasterSettings, Timing
 from cdc.replication.snapshot import SMALL_FILES, segment_names
 from cdc.store.formats import layout
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.log import LogWriter
 from cdc.testing.servers import HOST
 
 QUICK = Timing(heartbeat_s=0.1, dead_s=2.0, greeting_s=5.0, first_pause_s=0.02, longest_pause_s=0.1, poll_s=0.005)
@@ -24,7 +25,7 @@ ANY_PORT = Address(HOST, 0)
 
 
 def open_master(
-    log: RelayLog,
+    log: LogWriter,
     *,
     destination: str = "shop",
     listen: Address = ANY_PORT,
@@ -43,7 +44,8 @@ def open_master(
         epoch=epoch,
         settings=MasterSettings(listen, role, timeout_s, max_behind_bytes, secret, timing),
     )
-    log.replication = master
+    if isinstance(log, TransactionLog):
+        log.replication = master
     log.on_moved.append(master.moved)
     return master
 

@@ -13,15 +13,13 @@ from cdc.binlog.file import rows_to_entries, scan
 from cdc.config import DestinationConfig, load
 from cdc.errors import CutOffError
 from cdc.meta import SourceIdentity
-from cdc.positions import make_file_name, split_seq
+from cdc.positions import BinlogPosition, CommitPosition, make_file_name, split_seq
 from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats import layout
-from cdc.store.formats.beginning import Beginning
 from cdc.store.formats.index import make_header, seal
-from cdc.store.formats.state import CaptureState, TableNumbers
-from cdc.store.reader.filters import TableFilter
-from cdc.store.reader.selection import Limits, Place, Range, Selection
-from cdc.store.writer.segment import head
+from cdc.store.formats.segment_header import make_segment_header
+from cdc.store.formats.state import Beginning, CaptureState, TableNumbers
+from cdc.store.reader.batch_builder import Limits, Range, Selection, TableFilter
 
 GOLDEN_BINLOG = Path(__file__).parents[1] / "golden" / "mysql9-binlog.000007"
 FIRST_TX, ROTATE_BYTES = 198, 44
@@ -78,7 +76,7 @@ class NumberStore:
         if after_seq < self.removed:
             raise CutOffError(f"the transactions behind {after_seq} were removed up to {self.removed}")
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int:
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int:
         return after_seq
 
     def capture_state(self) -> CaptureState | None:
@@ -114,9 +112,11 @@ class NumberStore:
         return Path("/store/schemas/0.json")
 
     @staticmethod
-    def _place(seq: int) -> Place:
+    def _place(seq: int) -> CommitPosition:
         parts = split_seq(seq)
-        return Place(make_file_name("binlog", parts.file_number), parts.offset, f"0-1-{seq}", seq * TX_TIME_US)
+        return CommitPosition(
+            BinlogPosition(make_file_name("binlog", parts.file_number), parts.offset), f"0-1-{seq}", seq * TX_TIME_US
+        )
 
 
 @dataclass
@@ -145,7 +145,7 @@ def make_store(path: Path) -> Path:
     layout.create(path, "shop")
     data = GOLDEN_BINLOG.read_bytes()
     size = int.from_bytes(data[13:17], "little")  # of the format description, which begins at byte 4
-    begin = head(data[4 : 4 + size], "binlog.000007", FIRST_TX, int.from_bytes(data[9:13], "little"))
+    begin = make_segment_header(data[4 : 4 + size], "binlog.000007", FIRST_TX, int.from_bytes(data[9:13], "little"))
     segment = layout.segments_folder(path) / layout.segment_name(0, 7, FIRST_TX)
     segment.write_bytes(begin + data[FIRST_TX:-ROTATE_BYTES])
     numbers = TableNumbers(path)

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from cdc.addresses import Address
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.master import Master
 from cdc.replication.protocol import (
     Channel,
@@ -24,20 +25,20 @@ from cdc.replication.protocol import (
 )
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.log import LogWriter
 from tests.support.standby import Standby, digests, open_master
 
 SEGMENT_BYTES = 65536
 FORMATS = Formats(store=1, index=1)
 
 
-def open_log(stack: ExitStack, path: Path) -> RelayLog:
-    log = RelayLog(path, destination="shop", segment_bytes=SEGMENT_BYTES)
+def open_log(stack: ExitStack, path: Path) -> TransactionLog:
+    log = TransactionLog(path, destination="shop", segment_bytes=SEGMENT_BYTES)
     stack.callback(log.close)
     return log
 
 
-def serve(stack: ExitStack, log: RelayLog, **options: object) -> Master:
+def serve(stack: ExitStack, log: LogWriter, **options: object) -> Master:
     master = open_master(log, **options)  # type: ignore[arg-type]
     stack.callback(master.close)
     return master
@@ -49,7 +50,7 @@ def follow(stack: ExitStack, path: Path, master: Address, **options: object) -> 
     return standby
 
 
-def caught_up(log: RelayLog, master: Master) -> None:
+def caught_up(log: LogWriter, master: Master) -> None:
     log.flush()
     assert master.wait_until(log.last_seq or 0, 10), master.standbys()
 
@@ -88,7 +89,7 @@ class RelayLogOf(ExitStack):
         super().__init__()
         self._path = path
 
-    def __enter__(self) -> RelayLog:  # type: ignore[override]
+    def __enter__(self) -> TransactionLog:  # type: ignore[override]
         return open_log(self, self._path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]*|\.(?:ci|github)/[\w./-]+")
 NAME = re.compile(r"(?:cdc|spark_jobs)(?:\.\w+)+")
 DOCUMENT = re.compile(r"docs/(?:decisions/(?P<decision>\d{4})|[\w/.-]+\.(?:md|json|svg)|[\w-]+(?:/[\w-]+)*)")
+TROUBLESHOOTING = DOCS / "how-to" / "troubleshooting.md"
 TEMPLATE = DOCS / "decisions" / "template.md"
 
 
@@ -50,6 +52,33 @@ def tracked() -> list[str]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [name for name in listed if (ROOT / name).is_file()]
+
+
+@cache
+def texts() -> list[str]:
+    """The texts in the package's code; what an f-string fills in is left out."""
+    found = []
+    for name in tracked():
+        if name.endswith(".py") and name.startswith(("cdc/", "spark_jobs/")):
+            for node in ast.walk(ast.parse((ROOT / name).read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (str(value.value) for value in node.values if isinstance(value, ast.Constant))
+                    found.append("\0".join(parts))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    return found
+
+
+def quoted_messages() -> list[str]:
+    """The messages of the troubleshooting page: what its first columns quote, with … for what varies."""
+    rows = [line for line in TROUBLESHOOTING.read_text().splitlines() if line.startswith("|")]
+    return [code for row in rows for code in CODE.findall(row.split("|")[1]) if " " in code]
+
+
+def is_said(message: str) -> bool:
+    """Whether one text of the code has all fixed parts of the message."""
+    parts = [part.strip() for part in message.split("…") if len(part.strip()) > 2]
+    return any(all(part in text for part in parts) for text in texts())
 
 
 def missing_links(page: Path) -> Iterator[str]:
@@ -111,6 +140,16 @@ def test_every_document_that_the_code_names_exists() -> None:
             if not any(ROOT.glob(pattern)):
                 missing.append(f"{name}: {found[0]}")
     assert missing == []
+
+
+@pytest.mark.parametrize("message", quoted_messages())
+def test_a_message_that_is_explained_is_one_of_the_code(message: str) -> None:
+    """If this fails, the message was changed: change the page of troubleshooting, too."""
+    assert is_said(message)
+
+
+def test_a_message_that_nobody_raises_is_found() -> None:
+    assert not is_said("the moon is … full")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "formats"], ids=relative)

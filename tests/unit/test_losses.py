@@ -20,8 +20,8 @@ from cdc.batches.manifest import TableResult
 from cdc.batches.manifest_files import load_manifest
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError, CutOffError, TargetError
-from cdc.store.formats.beginning import Beginning
-from cdc.store.reader.selection import Limits
+from cdc.store.formats.state import Beginning
+from cdc.store.reader.batch_builder import Limits
 from cdc.targets import application_id
 from spark_jobs.delta.proof import prove, prove_idle
 from spark_jobs.delta.tables import target_of

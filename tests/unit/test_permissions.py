@@ -17,7 +17,7 @@ from cdc.meta import open_meta
 from cdc.permissions import READ, Permissions, secure_folder
 from cdc.store.formats.layout import create
 from cdc.store.formats.state import CaptureState, write_capture_state
-from cdc.store.formats.time_index import ClockLog
+from cdc.store.formats.time_index import TimeIndexWriter
 from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
@@ -49,7 +49,7 @@ def fill(config: DestinationConfig) -> None:
     """Everything that capture, get, ack and rollback write."""
     permissions = config.store.permissions
     RelayLog(config.store.path, destination="shop", segment_bytes=65536, permissions=permissions).close()
-    ClockLog(config.store.path).close()
+    TimeIndexWriter(config.store.path).close()
     state = CaptureState(1, True, "binlog.000001", 4, None, 0, 0)
     write_capture_state(config.store.path, state)
     log = BinlogBuilder()

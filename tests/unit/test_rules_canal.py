@@ -26,9 +26,9 @@ from cdc.source import dump
 from cdc.source.dump import DumpStream
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
-from cdc.store.reader.filters import TableFilter, join_filters
+from cdc.store.reader.batch_builder import TableFilter, join_filters
 from cdc.store.reader.reader import StoreReader
-from cdc.store.transaction import PutStatus
+from cdc.store.writer.durability import PutStatus
 from cdc.store.writer.log import RelayLog
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions

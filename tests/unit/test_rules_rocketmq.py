@@ -20,11 +20,12 @@ from cdc import files
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE
 from cdc.binlog.file import scan
 from cdc.errors import StorageError
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.positions import split_seq
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
-from cdc.store.transaction import PutStatus, Transaction
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions, transactions_of
@@ -65,8 +66,8 @@ def disk() -> Iterator[Disk]:
         yield disk
 
 
-def open_log(path: Path) -> RelayLog:
-    return RelayLog(path, destination="shop", segment_bytes=LEAST_SEGMENT)
+def open_log(path: Path) -> TransactionLog:
+    return TransactionLog(path, destination="shop", segment_bytes=LEAST_SEGMENT)
 
 
 def seqs_in(path: Path) -> list[int]:
@@ -254,8 +255,8 @@ def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from cdc.store.writer.policy import FlushPolicy
-from cdc.store.writer.log import RelayLog
+from cdc.store.writer.durability import FlushPolicy
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.standby import open_master
 from cdc.testing.threads import Call, took_s
@@ -263,7 +264,7 @@ from cdc.testing.transactions import make_transactions, transactions_of
 from tests.support.unit_standby import FakeStandby
 
 policy = FlushPolicy("async", interval_s=600, thorough_interval_s=600)
-log = RelayLog(Path(sys.argv[1]), destination="shop", segment_bytes=1 << 30, policy=policy)
+log = TransactionLog(Path(sys.argv[1]), destination="shop", segment_bytes=1 << 30, policy=policy)
 for transaction in make_transactions(2_000):
     print(transaction.seq, log.put([transaction]).name, flush=True)
 sys.stdin.read()

@@ -1,8 +1,8 @@
-"""How far a store is known to be on the disk, and whether its writer ended in order: ``checkpoint`` and ``abort``.
+"""The checkpoint of a store, and the mark of a writer at work: the files ``checkpoint`` and ``abort``.
 
-After RocketMQ's ``StoreCheckpoint`` and abort file. ``abort`` is there while a writer is at work, so that it is left
-behind by one that died. ``checkpoint`` (``docs/formats/checkpoint.md``) is replaced at the opening, when a segment is
-finished, and at the end: never between two puts.
+After RocketMQ's ``StoreCheckpoint`` and abort file. ``abort`` exists while a writer is at work, so a writer that died
+leaves it behind. ``checkpoint`` (``docs/formats/checkpoint.md``) is replaced when the store is opened, when a segment
+is finished, and when the writer closes: never between two puts.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cdc import files
 from cdc.durable import remove_file, replace_file, storage_errors
 from cdc.errors import DamagedError, VersionError
 from cdc.store.formats.layout import index_path
-
-if TYPE_CHECKING:
-    from cdc.store.writer.segment import SegmentWriter
 
 FILE_NAME = "checkpoint"
 ABORT_NAME = "abort"
@@ -33,28 +30,50 @@ _FIELDS = struct.Struct("<4sHHIIQQQq40s")
 _HEAD = struct.Struct("<4sHH")
 _FINISHED = 1
 
-_REMEDY = "Remove it: the next start of capture verifies the whole store instead, and writes it anew."
+_REMEDY = "Remove it: the next start of capture verifies the whole store instead, and writes a new one."
+
+
+class OpenSegment(Protocol):
+    """A segment as its writer has it open."""
+
+    path: Path
+    size: int
+    index_size: int
+    last_seq: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the segment has no entry yet."""
+        ...
+
+    def sync(self) -> None:
+        """Makes the segment's bytes durable."""
+        ...
+
+    def sync_index(self) -> None:
+        """Makes the index entries durable."""
+        ...
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything up to here is on the disk: the segments before ``segment``, and of this one so many bytes."""
+    """How far the store is durable: all segments before ``segment``, and the first bytes of ``segment`` itself."""
 
     segment: str
-    """Name of the segment's file; empty in a store without any."""
+    """Name of the segment's file; empty in a store without segments."""
     log_bytes: int
     index_bytes: int
     seq: int
-    """Of the last entry; 0 where there is none."""
+    """Seq of the last entry; 0 if there is none."""
     time_us: int
-    """When it was written, µs since 1970, UTC, this machine's clock."""
+    """When the checkpoint was written, µs since 1970, UTC, by this machine's clock."""
     tables: int
-    """How many names ``tables.json`` had."""
+    """The number of names in ``tables.json``."""
     finished: bool = False
-    """Nothing is ever added to the segment: what follows it is in the next one."""
+    """Whether the segment is complete: later transactions are in the next one."""
 
     def render(self) -> bytes:
-        """The file's content."""
+        """Returns the content of the file."""
         head = _FIELDS.pack(
             MAGIC,
             VERSION,
@@ -71,7 +90,7 @@ class Checkpoint:
 
 
 def parse(data: bytes, place: str) -> Checkpoint:
-    """The checkpoint in a file's content. Raises DamagedError, VersionError."""
+    """Parses the content of a checkpoint file. Raises DamagedError, VersionError."""
     if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise DamagedError("is not a checkpoint: it does not begin with TPCP", place=place, remedy=_REMEDY)
     _, version, size = _HEAD.unpack_from(data)
@@ -98,7 +117,8 @@ def parse(data: bytes, place: str) -> Checkpoint:
 
 
 def read_checkpoint(store: Path) -> Checkpoint | None:
-    """What the last writer noted; None where there is no such file. Raises DamagedError, VersionError, StorageError."""
+    """Returns the last writer's checkpoint; None if there is no such file. Raises DamagedError, VersionError,
+    StorageError."""
     path = store / FILE_NAME
     with storage_errors(path):
         try:
@@ -109,43 +129,43 @@ def read_checkpoint(store: Path) -> Checkpoint | None:
 
 
 def was_aborted(store: Path) -> bool:
-    """Is a writer at work, or did the last one die?"""
+    """Returns whether a writer is at work, or the last one died."""
     return (store / ABORT_NAME).exists()
 
 
-def forget_checkpoint(store: Path) -> None:
-    """Before the end of a store is cut on purpose: nobody claims any more that it was there. The next opening verifies
-    its last segments instead. Raises StorageError."""
+def remove_checkpoint(store: Path) -> None:
+    """Removes the checkpoint before the end of a store is cut off on purpose. The next opening verifies the store's
+    last segments instead. Raises StorageError."""
     remove_file(store / FILE_NAME)
 
 
-class Checkpoints:
-    """The writer's notes while it is at work. ``count_tables`` tells how many names ``tables.json`` has."""
+class CheckpointWriter:
+    """Writes the checkpoints of a writer at work. ``count_tables`` returns the number of names in ``tables.json``."""
 
     def __init__(self, store: Path, count_tables: Callable[[], int]) -> None:
         self._store = store
         self._count_tables = count_tables
         self._seq = 0
-        self._noted: Checkpoint | None = None
+        self._written: Checkpoint | None = None
 
     def opened(self, last: Path | None, seq: int, *, empty: bool, finished: bool) -> None:
-        """The store is recovered and synced, ``last`` its newest segment, ``empty`` where that has no transaction (it
-        may be begun anew then). From here on the store says that a writer is at work."""
+        """Records that the store is recovered and synced, and that a writer is at work from now on. ``last`` is the
+        newest segment; ``empty`` says that it has no transaction, so that it may be begun again."""
         self._seq = seq
         with storage_errors(self._store / ABORT_NAME):
             files.layer.close(files.layer.open(self._store / ABORT_NAME, os.O_WRONLY | os.O_CREAT))
         self._write(last, *((0, 0) if empty else _sizes(last)), finished=finished)  # syncs the folder, too
 
-    def finished(self, segment: SegmentWriter) -> None:
-        """All of the segment's transactions are visible, and it is never appended to again. Syncs its index. Call it
-        before anything in the next segment is acknowledged."""
+    def finished(self, segment: OpenSegment) -> None:
+        """Records that all transactions of a segment are visible, and that nothing is appended to it again. Syncs its
+        index. Call it before anything in the next segment is acknowledged."""
         segment.sync()
         segment.sync_index()
         self._seq = max(self._seq, segment.last_seq)
         self._write(segment.path, segment.size, segment.index_size, finished=True)
 
-    def closed(self, segment: SegmentWriter | None) -> None:
-        """The writer ends in order: everything is visible. Not to be called after a write or a flush has failed."""
+    def closed(self, segment: OpenSegment | None) -> None:
+        """Records a clean end: everything is visible. Do not call it after a write or a flush has failed."""
         if segment is not None:
             segment.sync()
             segment.sync_index()
@@ -155,12 +175,19 @@ class Checkpoints:
         remove_file(self._store / ABORT_NAME)
 
     def emptied(self, seq: int) -> None:
-        """All segments are about to be removed, on purpose; sequence numbers go on above ``seq``."""
+        """Records that all segments are about to be removed on purpose; later sequence numbers are above ``seq``."""
         self._seq = max(self._seq, seq)
         self._write(None, 0, 0, finished=True)
 
+    def fewer_tables(self, count: int) -> None:
+        """Records that ``tables.json`` is about to be replaced on purpose by one with ``count`` names, so that the
+        next opening does not expect more."""
+        if self._written is not None and self._written.tables > count:
+            self._written = replace(self._written, tables=count)
+            replace_file(self._store / FILE_NAME, self._written.render())
+
     def _write(self, segment: Path | None, log_bytes: int, index_bytes: int, *, finished: bool) -> None:
-        note = Checkpoint(
+        checkpoint = Checkpoint(
             segment="" if segment is None else segment.name,
             log_bytes=log_bytes,
             index_bytes=index_bytes,
@@ -169,15 +196,8 @@ class Checkpoints:
             tables=self._count_tables(),
             finished=finished,
         )
-        replace_file(self._store / FILE_NAME, note.render())
-        self._noted = note
-
-    def fewer_tables(self, count: int) -> None:
-        """``tables.json`` is about to be replaced by one with ``count`` names, on purpose: the note must not ask for
-        more."""
-        if self._noted is not None and self._noted.tables > count:
-            self._noted = replace(self._noted, tables=count)
-            replace_file(self._store / FILE_NAME, self._noted.render())
+        replace_file(self._store / FILE_NAME, checkpoint.render())
+        self._written = checkpoint
 
 
 def _sizes(segment: Path | None) -> tuple[int, int]:

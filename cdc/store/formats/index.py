@@ -1,34 +1,48 @@
-"""Index files: a header of 128 bytes, then one entry of 128 bytes for each transaction (``docs/formats/index.md``)."""
+"""Index files and the stats made from them (``docs/formats/index.md``).
+
+An index has a header of 128 bytes, then one entry of 128 bytes for each transaction of its segment. A transaction is
+visible once its entry is written. ``counts.json`` keeps the stats of finished segments, so that questions about a
+whole store read few entries; retention writes it, and it is made anew when it is lost.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import zlib
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from cdc import files
-from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, MAGIC, VERSION, Entries
+from cdc.durable import replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
-from cdc.store.formats.damaged import passed_over
+from cdc.store.formats import layout
 from cdc.store.formats.layout import index_path
+from cdc.store.formats.missing import kept_names, skipped_ranges
+from cdc.store.formats.segment_header import segment_header_size
+
+STATS_FILE = "counts.json"
 
 _HEADER = struct.Struct("<4sHH")
-_BY_HAND = 64
-_FEW = 8
+_WITHOUT_KERNEL = 64
+"""Up to so many entries are verified without the compiled kernel, which takes longer to load."""
+_TAIL_ENTRIES = 8
+_STATS_ENTRIES = 1 << 18
+_REBUILD = "Stop capture, remove this index and start it again: it is made anew from the segment."
 
 
 def make_header() -> bytes:
-    """Magic, version, entry size, zeros, CRC32."""
+    """Returns the header of an index: magic, version, entry size, zeros, CRC32."""
     head = _HEADER.pack(MAGIC, VERSION, ENTRY_SIZE).ljust(HEADER_SIZE - 4, b"\0")
     return head + zlib.crc32(head).to_bytes(4, "little")
 
 
 def seal(entries: Entries) -> bytes:
-    """The entries as they stand in a file, each with its CRC32."""
+    """Returns the entries as they are written to a file, each with its CRC32."""
     from cdc.binlog.kernels import seal_entries
 
     raw = np.ascontiguousarray(entries).view(np.uint8).reshape(len(entries), ENTRY_SIZE)
@@ -37,9 +51,9 @@ def seal(entries: Entries) -> bytes:
 
 
 def first_bad(entries: Entries) -> int:
-    """Number of the first entry whose CRC32 is wrong, or -1."""
+    """Returns the number of the first entry whose CRC32 is wrong, or -1."""
     raw = np.ascontiguousarray(entries).view(np.uint8).reshape(len(entries), ENTRY_SIZE)
-    if len(raw) <= _BY_HAND:  # loading the kernel takes longer
+    if len(raw) <= _WITHOUT_KERNEL:
         for k, row in enumerate(raw):
             if zlib.crc32(row[:-4].tobytes()).to_bytes(4, "little") != row[-4:].tobytes():
                 return k
@@ -50,7 +64,7 @@ def first_bad(entries: Entries) -> int:
 
 
 def check_header(head: bytes, path: Path) -> None:
-    """Raises DamagedError, VersionError."""
+    """Raises DamagedError or VersionError unless ``head`` is the header of an index that this Towpath can read."""
     magic, version, entry_size = _HEADER.unpack_from(head)
     remedy = "Remove it: capture makes it anew from the segment at its next start."
     if magic != MAGIC or zlib.crc32(head[:-4]).to_bytes(4, "little") != head[-4:]:
@@ -64,13 +78,13 @@ def check_header(head: bytes, path: Path) -> None:
 
 
 class IndexFile:
-    """A segment's index, opened for reading: what is visible of the segment at this moment.
+    """A segment's index, opened for reading: the transactions that are visible at this moment.
 
-    ``entries`` is mapped, not read: looking at a few of millions costs a few pages.
+    ``entries`` is mapped, not read: a look at a few of millions of entries touches a few pages.
     """
 
     def __init__(self, segment: Path) -> None:
-        """Raises DamagedError, VersionError or StorageError; a missing or empty index is one without entries."""
+        """Opens the index; a missing or empty one has no entries. Raises DamagedError, VersionError, StorageError."""
         self.segment = segment
         self.path = index_path(segment)
         self.entries: Entries = np.zeros(0, dtype=ENTRY)
@@ -89,46 +103,49 @@ class IndexFile:
         except OSError as error:
             raise StorageError(f"cannot be read: {error.strerror}", place=str(self.path)) from None
         if len(self.entries) and first_bad(self.entries[-1:]) == 0:
-            self.entries = self.entries[:-1]  # being written at this moment, or torn by a crash and not yet mended
+            self.entries = self.entries[:-1]  # being written at this moment, or torn by a crash and not repaired yet
 
     def after(self, seq: int) -> int:
-        """Number of the first entry with a larger seq. O(log n). Raises DamagedError where the search has met a
-        damaged entry: it may have gone astray, and what it passed over would be lost to the reader."""
+        """Returns the number of the first entry with a larger seq. O(log n).
+
+        Raises DamagedError if the entry before it is damaged: the search may then have gone wrong, and the reader
+        would miss transactions.
+        """
         number = int(np.searchsorted(self.entries["seq"], np.uint64(seq), side="right"))
         self.verified(max(0, number - 1), number)
         return number
 
     def is_whole(self) -> bool:
-        """Has every transaction of the segment its entry here? Holds for each segment but the newest; one that is gone
-        (by retention) lacks nothing. Raises StorageError."""
+        """Returns whether every transaction of the segment has its entry. True for each segment but the newest, and
+        for one that retention has removed. Raises StorageError."""
         try:
             size = self.segment.stat().st_size
-            end = _end(self.entries) or head_size(self.segment)
+            end = _end(self.entries) or segment_header_size(self.segment)
         except FileNotFoundError:
             return True
         except OSError as error:
             raise StorageError(f"cannot be read: {error.strerror}", place=str(self.segment)) from None
         if size == end:
             return True
-        given_up = passed_over(self.segment.parent.parent, self.segment.name)
-        return bool(given_up) and size <= max(end, *(one.offset + one.length for one in given_up))
+        lost = skipped_ranges(self.segment.parent.parent, self.segment.name)
+        return bool(lost) and size <= max(end, *(one.offset + one.length for one in lost))
 
     def verified(self, start: int, stop: int) -> Entries:
-        """A copy of some entries, their checksums verified. Raises DamagedError."""
+        """Returns a copy of some entries. Raises DamagedError if a checksum is wrong."""
         entries = np.array(self.entries[start:stop])
         bad = first_bad(entries)
         if bad >= 0:
             raise DamagedError(
                 f"entry {start + bad} (byte {HEADER_SIZE + (start + bad) * ENTRY_SIZE}) fails its checksum",
                 place=str(self.path),
-                remedy="Stop capture, remove this index and start it again: it is made anew from the segment.",
+                remedy=_REBUILD,
             )
         return entries
 
 
 def reaches_end(segment: Path) -> bool:
-    """:meth:`IndexFile.is_whole`, for looking at hundreds of segments: two short reads, where a mapping would have the
-    disk read ahead. Raises DamagedError, VersionError, StorageError."""
+    """:meth:`IndexFile.is_whole` by two short reads, for hundreds of segments: mapping each index would make the disk
+    read ahead. Raises DamagedError, VersionError, StorageError."""
     path = index_path(segment)
     try:
         fd = files.layer.open(path, os.O_RDONLY)
@@ -137,7 +154,7 @@ def reaches_end(segment: Path) -> bool:
             if size >= HEADER_SIZE:
                 check_header(files.layer.pread(fd, HEADER_SIZE, 0), path)
             count = max(0, size - HEADER_SIZE) // ENTRY_SIZE
-            few = min(count, _FEW)
+            few = min(count, _TAIL_ENTRIES)
             tail = files.layer.pread(fd, few * ENTRY_SIZE, HEADER_SIZE + (count - few) * ENTRY_SIZE)
         finally:
             files.layer.close(fd)
@@ -153,7 +170,8 @@ def reaches_end(segment: Path) -> bool:
 
 
 def _end(entries: Entries) -> int:
-    """Where the last transaction ends; 0 where there is none. Looked for from the end, where it nearly always is."""
+    """Returns the end offset of the last transaction; 0 if there is none. Searches from the end, where it usually
+    is."""
     stop = len(entries)
     while stop:
         start = max(0, stop - 256)
@@ -165,18 +183,9 @@ def _end(entries: Entries) -> int:
     return 0
 
 
-def head_size(segment: Path) -> int:
-    """The bytes before a segment's first transaction: magic, format description, rotate event."""
-    with segment.open("rb") as file:
-        head = file.read(4096)
-    at = len(BINLOG_MAGIC)
-    for _ in range(2):
-        at += int.from_bytes(head[at + 9 : at + 13], "little")
-    return at
-
-
 def read_entries(segment: Path, offset: int | None = None, length: int | None = None) -> Entries:
-    """The verified entries of a segment that have bytes, optionally only those inside a byte range of the segment."""
+    """Returns the verified entries of a segment that have bytes, optionally only those inside a byte range. Raises
+    DamagedError if the entries do not cover the range."""
     index = IndexFile(Path(segment))
     start, stop = 0, len(index.entries)
     if offset is not None:
@@ -191,6 +200,84 @@ def read_entries(segment: Path, offset: int | None = None, length: int | None = 
             raise DamagedError(
                 f"the index has {covered} bytes of transactions in the range {offset}+{length}",
                 place=str(index.path),
-                remedy="Stop capture, remove this index and start it again: it is made anew from the segment.",
+                remedy=_REBUILD,
             )
     return entries
+
+
+# --- stats of segments
+
+
+@dataclass(frozen=True)
+class SegmentStats:
+    """Stats of a segment's entries."""
+
+    entries: int = 0
+    transactions: int = 0
+    bytes: int = 0
+    """Bytes of its transactions, without the segment's header."""
+    newest_commit_us: int = 0
+    """The latest commit time, µs since 1970."""
+
+
+def stats_of(entries: Entries) -> SegmentStats:
+    """Computes the stats of entries, some of them at a time."""
+    transactions = size = newest = 0
+    for start in range(0, len(entries), _STATS_ENTRIES):
+        part = entries[start : start + _STATS_ENTRIES]
+        lengths = part["length"]
+        transactions += int(np.count_nonzero(lengths))
+        size += int(lengths.sum())
+        newest = max(newest, int(part["commit_time_us"].max()))
+    return SegmentStats(len(entries), transactions, size, newest)
+
+
+class StoreStats:
+    """The stats of a store's segments: from ``counts.json`` if it has them, else computed."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self.known = _read_stats(store / STATS_FILE)
+
+    def recorded(self, name: str) -> SegmentStats | None:
+        """Returns the recorded stats of a segment; None if there are none, or the index has grown since."""
+        known = self.known.get(name)
+        if known is None:
+            return None
+        try:
+            size = index_path(layout.segments_folder(self._store) / name).stat().st_size
+        except FileNotFoundError:
+            return None
+        return known if (size - HEADER_SIZE) // ENTRY_SIZE == known.entries else None
+
+    def of(self, name: str) -> SegmentStats:
+        """Returns the stats of a segment at this moment. Raises what opening an index raises."""
+        known = self.recorded(name)
+        return stats_of(IndexFile(layout.segments_folder(self._store) / name).entries) if known is None else known
+
+
+def update_stats(store: Path) -> None:
+    """Records the stats of segments that were finished since the last call; a power cut may lose them. The caller
+    holds the retention's lock."""
+    stats = StoreStats(store)
+    made: dict[str, SegmentStats] = {}
+    for name in kept_names(store)[:-1]:
+        known = stats.recorded(name)
+        if known is None:
+            index = IndexFile(layout.segments_folder(store) / name)
+            known = stats_of(index.entries) if index.is_whole() else None
+        if known is not None:
+            made[name] = known
+    if made != stats.known:
+        document = {"version": 1, "segments": {name: asdict(found) for name, found in made.items()}}
+        replace_file(store / STATS_FILE, json.dumps(document).encode() + b"\n", durable=False)
+
+
+def _read_stats(path: Path) -> dict[str, SegmentStats]:
+    """Returns the recorded stats; none if the file is missing or damaged. Raises VersionError."""
+    try:
+        found = layout.read_json(path)
+        layout.require_version(found, path)
+        return {} if found is None else {name: SegmentStats(**one) for name, one in found["segments"].items()}
+    except (DamagedError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,4 +1,4 @@
-"""The folder of a store: what lies where, and under which names.
+"""The folder of a store: its files and their names.
 
 ::
 
@@ -8,12 +8,12 @@
     segments/EEE-FFFFFFF-OOOOOOOOOOO.binlog.index   an entry for each transaction
     schemas/SEQ.json                information_schema as it was at a DDL statement
     tables.json                     the captured tables; their order gives the bits of the index's table mask
-    checkpoint, abort               how far all of it is on the disk; whether its writer ended in order
-    damaged.json                    what was given up of damaged segments
-    capture.json                    what the capture process last said of itself
-    removed.json                    up to where retention has removed transactions
-    counts.json                     what finished segments hold; worth nothing when lost
-    clock.log                       what the source's clock showed at which place of its binlog
+    checkpoint, abort               how far the store is durable; whether its writer ended in order
+    damaged.json                    transactions lost to damage, after an operator accepted the loss
+    capture.json                    the state that the capture process last wrote
+    removed.json                    the seq up to which retention has removed transactions
+    counts.json                     stats of finished segments; made anew when it is lost
+    clock.log                       the time index: the source's clock at positions of its binlog
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from cdc import files
-from cdc.binlog.constants import HEADER_SIZE, MAGIC
-from cdc.binlog.events import parse_header
 from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
 from cdc.permissions import READ, Permissions, secure_folder
@@ -34,9 +32,9 @@ from cdc.positions import make_seq
 
 FORMAT = "towpath-store"
 VERSION = 1
-"""Of the small files beside it."""
+"""Version of the small files beside ``store.json``."""
 STORE_VERSION = 2
-"""Of ``store.json``, and so of the folder as a whole. 2: it says where the store begins."""
+"""Version of ``store.json``, and so of the folder as a whole. Version 2 records where the store begins."""
 INDEX_SUFFIX = ".index"
 
 _REMAKE = (
@@ -59,7 +57,7 @@ def segment_name(epoch: int, file_number: int, offset: int) -> str:
 
 
 def segment_start(path: Path) -> int | None:
-    """The seq at which a segment begins: every transaction in it has a larger one. None for another file."""
+    """Returns the seq at which a segment begins: every transaction in it has a larger one. None for another file."""
     match = _NAME.fullmatch(path.name)
     return make_seq(int(match[1]), int(match[2]), int(match[3])) if match else None
 
@@ -69,23 +67,12 @@ def segment_epoch(path: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def source_file_created_s(segment: Path) -> int:
-    """When the source created the binlog file that a segment's events come from, by the format description at the
-    segment's head; seconds since 1970. Raises StorageError."""
-    try:
-        with open(segment, "rb") as file:
-            head = file.read(len(MAGIC) + HEADER_SIZE)
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
-    return parse_header(head[len(MAGIC) :]).timestamp
-
-
 def index_path(segment: Path) -> Path:
     return segment.with_name(segment.name + INDEX_SUFFIX)
 
 
 def list_segments(store: Path) -> list[Path]:
-    """All segments, oldest first."""
+    """Returns all segments, oldest first. Raises StorageError."""
     try:
         names = os.listdir(segments_folder(store))
     except FileNotFoundError:
@@ -100,7 +87,7 @@ def list_segments(store: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> Any:
-    """The document in a file, None where there is no such file. Raises DamagedError."""
+    """Returns the document in a file; None if there is no such file. Raises DamagedError, StorageError."""
     try:
         return json.loads(files.layer.read_file(path))
     except FileNotFoundError:
@@ -113,7 +100,7 @@ def read_json(path: Path) -> Any:
 
 
 def require_version(document: Any, path: Path) -> None:
-    """Refuse a small file of a newer format version. Raises VersionError."""
+    """Raises VersionError if a file has a newer format version than this Towpath knows."""
     found = document.get("version") if isinstance(document, dict) else None
     known = STORE_VERSION if path.name == "store.json" else VERSION
     if isinstance(found, int) and found > known:
@@ -125,7 +112,8 @@ def require_version(document: Any, path: Path) -> None:
 
 
 def create(store: Path, destination: str, permissions: Permissions = "private") -> None:
-    """Make the folders, or check that they are this destination's. Raises StorageError, VersionError, DamagedError."""
+    """Creates the folders, or checks that an existing store belongs to this destination. Raises StorageError,
+    VersionError, DamagedError."""
     secure_folder(store, permissions, READ)
     make_folder(segments_folder(store))
     make_folder(schemas_folder(store))
@@ -146,12 +134,12 @@ def create(store: Path, destination: str, permissions: Permissions = "private") 
 
 
 def render(document: dict[str, Any]) -> bytes:
-    """The content of ``store.json``."""
+    """Returns the content of ``store.json``."""
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
 def exists(store: Path) -> bool:
-    """Whether a store is there; a mount point without its disk has none. Raises StorageError."""
+    """Returns whether the folder holds a store; a mount point without its disk holds none. Raises StorageError."""
     try:
         return (store / "store.json").is_file()
     except OSError as error:
@@ -159,7 +147,8 @@ def exists(store: Path) -> bool:
 
 
 def check(store: Path, document: Any = None) -> None:
-    """Refuse a store of another format or a newer version."""
+    """Refuses a store of another format (DamagedError) or of a newer version (VersionError). A folder without a store
+    passes."""
     found = read_json(store / "store.json") if document is None else document
     if found is None:
         return

@@ -1,4 +1,8 @@
-"""The small files beside the segments: the captured tables' numbers, and what capture last said of itself."""
+"""The small files of the store's writer: ``store.json``'s beginning, ``tables.json``, ``capture.json`` and ``lock``.
+
+A store that was begun again after a reader's cursor looks like any other one. Its recorded beginning tells the reader
+that earlier transactions are missing, so it is refused instead of passing over the gap (``docs/formats/store.md``).
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,79 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
 from cdc import files
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, LeaseHeldError, StorageError
+from cdc.positions import make_file_name, split_seq
+from cdc.store.formats import layout
 from cdc.store.formats.layout import read_json, require_version
+
+# --- where the store begins
+
+Reason: TypeAlias = Literal["first start", "started again", "not recorded"]
+"""``first start``: the destination had no store before. ``started again``: its earlier store is gone. ``not
+recorded``: the store has format version 1, or was filled without capture; its first segment tells where it begins."""
 
 
 @dataclass(frozen=True)
-class CaptureState:
-    """What capture says of itself, about once a second. Times are µs since 1970, UTC, by the source's clock."""
+class Beginning:
+    """The store holds every transaction after ``seq``, except those that retention removed or that were lost."""
 
-    pid: int
-    connected: bool
+    seq: int
+    """Exclusive."""
     file: str
     pos: int
+    """The position in the source's binlog from which capture began to read."""
     gtid: str | None
+    """The source's GTID set at that position, if the source could tell."""
     time_us: int
-    """Commit time of the last transaction, ours or not."""
-    complete_until_us: int
-    """Everything that was committed before this moment is in the store; 0 while that is not known."""
-    running: bool = False
-    """Filled in by the reader: the lock is held."""
+    """When capture began, µs since 1970, by this machine's clock; 0: not known."""
+    reason: Reason
 
+
+def read_beginning(store: Path, base_name: str = "binlog") -> Beginning | None:
+    """Returns the recorded beginning, else the one that the first segment's name tells; None if the store has no
+    segment yet. Raises DamagedError, VersionError, StorageError."""
+    path = store / "store.json"
+    document = layout.read_json(path)
+    layout.check(store, document)
+    found: Any = None if document is None else document.get("begins")
+    if found is not None:
+        return _parse_beginning(found, path)
+    segments = layout.list_segments(store)
+    if not segments:
+        return None
+    seq = layout.segment_start(segments[0])
+    assert seq is not None, "only names that say where they begin are listed"
+    parts = split_seq(seq)
+    return Beginning(seq, make_file_name(base_name, parts.file_number), parts.offset, None, 0, "not recorded")
+
+
+def record_beginning(store: Path, beginning: Beginning) -> None:
+    """Records the beginning durably, before anything becomes visible. The caller is the store's writer, and the store
+    holds no transaction. A reason that is recorded already stays, because it survives a start that stored nothing."""
+    path = store / "store.json"
+    document: dict[str, Any] = layout.read_json(path)
+    before = document.get("begins")
+    reason = before["reason"] if before is not None else beginning.reason
+    document["version"] = layout.STORE_VERSION
+    document["begins"] = {**asdict(beginning), "reason": reason}
+    replace_file(path, layout.render(document))
+
+
+def _parse_beginning(found: Any, path: Path) -> Beginning:
+    remedy = "Restore the file from a copy."
+    known: dict[str, Any] = found if isinstance(found, dict) else {}
+    numbers = all(isinstance(known.get(key), int) for key in ("seq", "pos", "time_us"))
+    if not numbers or not isinstance(known.get("file"), str) or known.get("reason") not in get_args(Reason):
+        raise DamagedError(f"begins: is not a store's beginning: {found!r}", place=str(path), remedy=remedy)
+    reason: Reason = known["reason"]
+    return Beginning(known["seq"], known["file"], known["pos"], known.get("gtid"), known["time_us"], reason)
+
+
+# --- the numbers of tables
 
 _REMAKE_TABLES = (
     "Restore it from a copy; or stop capture, remove it and all .index files of the store, and start capture again, "
@@ -38,8 +92,8 @@ _REMAKE_TABLES = (
 
 
 class TableNumbers:
-    """``db.table`` ↔ number, in the order in which capture first met them. Kept in ``tables.json``; a new name is
-    durable before a transaction that needs it becomes visible."""
+    """``db.table`` ↔ number, in the order in which capture first met the tables. Kept in ``tables.json``; a new name
+    is durable before a transaction of its table becomes visible."""
 
     def __init__(self, store: Path) -> None:
         self._path = store / "tables.json"
@@ -48,7 +102,7 @@ class TableNumbers:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again. Raises DamagedError, VersionError, StorageError."""
+        """Reads the file again. Raises DamagedError, VersionError, StorageError."""
         try:
             found = read_json(self._path)
         except DamagedError as error:
@@ -61,7 +115,7 @@ class TableNumbers:
         self._numbers = {name: number for number, name in enumerate(names)}
 
     def number(self, name: str) -> int:
-        """The number of a table, a new one if need be."""
+        """Returns the number of a table; a table that is not known yet gets a new one."""
         number = self._numbers.get(name)
         if number is None:
             number = len(self.names)
@@ -71,11 +125,11 @@ class TableNumbers:
         return number
 
     def bit(self, name: str) -> int:
-        """The bit of a known table in the index's table mask."""
+        """Returns the bit of a known table in the index's table mask."""
         return self._numbers[name] & 63
 
     def lacks(self, mask: int) -> DamagedError:
-        """The error for an index that knows tables which the file does not name."""
+        """Returns the error for an index with tables that the file does not name."""
         return DamagedError(
             f"names {len(self.names)} tables, and the index has changes of table number {mask.bit_length()}",
             place=str(self._path),
@@ -83,8 +137,8 @@ class TableNumbers:
         )
 
     def in_mask(self, mask: int) -> tuple[str, ...]:
-        """The tables whose bit is set. Above 64 tables a bit stands for several, so that some of them may have no
-        rows."""
+        """Returns the tables whose bit is set. With more than 64 tables a bit stands for several, so some of the
+        returned ones may have no rows."""
         if mask and mask.bit_length() > len(self.names):
             self.reload()
             if mask.bit_length() > len(self.names):
@@ -92,17 +146,38 @@ class TableNumbers:
         return tuple(name for number, name in enumerate(self.names) if mask >> (number & 63) & 1)
 
 
+# --- the state of capture
+
 _REMAKE_STATE = "Remove it: capture writes it anew, and nothing else depends on it."
 
 
+@dataclass(frozen=True)
+class CaptureState:
+    """The state that capture writes about once a second. Times are µs since 1970, UTC, by the source's clock."""
+
+    pid: int
+    connected: bool
+    file: str
+    pos: int
+    gtid: str | None
+    time_us: int
+    """Commit time of the last transaction that was read, of any table."""
+    complete_until_us: int
+    """Everything that was committed before this moment is in the store; 0 while that is not known."""
+    running: bool = False
+    """Whether a writer holds the lock; filled in when the state is read."""
+
+
 def write_capture_state(store: Path, state: CaptureState) -> None:
+    """Writes ``capture.json``; a power cut may lose it."""
     document = {"version": 1, **asdict(state)}
     document.pop("running")
     replace_file(store / "capture.json", json.dumps(document).encode(), durable=False)
 
 
 def read_capture_state(store: Path) -> CaptureState | None:
-    """What capture last said; None where it never ran."""
+    """Returns the state that capture wrote last; None if it never ran. Raises DamagedError, VersionError,
+    StorageError."""
     path = store / "capture.json"
     try:
         found = read_json(path)
@@ -129,10 +204,14 @@ def read_capture_state(store: Path) -> CaptureState | None:
         raise DamagedError(f"lacks the key {error}", place=str(path), remedy=_REMAKE_STATE) from None
 
 
+# --- the writer's lock
+
+
 class StoreLock:
-    """The writer's lock: the operating system releases it when the process dies."""
+    """The writer's lock, which the operating system releases when the process dies."""
 
     def __init__(self, store: Path) -> None:
+        """Takes the lock. Raises LeaseHeldError if another process holds it, StorageError."""
         path = store / "lock"
         try:
             self._fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
@@ -156,7 +235,7 @@ class StoreLock:
 
 
 def is_locked(store: Path) -> bool:
-    """Does a writer hold the store?"""
+    """Returns whether a writer holds the store. Raises StorageError."""
     try:
         fd = os.open(store / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -170,3 +249,12 @@ def is_locked(store: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def lock_holder(store: Path) -> int | None:
+    """Returns the id of the process that holds the store's lock, or held it last; None if it is not known."""
+    try:
+        text = (store / "lock").read_text()
+    except OSError:
+        return None
+    return int(text) if text.strip().isdecimal() else None

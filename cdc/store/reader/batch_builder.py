@@ -1,74 +1,134 @@
-"""Which transactions make a batch: entries go in, until a limit is reached.
+"""Selects the transactions of a batch: limits, a subscriber's table filter, and the isolation of DDL.
 
-A batch is either transactions with rows, or one DDL statement, or a run of DDL statements that leave rows alone.
+A batch holds either transactions with rows, or one DDL statement, or a run of DDL statements that leave rows alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from cdc.binlog.constants import HEADER_SIZE, MAGIC, SKIPPED, EventType
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.store.formats.time_index import Until
-from cdc.store.reader.selection import Limits, Range
+from cdc.binlog.events import parse_format_description, parse_header, parse_query
+from cdc.errors import CdcError, StorageError, UsageError
+from cdc.patterns import is_list
+from cdc.positions import CommitPosition
+from cdc.sql.statements import classify
+from cdc.store.formats.time_index import CommitTimeLimit
 
 _BRIDGE_BYTES = 16384
-"""A filtered batch reads over so many bytes of others' transactions rather than begin a new range: each range costs a
-look at the index, and in Spark a task."""
-_RUN = 1000
-"""DDL statements in one batch, at most: the text of each is read, and each may make a table."""
+"""A filtered batch includes a gap of so many bytes of other tables' transactions rather than begin a new range, because
+each range costs a look at the index, and in Spark a task."""
+_MOST_DDL = 1000
+"""DDL statements in one batch, at most: the text of each is read, and each may create a table."""
 
 
-class Picker:
-    """Collects entries until a limit is reached."""
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a batch; the first one that is reached ends it. The first transaction is always included, whatever
+    its size."""
+
+    max_bytes: int = 268435456
+    max_transactions: int | None = None
+    max_row_events: int | None = None
+    until_us: int | None = None
+    """Commit-time limit, µs since 1970: only the longest run of transactions whose running maximum of commit times
+    lies before it."""
+
+
+class Range(NamedTuple):
+    """Consecutive whole transactions in one segment; ``path`` is absolute."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The transactions of a batch.
+
+    ``first_seq`` belongs to the first transaction, ``last_seq`` to the last index entry. That may come after the last
+    transaction if the source has moved on over transactions of other tables.
+    """
+
+    first_seq: int
+    last_seq: int
+    transactions: int
+    row_events: int
+    bytes: int
+    ddl: bool
+    tables: tuple[str, ...]
+    ranges: tuple[Range, ...]
+    first: CommitPosition
+    last: CommitPosition
+    table_bits: Mapping[str, int] = field(default_factory=dict)
+    """The bit of each of ``tables`` in the table masks of the index."""
+    file_created_s: int | None = None
+    """When the source created the file that ``last_seq`` lies in, seconds since 1970; None if no bytes of the selection
+    come from it."""
+
+
+# --- building a batch
+
+
+class BatchBuilder:
+    """Collects index entries until a limit is reached."""
 
     def __init__(
         self,
         limits: Limits,
-        until: Until | None = None,
+        until: CommitTimeLimit | None = None,
         is_harmless: Callable[[Path, np.void], bool] = lambda segment, entry: False,
     ) -> None:
-        """``is_harmless``: whether the DDL statement of an entry leaves rows alone, so that it may share a batch with
-        others of its kind. It is asked about the statements that are taken, and about the one behind them."""
+        """``is_harmless`` returns whether the DDL statement of an entry leaves rows alone, so that it may share a batch
+        with others of its kind. It is called for the statements that are taken, and for the next one."""
         self._limits = limits
         self._until = until
         self._is_harmless = is_harmless
         self._run_ended = False
         self.full = False
+        """Whether a limit is reached."""
         self.transactions = self.row_events = self.mask = 0
         self.ddl = False
         self.ranges: list[Range] = []
         self.first: np.void | None = None
         self.last: np.void | None = None
         self._used_bytes = 0
-        self.given_up: list[tuple[str, int]] = []
-        """Segment and seq of what somebody has said to go on without."""
+        self.lost: list[tuple[str, int]] = []
+        """Segment and seq of transactions that were lost to damage (:class:`cdc.store.formats.missing.LostRange`)."""
 
     @property
     def bytes(self) -> int:
-        """Of all ranges."""
-        return sum(part.length for part in self.ranges)
+        """Bytes of all ranges."""
+        return sum(one.length for one in self.ranges)
 
     def add(self, segment: Path, entries: Entries, wanted: np.ndarray | None = None) -> None:
-        """Entries that follow those before. ``wanted``: which of them the reader's filter lets through; the others
-        count for nothing, as position entries do."""
-        # What was given up is never read over, nor is a DDL statement of others.
-        given_up = (entries["flags"] & int(EntryFlag.GIVEN_UP)) != 0
-        foreign_ddl = given_up
+        """Adds entries that follow those added before. ``wanted`` says which of them pass the reader's filter; the
+        others add nothing to the batch, like position entries."""
+        # A range never spans lost transactions, nor a DDL statement of other tables.
+        lost = (entries["flags"] & int(EntryFlag.LOST)) != 0
+        barriers = lost
         if wanted is not None:
             entries = entries.copy()
-            foreign_ddl = given_up | ~wanted & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
+            barriers = lost | ~wanted & ((entries["flags"] & int(EntryFlag.DDL)) != 0)
             for name in ("length", "row_events", "flags", "table_mask"):
                 entries[name][~wanted] = 0
-        stop = self._stop(segment, entries)
+        stop = self._count_fitting(segment, entries)
         if stop < len(entries):
             self.full = True
-            entries, foreign_ddl, given_up = entries[:stop], foreign_ddl[:stop], given_up[:stop]
+            entries, barriers, lost = entries[:stop], barriers[:stop], lost[:stop]
         if len(entries) == 0:
             return
-        self.given_up += [(segment.name, int(seq)) for seq in entries["seq"][given_up]]
+        self.lost += [(segment.name, int(seq)) for seq in entries["seq"][lost]]
         keep = entries["length"] > 0
         there = entries[keep]
         self.last = entries[-1]
@@ -81,14 +141,14 @@ class Picker:
         self.row_events += int(there["row_events"].sum())
         self.mask |= int(np.bitwise_or.reduce(there["table_mask"]))
         self._used_bytes += int(there["length"].sum())
-        self._add_ranges(segment, there, np.cumsum(foreign_ddl)[keep])
+        self._add_ranges(segment, there, np.cumsum(barriers)[keep])
 
-    def _add_ranges(self, segment: Path, there: Entries, foreign_ddls: np.ndarray) -> None:
-        """``foreign_ddls``: how many DDL statements of others lie before each transaction; none is read over, since
-        the tables may look otherwise behind it."""
+    def _add_ranges(self, segment: Path, there: Entries, barriers_before: np.ndarray) -> None:
+        """Adds the ranges of transactions. No range spans a barrier, because the tables may look different after it;
+        ``barriers_before`` counts the barriers before each transaction."""
         starts = there["offset"].astype(np.int64)
         ends = starts + there["length"].astype(np.int64)
-        breaks = (starts[1:] - ends[:-1] > _BRIDGE_BYTES) | (np.diff(foreign_ddls) > 0)
+        breaks = (starts[1:] - ends[:-1] > _BRIDGE_BYTES) | (np.diff(barriers_before) > 0)
         firsts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
         lasts = np.concatenate([firsts[1:] - 1, [len(there) - 1]])
         for start, end in zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True):
@@ -98,13 +158,13 @@ class Picker:
             else:
                 self.ranges.append(Range(segment, start, end - start))
 
-    def _stop(self, segment: Path, entries: Entries) -> int:
-        """How many of these entries still belong to the batch."""
+    def _count_fitting(self, segment: Path, entries: Entries) -> int:
+        """Returns how many of these entries still belong to the batch."""
         limits = self._limits
         stop = len(entries)
         counts = entries["length"] > 0
         if self._until is not None:
-            stop = self._until.stop(entries)
+            stop = self._until.count_before(entries)
         for values, used, limit in (
             (entries["length"], self._used_bytes, limits.max_bytes),
             (counts, self.transactions, limits.max_transactions),
@@ -118,21 +178,21 @@ class Picker:
                     first = self.transactions == 0 and not counts[:at].any()
                     stop = min(stop, at + 1 if first else at)
         if self.ddl:
-            return self._end_of_run(segment, entries, stop)
+            return self._end_of_ddl_run(segment, entries, stop)
         ddl = np.flatnonzero((entries["flags"] & int(EntryFlag.DDL)) != 0)
         if len(ddl):
             at = int(ddl[0])
             rows_before = self.transactions + int(np.count_nonzero(counts[:at]))
-            return min(stop, at) if rows_before else self._end_of_run(segment, entries, stop)
+            return min(stop, at) if rows_before else self._end_of_ddl_run(segment, entries, stop)
         return stop
 
-    def _end_of_run(self, segment: Path, entries: Entries, stop: int) -> int:
-        """How many of these entries belong to a batch of DDL statements, ``stop`` at most. Position entries that follow
-        the last of them do."""
+    def _end_of_ddl_run(self, segment: Path, entries: Entries, stop: int) -> int:
+        """Returns how many of these entries belong to a batch of DDL statements, at most ``stop``. Position entries
+        after the last statement are included."""
         taken = self.transactions
         for at in np.flatnonzero(entries["length"][:stop]).tolist():
             is_ddl = bool(int(entries["flags"][at]) & EntryFlag.DDL)
-            if self._run_ended or not is_ddl or taken == _RUN:
+            if self._run_ended or not is_ddl or taken == _MOST_DDL:
                 return at
             harmless = self._is_harmless(segment, entries[at])
             if taken and not harmless:
@@ -140,3 +200,117 @@ class Picker:
             self._run_ended = not harmless
             taken += 1
         return stop
+
+
+# --- a subscriber's tables
+
+
+class TableFilter:
+    """The tables that a subscriber wants: a regular expression over ``db.table`` that matches the whole name.
+
+    Canal's subscriptions bring such a filter; it is kept in the meta and applied when transactions are selected.
+    Raises UsageError for an invalid or empty expression, and for several joined by commas, as Canal's filters are.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        try:
+            self._pattern = re.compile(pattern)
+        except re.error as error:
+            raise UsageError(
+                f"the filter {pattern!r} is not a regular expression: {error}",
+                remedy=r"Write one over db.table, like shop\.(orders|items); flags as (?i:shop)\..*",
+            ) from None
+        if not pattern.strip():
+            raise UsageError(
+                f"the filter {pattern!r} is empty: it would match no table", remedy="Leave it out to get all tables."
+            )
+        if is_list(pattern):
+            raise UsageError(
+                f"the filter {pattern!r} has a comma, which does not separate expressions here",
+                remedy=r"Give each its own --filter, or join them with |; a comma in a table's name is written \,",
+            )
+        self.matches = lru_cache(maxsize=4096)(self._matches)
+
+    def _matches(self, table: str) -> bool:
+        return self._pattern.fullmatch(table) is not None
+
+    def mask(self, names: Sequence[str]) -> int:
+        """Returns the bits of all matching tables. With more than 64 tables a bit may stand for other tables, too; the
+        subscriber then gets more transactions than it wants, never fewer."""
+        mask = 0
+        for number, name in enumerate(names):
+            if self.matches(name):
+                mask |= 1 << (number & 63)
+        return mask
+
+    def wanted(self, entries: Entries, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Returns which entries are transactions of matching tables; a DDL that names no table is for every subscriber.
+
+        Read ``names`` after ``entries``: a table's name is durable before its first transaction is visible.
+        """
+        masks = entries["table_mask"]
+        ddl = (entries["flags"] & int(EntryFlag.DDL)) != 0
+        ours = ((masks & np.uint64(self.mask(names))) != 0) | (ddl & (masks == 0))
+        found: npt.NDArray[np.bool_] = ours & (entries["length"] > 0)
+        return found
+
+
+def join_filters(patterns: Iterable[str]) -> str | None:
+    """Joins several filters into one that matches a table if any of them does; None for none. Raises UsageError."""
+    given = [TableFilter(pattern).pattern for pattern in patterns]
+    if not given:
+        return None
+    joined = given[0] if len(given) == 1 else "|".join(f"(?:{pattern})" for pattern in given)
+    return TableFilter(joined).pattern
+
+
+# --- DDL statements that leave rows alone
+
+_LONGEST_DDL = 1 << 20
+"""A longer transaction counts as one that changes rows, without being read."""
+_STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
+_WITHOUT_ROWS = frozenset(
+    {EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID, EventType.XID, *SKIPPED}
+)
+
+
+def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
+    """Returns whether the transaction of an index entry is a DDL statement that changes no row.
+
+    Returns False if that is not certain; the apply process then decides. Raises StorageError.
+    """
+    offset, length = int(entry["offset"]), int(entry["length"])
+    if int(entry["row_events"]) or length > _LONGEST_DDL:
+        return False
+    try:
+        with segment.open("rb") as file:
+            file.seek(len(MAGIC))
+            head = file.read(HEADER_SIZE)
+            head += file.read(parse_header(head).length - HEADER_SIZE)
+            file.seek(offset)
+            data = file.read(length)
+        return len(data) == length and _is_harmless(data, parse_format_description(head).has_checksum)
+    except CdcError:  # damage: apply reads the batch again, and its error names the position
+        return False
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None
+
+
+def _is_harmless(data: bytes, has_checksum: bool) -> bool:
+    found = False
+    at = 0
+    while at + HEADER_SIZE <= len(data):
+        header = parse_header(data[at : at + HEADER_SIZE])
+        if header.length < HEADER_SIZE:
+            return False
+        if header.type in _STATEMENTS:
+            query = parse_query(data[at : at + header.length], has_checksum)
+            statement = classify(query.sql, query.db, query.sql_mode)
+            if statement.kind != "transaction" and not statement.leaves_rows_alone:
+                return False
+            found = found or statement.kind == "ddl"
+        elif header.type not in _WITHOUT_ROWS:
+            return False
+        at += header.length
+    return found and at == len(data)

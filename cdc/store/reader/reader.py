@@ -1,9 +1,10 @@
-"""Reading a store from any process: what is visible, and which bytes a batch is made of. Nothing here writes."""
+"""The reader of a store: finds batches, times and stats in its indexes. Reads what is visible; writes nothing."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,45 +12,60 @@ import numpy as np
 from cdc.binlog.entry import Entries, format_gtid
 from cdc.errors import DamagedError, StorageError
 from cdc.log import get_logger
-from cdc.positions import FILE_SHIFT, make_file_name, split_seq
+from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_seq
 from cdc.store.formats import layout
-from cdc.store.formats.beginning import Beginning, read_beginning
-from cdc.store.formats.index import IndexFile, read_entries
-from cdc.store.formats.removed import holding, kept_names, read_removed, require_kept
-from cdc.store.formats.segment_stats import Counts
-from cdc.store.formats.state import CaptureState, TableNumbers, read_capture_state
-from cdc.store.formats.time_index import Until, complete_until_us
-from cdc.store.reader.batch_builder import Picker
-from cdc.store.reader.ddl_text import leaves_rows_alone
-from cdc.store.reader.filters import TableFilter
-from cdc.store.reader.selection import Behind, Limits, Place, Selection, Totals
+from cdc.store.formats.index import IndexFile, StoreStats, read_entries
+from cdc.store.formats.missing import first_after, kept_names, read_removed, require_kept
+from cdc.store.formats.segment_header import source_file_created_s
+from cdc.store.formats.state import Beginning, CaptureState, TableNumbers, read_beginning, read_capture_state
+from cdc.store.formats.time_index import CommitTimeLimit, complete_until_us
+from cdc.store.reader.batch_builder import BatchBuilder, Limits, Selection, TableFilter, leaves_rows_alone
 
 log = get_logger(__name__)
 
 _FIRST_SLICE, _SLICE = 256, 65536
-"""Entries looked at together: few at first, since most batches are small."""
+"""Entries that are read together: few at first, since most batches are small."""
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """The transactions after a seq. The times of the oldest one, µs since 1970, are None if there is none."""
+
+    transactions: int
+    bytes: int
+    oldest_commit_time_us: int | None
+    oldest_store_time_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The transactions of a whole store; ``bytes`` are those of its segments, headers included."""
+
+    transactions: int
+    bytes: int
 
 
 class StoreReader:
-    """A store on disk. ``base_name`` is that of the source's binlog files, for positions in the source's words."""
+    """Reads a store on disk. ``base_name`` is the base name of the source's binlog files, for positions in them. Raises
+    DamagedError, VersionError, StorageError."""
 
     def __init__(self, path: Path, base_name: str = "binlog") -> None:
         self.path = Path(path)
         self.base_name = base_name
         layout.check(self.path)
 
-    # --- where it begins and ends
+    # --- beginning and end
 
     def exists(self) -> bool:
-        """Whether there is a store at all in this folder."""
+        """Returns whether the folder holds a store."""
         return layout.exists(self.path)
 
     def beginning(self) -> Beginning | None:
-        """Where the store begins, and why; None where capture has not begun to read yet."""
+        """Returns where the store begins, and why; None if capture has not begun to read yet."""
         return read_beginning(self.path, self.base_name)
 
     def first_seq(self) -> int | None:
-        """The oldest transaction that is there, None in an empty store."""
+        """Returns the seq of the oldest transaction; None in an empty store."""
         for _, index in self._indexes(0):
             at = first_transaction(index.entries, 0)
             if at is not None:
@@ -57,83 +73,83 @@ class StoreReader:
         return None
 
     def removed_seq(self) -> int:
-        """Retention has removed every transaction up to here, and none behind; 0: it has removed none. A new subscriber
-        begins behind it."""
+        """Returns the seq up to which retention has removed transactions; 0 if it has removed none. A new subscriber
+        begins after it."""
         return read_removed(self.path).seq
 
     def last_seq(self) -> int | None:
-        """The seq up to which the source has been read, transactions of others included."""
+        """Returns the seq up to which the source has been read, transactions of other tables included."""
         entry = self.last_entry()
         return None if entry is None else int(entry["seq"])
 
     def last_entry(self) -> np.void | None:
-        """The newest visible entry."""
+        """Returns the newest visible entry."""
         for name in reversed(kept_names(self.path)):
             entries = IndexFile(self._segment(name)).entries
             if len(entries):
                 return np.array(entries[-1:])[0]  # type: ignore[no-any-return]
         return None
 
-    # --- finding a batch ---------------------------------------------------------------------------------------------
+    # --- finding a batch
 
     def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None:
-        """The transactions behind ``after_seq``, up to the first limit. None where there is none. A DDL statement's
-        transaction comes alone, or with the DDL statements behind it where none of them changes rows.
+        """Selects the transactions after ``after_seq``, up to the first limit; None if there is none. A DDL statement
+        comes alone, or with the DDL statements after it if none of them changes rows.
 
-        With a filter, only transactions with a table that matches, and only such tables are named; the ranges may
-        hold others' transactions in between. Raises DamagedError, and CutOffError where retention has removed
-        something behind ``after_seq``: what follows is not handed out as if nothing were missing.
+        With a filter, only transactions of matching tables are selected, and only those tables are named; the ranges
+        may include transactions of other tables in between. Raises DamagedError, and CutOffError if retention has
+        removed transactions after ``after_seq``.
         """
         self.require_kept(after_seq)
-        picked = Picker(limits, self._until(after_seq, limits), leaves_rows_alone)
+        builder = BatchBuilder(limits, self._until(after_seq, limits), leaves_rows_alone)
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
-            while start < len(index.entries) and not picked.full:
+            while start < len(index.entries) and not builder.full:
                 entries = index.verified(start, min(start + size, len(index.entries)))
-                picked.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
+                builder.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
                 start, size = start + len(entries), min(2 * size, _SLICE)
-            if picked.full:
+            if builder.full:
                 break
         self.require_kept(after_seq)
-        if picked.given_up:
+        if builder.lost:
             log.warning(
-                "passed over what was given up in a damaged segment",
-                transactions=len(picked.given_up),
-                first_seq=picked.given_up[0][1],
-                last_seq=picked.given_up[-1][1],
-                segments=sorted({name for name, _ in picked.given_up}),
+                "skipped transactions that were lost in a damaged segment",
+                transactions=len(builder.lost),
+                first_seq=builder.lost[0][1],
+                last_seq=builder.lost[-1][1],
+                segments=sorted({name for name, _ in builder.lost}),
                 record=str(self.path / "damaged.json"),
             )
-        if picked.transactions == 0:
+        if builder.transactions == 0:
             return None
-        assert picked.first is not None and picked.last is not None
+        assert builder.first is not None and builder.last is not None
         numbers = TableNumbers(self.path)
-        tables = numbers.in_mask(picked.mask)
+        tables = numbers.in_mask(builder.mask)
         if table_filter is not None:
             tables = tuple(filter(table_filter.matches, tables))
         return Selection(
-            first_seq=int(picked.first["seq"]),
-            last_seq=int(picked.last["seq"]),
-            transactions=picked.transactions,
-            row_events=picked.row_events,
-            bytes=picked.bytes,
-            ddl=picked.ddl,
+            first_seq=int(builder.first["seq"]),
+            last_seq=int(builder.last["seq"]),
+            transactions=builder.transactions,
+            row_events=builder.row_events,
+            bytes=builder.bytes,
+            ddl=builder.ddl,
             tables=tables,
-            ranges=tuple(picked.ranges),
-            first=self.place(picked.first),
-            last=self.place(picked.last),
+            ranges=tuple(builder.ranges),
+            first=self.commit_position(builder.first),
+            last=self.commit_position(builder.last),
             table_bits={table: numbers.bit(table) for table in tables},
-            file_created_s=_file_created_s(picked.ranges[-1].path, int(picked.last["seq"])),
+            file_created_s=_file_created_s(builder.ranges[-1].path, int(builder.last["seq"])),
         )
 
     def require_kept(self, after_seq: int) -> None:
-        """Raises CutOffError where retention has removed transactions behind ``after_seq``."""
+        """Raises CutOffError if retention has removed transactions after ``after_seq``."""
         require_kept(self.path, after_seq)
 
-    def passed(self, after_seq: int, table_filter: TableFilter) -> int:
-        """Up to where nothing is for a reader with this filter, by whole segments; ``after_seq`` where the first one
-        holds something for it. So far its cursor may move, and does not hold the store back."""
+    def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int:
+        """Returns the seq up to which whole segments hold no transaction that passes the filter; ``after_seq`` if the
+        first one does. A filtered reader's cursor may move there, so that it does not hold the store back."""
         found, pending = after_seq, after_seq
         for _, index in self._indexes(after_seq):
             entries = index.entries[index.after(after_seq) :]
@@ -145,44 +161,46 @@ class StoreReader:
         self.require_kept(after_seq)
         return found
 
-    def _until(self, after_seq: int, limits: Limits) -> Until | None:
-        """The time limit, having seen what lies before the selection: whether that was acked or not changes nothing."""
+    def _until(self, after_seq: int, limits: Limits) -> CommitTimeLimit | None:
+        """Returns the commit-time limit, after it has seen the entries before the selection. It takes the same
+        transactions whether or not earlier ones were acked."""
         if limits.until_us is None:
             return None
-        until = Until(self.path, limits.until_us)
-        for _, index in self._indexes(until.surely_before):
-            start, stop = index.after(until.surely_before), index.after(after_seq)
+        until = CommitTimeLimit(self.path, limits.until_us)
+        for _, index in self._indexes(until.certain_seq):
+            start, stop = index.after(until.certain_seq), index.after(after_seq)
             for at in range(start, stop, _SLICE):
-                until.stop(index.verified(at, min(at + _SLICE, stop)))
+                until.count_before(index.verified(at, min(at + _SLICE, stop)))
             if stop < len(index.entries):
                 break
         return until
 
     def complete_until_us(self) -> int:
-        """Everything committed before this moment, by the source's clock, can be read here; 0 while not known."""
+        """Returns the moment, by the source's clock in µs since 1970, before which every committed transaction can be
+        read here; 0 while it is not known."""
         return complete_until_us(self.path)
 
-    def place(self, entry: np.void) -> Place:
-        """An entry's end in the source's words."""
+    def commit_position(self, entry: np.void) -> CommitPosition:
+        """Returns the end of an entry's transaction in the source's binlog."""
         parts = split_seq(int(entry["seq"]))
-        file = make_file_name(self.base_name, parts.file_number)
-        return Place(file, parts.offset, format_gtid(entry), int(entry["commit_time_us"]))
+        position = BinlogPosition(make_file_name(self.base_name, parts.file_number), parts.offset)
+        return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
 
     def entries(self, segment: Path, offset: int, length: int) -> Entries:
-        """The transactions inside a byte range of a segment."""
+        """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
-    # --- finding a time ----------------------------------------------------------------------------------------------
+    # --- finding a time
 
     def find_by_store_time(self, time_us: int) -> int | None:
-        """The seq of the first entry that was stored at or after a time (µs since 1970), None where all are older.
-        O(log n). Store times are the machine's clock: where that was set back, the answer may be off by as much."""
+        """Returns the seq of the first entry that was stored at or after a time (µs since 1970); None if all are older.
+        O(log n). Store times are by this machine's clock: if it was set back, the answer may be off by as much."""
         names = kept_names(self.path)
         low, high = 0, len(names)
         while low < high:
             middle = probe = (low + high) // 2
             entries = self._entries(names[probe])
-            while not len(entries) and probe > low:  # without an entry: as the one before
+            while not len(entries) and probe > low:  # a segment without entries counts as the one before
                 probe -= 1
                 entries = self._entries(names[probe])
             if len(entries) and int(entries["store_time_us"][-1]) >= time_us:
@@ -197,16 +215,16 @@ class StoreReader:
         return None
 
     def find_by_commit_time(self, time_us: int) -> int | None:
-        """The seq of the first entry that was committed at or after a time (µs since 1970), None where all are older.
+        """Returns the seq of the first entry that was committed at or after a time (µs since 1970); None if all are
+        older.
 
-        Commit times do not only rise; the first one that is not below the time is where their running maximum reaches
-        it: where :attr:`Limits.until_us` ends a batch, unless the time index knows better
-        (:mod:`cdc.store.formats.time_index`).
-        The segment is found by its counts, and looked through: the cost is bounded by its size, not by the store's.
+        Commit times do not only rise. The entry is the one where their running maximum reaches the time, which is where
+        :attr:`Limits.until_us` ends a batch unless the time index is more exact (:mod:`cdc.store.formats.time_index`).
+        The segment is found by its stats and searched entry by entry, so the cost depends on its size, not the store's.
         """
-        counts = Counts(self.path)
+        stats = StoreStats(self.path)
         for name in kept_names(self.path):
-            if counts.of(name).newest_commit_us < time_us:
+            if stats.of(name).newest_commit_us < time_us:
                 continue
             index = IndexFile(self._segment(name))
             start = 0
@@ -218,28 +236,28 @@ class StoreReader:
                 start += len(part)
         return None
 
-    # --- counting
+    # --- stats
 
-    def behind(self, after_seq: int) -> Behind:
-        """What lies after a seq. Finished segments that are counted already cost a look at their size."""
+    def backlog(self, after_seq: int) -> Backlog:
+        """Returns the number and size of the transactions after a seq. Segments with recorded stats are not read."""
         names = kept_names(self.path)
-        names = names[holding(names, after_seq) :]
-        counts = Counts(self.path)
-        counted = [found for name in names[1:] if (found := counts.counted(name)) is not None]
-        transactions = sum(found.transactions for found in counted)
-        size = sum(found.bytes for found in counted)
-        rest = names[:1] + [name for name in names[1:] if counts.counted(name) is None]
+        names = names[first_after(names, after_seq) :]
+        stats = StoreStats(self.path)
+        recorded = [found for name in names[1:] if (found := stats.recorded(name)) is not None]
+        transactions = sum(found.transactions for found in recorded)
+        size = sum(found.bytes for found in recorded)
+        rest = names[:1] + [name for name in names[1:] if stats.recorded(name) is None]
         for _, index in self._indexes(after_seq, rest):
             for part in _slices(index.entries[index.after(after_seq) :]):
                 transactions += int(np.count_nonzero(part["length"]))
                 size += int(part["length"].sum())
         oldest = self._oldest(names, after_seq)
         if oldest is None:
-            return Behind(transactions, size, None)
-        return Behind(transactions, size, int(oldest["commit_time_us"]), int(oldest["store_time_us"]))
+            return Backlog(transactions, size, None)
+        return Backlog(transactions, size, int(oldest["commit_time_us"]), int(oldest["store_time_us"]))
 
     def _oldest(self, names: list[str], after_seq: int) -> np.void | None:
-        """The first transaction behind a seq."""
+        """Returns the entry of the first transaction after a seq."""
         for name in names:
             index = IndexFile(self._segment(name))
             at = first_transaction(index.entries, index.after(after_seq))
@@ -248,12 +266,12 @@ class StoreReader:
         return None
 
     def totals(self) -> Totals:
-        """All that the store holds. ``bytes`` are the segments', heads included."""
+        """Returns the number and size of all transactions."""
         transactions = size = 0
-        counts = Counts(self.path)
+        stats = StoreStats(self.path)
         for name in kept_names(self.path):
             segment = self._segment(name)
-            transactions += counts.of(name).transactions
+            transactions += stats.of(name).transactions
             try:
                 size += segment.stat().st_size
             except FileNotFoundError:
@@ -263,12 +281,12 @@ class StoreReader:
         return Totals(transactions, size)
 
     def capture_state(self) -> CaptureState | None:
-        """What capture last said of itself; None where it never ran."""
+        """Returns the state that capture wrote last; None if it never ran."""
         return read_capture_state(self.path)
 
     def schema_path(self, last_seq: int) -> Path | None:
-        """The table definitions in force after ``last_seq``: the newest file not behind it; where capture began later
-        than that, the oldest there is."""
+        """Returns the file with the table definitions in force after ``last_seq``: the newest one up to it, or the
+        oldest one if capture began later. None if there is none."""
         folder = layout.schemas_folder(self.path)
         seqs = sorted(int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()) if folder.is_dir() else []
         if not seqs:
@@ -283,18 +301,18 @@ class StoreReader:
         return IndexFile(self._segment(name)).entries
 
     def _indexes(self, after_seq: int, names: list[str] | None = None) -> Iterator[tuple[Path, IndexFile]]:
-        """Segments that may hold something behind a seq (of those named), in order. Raises DamagedError where an index
-        lacks transactions and a later segment has visible ones: going on would pass over what it lacks."""
+        """Yields the segments (of ``names``, else all) that may hold transactions after a seq, in order. Raises
+        DamagedError if an index lacks transactions and a later segment has visible ones: readers would miss them."""
         if names is None:
             names = kept_names(self.path)
-            names = names[holding(names, after_seq) :]
+            names = names[first_after(names, after_seq) :]
         gap: IndexFile | None = None
         for name in names:
             segment = self._segment(name)
             index = IndexFile(segment)
             if gap is not None and len(index.entries):
                 if IndexFile(gap.segment).is_whole():
-                    return  # the writer has published both in between; the rest comes with the next call
+                    return  # the writer has published both meanwhile; the next call returns the rest
                 raise DamagedError(
                     "lacks transactions that its segment holds",
                     place=str(gap.path),
@@ -306,15 +324,15 @@ class StoreReader:
 
 
 def _file_created_s(segment: Path, seq: int) -> int | None:
-    """When the source created the file of ``seq``, if ``segment`` comes from that file."""
+    """Returns when the source created the file of ``seq``; None if ``segment`` comes from another file."""
     start = layout.segment_start(segment)
     if start is None or start >> FILE_SHIFT != seq >> FILE_SHIFT:
         return None
-    return layout.source_file_created_s(segment)
+    return source_file_created_s(segment)
 
 
 def first_transaction(entries: Entries, start: int) -> int | None:
-    """The number of the first entry from ``start`` on that has bytes."""
+    """Returns the number of the first entry from ``start`` on that has bytes; None if there is none."""
     for part in _slices(entries[start:], 256):
         there = np.flatnonzero(part["length"])
         if len(there):

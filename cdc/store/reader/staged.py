@@ -1,8 +1,8 @@
-"""Byte ranges that were copied to a staging URI, for machines that do not see the store's disk.
+"""Reads byte ranges that were copied to a staging URI, for machines that do not see the store's disk.
 
-A staged range is a small segment of its own: the segment's head, then whole transactions; its index lies beside it. A
-file's name carries the SHA-256 of its content (``000000-<sha256>.binlog``), so whoever has the path can verify what it
-fetched. :mod:`cdc.batches.stage` writes them. fsspec is imported only where a path is a URI.
+A staged range is a small segment of its own: the segment's header, then whole transactions; its index lies beside it. A
+file's name carries the SHA-256 of its content (``000000-<sha256>.binlog``), so a fetched copy can be verified by its
+path alone. :mod:`cdc.batches.stage` writes them. fsspec is imported only if a path is a URI.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from cdc.store.formats.layout import INDEX_SUFFIX, index_path
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NAME = re.compile(r"[0-9]+-([0-9a-f]{64})\.[a-z]+")
-_PIECE = 1 << 20
-_STEPS = 16
-"""Byte ranges that are asked for together, each of 1 MiB at most."""
+_CHUNK_BYTES = 1 << 20
+_AT_ONCE = 16
+"""Byte ranges that are fetched together, each of 1 MiB at most."""
 _GAP_BYTES = 65536
-"""So many bytes of others are fetched rather than asking for one more range."""
+"""A gap of so many bytes is fetched rather than asking for one more range."""
 _REMEDY = "Roll the batch back: its transactions are staged anew."
 
 
 def is_uri(path: Path | str) -> bool:
-    """Is this a staged file, and not one on this machine's disks?"""
+    """Returns whether a path is a staged file's URI, and not a file of this machine."""
     return isinstance(path, str) and _URI.match(path) is not None
 
 
 def filesystem(uri: str) -> tuple[Any, str]:
-    """fsspec's file system for a URI, and the URI's path in it. Raises ConfigError where nothing speaks its
-    protocol."""
+    """Returns fsspec's file system for a URI, and the URI's path in it. Raises ConfigError if no installed package
+    supports the protocol."""
     try:
         from fsspec.core import url_to_fs
     except ImportError:
@@ -56,8 +56,8 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def refused(uri: str) -> Iterator[None]:
-    """What the file system raises, as a StorageError; a missing file as a DamagedError."""
+def fetch_errors(uri: str) -> Iterator[None]:
+    """Turns the file system's errors into StorageError, and a missing file into DamagedError."""
     try:
         yield
     except FileNotFoundError:
@@ -68,8 +68,8 @@ def refused(uri: str) -> Iterator[None]:
 
 @contextmanager
 def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
-    """The file on this machine: itself, or a verified copy that is gone after the block (what was mapped meanwhile
-    stays). ``with_index``: the index beside it, too. Raises DamagedError where a checksum does not fit or a file is
+    """Yields the file on this machine: itself, or a verified copy that is removed after the block (memory maps of it
+    stay valid). With ``with_index`` its index lies beside it. Raises DamagedError if a checksum is wrong or a file is
     missing, StorageError, ConfigError."""
     if not is_uri(path):
         yield Path(path)
@@ -88,11 +88,11 @@ def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
 def local_transactions(
     path: Path | str, offset: int | None, length: int | None, table_mask: int
 ) -> Iterator[tuple[Path, Entries]]:
-    """The segment on this machine, and its verified entries in a byte range. Of a staged file the head is there, and at
-    least the transactions that have one of the bits; where others are left out, their bytes are zeros.
+    """Yields the segment on this machine, and its verified entries in a byte range. Of a staged file, only the header
+    and the transactions that have one of the bits of ``table_mask`` are certain to be there; others may be zeros.
 
-    A whole file is compared with the SHA-256 in its name. Of parts, each event has its own CRC32, which whoever decodes
-    them compares. Raises DamagedError, StorageError, ConfigError.
+    A whole file is compared with the SHA-256 in its name. In a part of a file each event has its own CRC32, which the
+    decoder compares. Raises DamagedError, StorageError, ConfigError.
     """
     if not is_uri(path):
         yield Path(path), read_entries(Path(path), offset, length)
@@ -116,7 +116,7 @@ def local_transactions(
 
 
 def _runs(everything: Entries, wanted: Entries) -> list[tuple[int, int]]:
-    """The file's head and the wanted transactions as byte ranges, those that lie close together as one."""
+    """Returns the byte ranges of the file's header and of the wanted transactions; neighbours are joined."""
     if not len(everything):
         return []
     starts = np.concatenate([[0], wanted["offset"].astype(np.int64)])
@@ -132,7 +132,8 @@ def _end(entries: Entries) -> int:
 
 
 def staged_entries(path: Path | str, offset: int, length: int) -> Entries:
-    """The verified index entries of a byte range, staged or not; of a staged one only the index is fetched."""
+    """Returns the verified index entries of a byte range, staged or not; of a staged one only the index is fetched.
+    Raises DamagedError, StorageError, ConfigError."""
     if not is_uri(path):
         return read_entries(Path(path), offset, length)
     uri = str(path)
@@ -154,13 +155,14 @@ def _sha256_of(uri: str) -> str:
 
 
 def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]]) -> None:
-    """Fetch byte ranges of a file, each to where it lies in it; in steps, so that the memory is bounded."""
+    """Fetches byte ranges of a file to the same offsets in a copy, some at a time, so that memory is bounded."""
     fs, path = filesystem(uri)
-    steps = [(start, min(start + _PIECE, stop)) for first, stop in runs for start in range(first, stop, _PIECE)]
+    size = _CHUNK_BYTES
+    steps = [(start, min(start + size, stop)) for first, stop in runs for start in range(first, stop, size)]
     _sha256_of(uri)
-    with refused(uri), target.open("wb") as copy:
-        for at in range(0, len(steps), _STEPS):
-            some = steps[at : at + _STEPS]
+    with fetch_errors(uri), target.open("wb") as copy:
+        for at in range(0, len(steps), _AT_ONCE):
+            some = steps[at : at + _AT_ONCE]
             starts, stops = [start for start, _ in some], [stop for _, stop in some]
             found = fs.cat_ranges([path] * len(some), starts, stops, on_error="raise")
             for (start, stop), data in zip(some, found, strict=True):
@@ -173,9 +175,9 @@ def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]]) -> None:
 def _fetch(uri: str, target: Path, sha256: str | None) -> None:
     fs, path = filesystem(uri)
     digest = hashlib.sha256()
-    with refused(uri), cast(IO[bytes], fs.open(path, "rb")) as source, target.open("wb") as copy:
-        while piece := source.read(_PIECE):
-            digest.update(piece)
-            copy.write(piece)
+    with fetch_errors(uri), cast(IO[bytes], fs.open(path, "rb")) as source, target.open("wb") as copy:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            copy.write(chunk)
     if sha256 is not None and digest.hexdigest() != sha256:
         raise DamagedError("this staged file fails its checksum (SHA-256)", place=uri, remedy=_REMEDY)

@@ -1,5 +1,7 @@
-"""What happens before a writer goes on: verify what no checkpoint vouches for, cut off what is not whole.
+"""Recovery: verifies and repairs a store before a writer goes on, and salvages a damaged one.
 
-``recover`` decides, ``mend`` changes files and keeps the evidence, ``damaged`` and ``accept`` are for what the user
-gives up. What was acknowledged is never changed: where it is damaged, an error names the segment.
+``recover`` runs each time a store is opened for writing. It never changes transactions that were acknowledged: if they
+are damaged, its error names the segment. ``salvage`` gives them up once an operator has accepted the loss.
+
+Imported by the writer and by ``cdc inspect``; imports the formats.
 """

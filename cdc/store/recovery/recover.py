@@ -1,195 +1,421 @@
-"""What a writer does before it goes on: verify what no checkpoint vouches for, and mend it (RocketMQ's ``recover``).
+"""Verifies and repairs a store before a writer goes on (RocketMQ's ``recover``).
 
-After a clean stop that is nothing: each segment's size is compared with its index's last entry, whatever they hold.
-After a crash the segments behind the checkpoint are verified, which are the last one or few. A store without a
-checkpoint (an older Towpath's, or a damaged one) has its last two segments verified.
+After a clean stop each segment's size is compared with its index's last entry, and nothing else is read. After a crash
+the segments after the checkpoint are verified: the last one or few. A store without a checkpoint (written by an older
+Towpath, or damaged) has its last two segments verified.
 
-A segment that follows one which is not known to be finished is kept only where it has an entry: entries are written in
-order, so what comes before is whole. Else the end of the earlier one may be missing, and nobody would notice the gap.
+The log is the truth. An index entry is written only after its transaction's bytes are durable, whatever the flush
+policy, so:
+
+- bytes after the last entry are kept as far as they are whole transactions, and get their entries;
+- an unfinished transaction at the very end is cut off (it was never acknowledged);
+- damaged bytes at the end are copied to ``*.cut`` beside the segment, and cut off;
+- damage *before* the last entry is damage to acknowledged transactions: an error names it, and nothing is changed.
+
+The index itself is not synced: whatever a power cut left of it is compared with the log, and made anew if it differs.
+
+A segment after one that is not known to be finished is kept only if it has an entry. Entries are written in order, so
+everything before it is whole then. Otherwise the end of the earlier segment may be missing, and nobody would notice.
 """
 
 from __future__ import annotations
 
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cdc.binlog.entry import Entries
-from cdc.binlog.events import parse_rotate
-from cdc.durable import storage_errors, sync_folder
+from cdc import files
+from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
+from cdc.binlog.file import Scan, rows_to_entries, scan
+from cdc.durable import replace_file, storage_errors, sync_folder
 from cdc.errors import DamagedError
 from cdc.log import get_logger
 from cdc.store.formats import layout
-from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, Checkpoints, read_checkpoint, was_aborted
-from cdc.store.formats.damaged import passed_over
-from cdc.store.formats.index import IndexFile, head_size, reaches_end
+from cdc.store.formats.checkpoint import FILE_NAME, Checkpoint, CheckpointWriter, read_checkpoint, was_aborted
+from cdc.store.formats.index import IndexFile, check_header, first_bad, make_header, reaches_end, seal
+from cdc.store.formats.missing import skipped_ranges
+from cdc.store.formats.segment_header import read_segment_header, require_sound_header
 from cdc.store.formats.state import TableNumbers
-from cdc.store.recovery.repair import Looked, look, mend, require_acknowledged, set_aside, sound_entries
-from cdc.store.writer.segment import SegmentWriter
 
 log = get_logger(__name__)
 
 _UNCHECKED_TAIL = 2
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """The end of the store: the segment to go on with, if there is one, and where the writer notes how far it got."""
+    """A store that is ready for a writer."""
 
-    segment: SegmentWriter | None
-    checkpoints: Checkpoints
+    segment: Path | None
+    """The segment to append to; None if a new one has to be begun."""
+    file: str
+    """The source's file that ``segment`` comes from."""
+    header_size: int
+    """Size of the header of ``segment``, in bytes."""
+    last_seq: int | None
+    """Seq of the newest entry; None in an empty store."""
+    checkpoints: CheckpointWriter
 
 
 def recover(store: Path, tables: TableNumbers) -> Recovered:
-    """Bring the store into a state to append to, and mark it as being written to. The caller holds its lock, and ends
-    with :meth:`Checkpoints.closed`. Raises DamagedError, which names the segment, VersionError, StorageError; nothing
-    of what was acknowledged is changed then."""
-    note = _read_note(store)
+    """Brings the store into a state to append to, and marks it as being written to.
+
+    The caller holds its lock, and ends with :meth:`CheckpointWriter.closed`. Raises DamagedError, which names the
+    segment, VersionError, StorageError; acknowledged transactions are unchanged then.
+    """
+    checkpoint = _read_checkpoint(store)
     segments = layout.list_segments(store)
-    _require_noted(store, note, segments)
-    _require_tables(segments, tables, note)
-    segments = _keep_vouched(segments, note)
+    _require_segment_of(checkpoint, store, segments)
+    _require_tables(segments, tables, checkpoint)
+    segments = _drop_unvouched(segments, checkpoint)
     if was_aborted(store):
         log.info("the last writer of this store did not end in order", store=str(store))
     changed = False
     for number, segment in enumerate(segments):
         is_last = number == len(segments) - 1
-        covered = number < len(segments) - _UNCHECKED_TAIL if note is None else _covers(note, segment)
-        if _needs_no_look(store, segment, covered):
+        covered = number < len(segments) - _UNCHECKED_TAIL if checkpoint is None else _covers(checkpoint, segment)
+        if _is_sound_by_size(store, segment, covered):
             continue
-        looked = look(segment, tables.number)
+        found = verify(segment, tables.number)
         changed = True
-        if not is_last and note is None and _is_torn(looked) and not _any_entries(segments[number + 1 :]):
-            # Of an older Towpath: the ones behind were begun before this one was on the disk.
+        if not is_last and checkpoint is None and _is_torn(found) and not _any_entries(segments[number + 1 :]):
+            # An older Towpath wrote it: the later segments were begun before this one was durable.
             for later in segments[number + 1 :]:
                 set_aside(later, "the end of the segment before it is missing", keep=True)
             segments = segments[: number + 1]
             is_last = True
-        if _never_began(looked, note) and is_last:
-            set_aside(segment, str(looked.why), keep=segment.stat().st_size > 0)
+        if _never_began(found, checkpoint) and is_last:
+            set_aside(segment, str(found.why), keep=segment.stat().st_size > 0)
             segments = segments[:-1]
             break
-        flushed = note.log_bytes if note is not None and note.segment == segment.name else 0
-        require_acknowledged(looked, flushed, is_last=is_last)
-        mend(looked, flushed)
+        flushed = checkpoint.log_bytes if checkpoint is not None and checkpoint.segment == segment.name else 0
+        require_acknowledged(found, flushed, is_last=is_last)
+        repair(found, flushed)
         if is_last:
             break
     if changed and segments:
         with storage_errors(segments[-1]):
             sync_folder(segments[-1].parent)
-    checkpoints = Checkpoints(store, lambda: len(tables.names))
-    last = _reopen(store, segments)
     newest = segments[-1] if segments else None
-    try:
-        checkpoints.opened(
-            newest,
-            _last_seq(segments),
-            empty=newest is not None and not len(IndexFile(newest).entries),
-            finished=newest is not None and last is None,
-        )
-    except BaseException:
-        if last is not None:
-            last.close()
-        raise
-    return Recovered(last, checkpoints)
+    # Nothing is appended to a segment of which transactions were lost.
+    current = None if newest is None or skipped_ranges(store, newest.name) else newest
+    header = None if current is None else read_segment_header(current)
+    last_seq = _last_seq(segments)
+    checkpoints = CheckpointWriter(store, lambda: len(tables.names))
+    checkpoints.opened(
+        newest,
+        last_seq or 0,
+        empty=newest is not None and not len(IndexFile(newest).entries),
+        finished=newest is not None and current is None,
+    )
+    if header is None:
+        return Recovered(None, "", 0, last_seq, checkpoints)
+    return Recovered(current, header.file, header.size, last_seq, checkpoints)
 
 
-def _read_note(store: Path) -> Checkpoint | None:
+def _read_checkpoint(store: Path) -> Checkpoint | None:
     try:
         return read_checkpoint(store)
     except DamagedError as error:
-        # It only saves time: without it more is verified.
-        log.warning("damaged checkpoint passed over", error=str(error))
+        # A checkpoint only saves time: without it more is verified.
+        log.warning("damaged checkpoint ignored", error=str(error))
         return None
 
 
-def _require_noted(store: Path, note: Checkpoint | None, segments: list[Path]) -> None:
-    """The newest segment that the checkpoint knows cannot be gone: retention always leaves the last one."""
-    if note is None or not note.segment or any(segment.name >= note.segment for segment in segments):
+def _require_segment_of(checkpoint: Checkpoint | None, store: Path, segments: list[Path]) -> None:
+    """Raises DamagedError if the checkpoint's segment is missing: retention never removes the last one."""
+    if checkpoint is None or not checkpoint.segment:
+        return
+    if any(segment.name >= checkpoint.segment for segment in segments):
         return
     raise DamagedError(
-        f"the segment {note.segment} is missing, up to which everything was acknowledged (seq {note.seq})",
+        f"the segment {checkpoint.segment} is missing, and transactions up to seq {checkpoint.seq} in it were"
+        " acknowledged",
         place=str(layout.segments_folder(store)),
         remedy=f"Put it back. If it was taken out on purpose, remove {store / FILE_NAME} too: capture then goes on"
-        " behind the last transaction that is there.",
+        " after the last transaction that is left.",
     )
 
 
-def _require_tables(segments: list[Path], tables: TableNumbers, note: Checkpoint | None) -> None:
-    """With names missing from tables.json, tables would get new numbers, and what the indexes say would be wrong."""
-    if note is not None and len(tables.names) < note.tables:
+def _require_tables(segments: list[Path], tables: TableNumbers, checkpoint: Checkpoint | None) -> None:
+    """Raises DamagedError if tables.json lacks names: tables would get new numbers, which contradict the indexes."""
+    if checkpoint is not None and len(tables.names) < checkpoint.tables:
         if any(layout.index_path(segment).exists() for segment in segments):
-            raise tables.lacks(1 << note.tables - 1)
+            raise tables.lacks(1 << checkpoint.tables - 1)
         return  # all indexes are made anew
     if tables.names:
         return
     for segment in segments:
-        if note is None or not _covers(note, segment):
+        if checkpoint is None or not _covers(checkpoint, segment):
             masks = IndexFile(segment).entries["table_mask"]
             if masks.any():
                 raise tables.lacks(int(np.bitwise_or.reduce(masks)))
 
 
-def _keep_vouched(segments: list[Path], note: Checkpoint | None) -> list[Path]:
-    """Those behind which nothing can be missing; the others, of which nothing was ever visible, are removed."""
-    if note is None:
+def _drop_unvouched(segments: list[Path], checkpoint: Checkpoint | None) -> list[Path]:
+    """Removes the last segments if transactions before them may be missing; nothing in them was ever visible. Returns
+    the others."""
+    if checkpoint is None:
         return segments
     for number in range(len(segments) - 1, 0, -1):
         before = segments[number - 1].name
-        finished = note.segment > before or (note.segment == before and note.finished)
+        finished = checkpoint.segment > before or (checkpoint.segment == before and checkpoint.finished)
         if finished or len(sound_entries(segments[number])):
             return segments[: number + 1]
         set_aside(segments[number], "nothing in it was acknowledged, nor is the one before it finished", keep=False)
     return segments[:1]
 
 
-def _covers(note: Checkpoint, segment: Path) -> bool:
-    """Was all of this segment on the disk when the checkpoint was written?"""
-    if note.segment != segment.name:
-        return segment.name < note.segment
+def _covers(checkpoint: Checkpoint, segment: Path) -> bool:
+    """Returns whether the whole segment was durable when the checkpoint was written."""
+    if checkpoint.segment != segment.name:
+        return segment.name < checkpoint.segment
     with storage_errors(segment):
         index = layout.index_path(segment)
-        return segment.stat().st_size == note.log_bytes and index.exists() and index.stat().st_size == note.index_bytes
+        if segment.stat().st_size != checkpoint.log_bytes or not index.exists():
+            return False
+        return index.stat().st_size == checkpoint.index_bytes
 
 
-def _needs_no_look(store: Path, segment: Path, covered: bool) -> bool:
-    """Compares the segment's size with its index's last entry, which costs the same whatever they hold."""
-    if not covered and not passed_over(store, segment.name):
+def _is_sound_by_size(store: Path, segment: Path, covered: bool) -> bool:
+    """Compares the segment's size with its index's last entry, which takes the same time whatever they hold."""
+    if not covered and not skipped_ranges(store, segment.name):
         return False
     return reaches_end(segment)
 
 
-def _is_torn(looked: Looked) -> bool:
-    return looked.found is None or looked.found.end < looked.found.size
+def _is_torn(found: Verification) -> bool:
+    return found.scan is None or found.scan.end < found.scan.size
 
 
 def _any_entries(segments: list[Path]) -> bool:
     return any(len(sound_entries(segment)) for segment in segments)
 
 
-def _never_began(looked: Looked, note: Checkpoint | None) -> bool:
-    """Its head never became whole, and nobody ever said that it holds anything."""
-    noted = note is not None and note.segment == looked.segment.name and note.log_bytes > 0
-    return looked.found is None and not len(looked.visible) and not noted
+def _never_began(found: Verification, checkpoint: Checkpoint | None) -> bool:
+    """Returns whether the segment's header never became whole, and neither index nor checkpoint names a transaction
+    in it."""
+    noted = checkpoint is not None and checkpoint.segment == found.segment.name and checkpoint.log_bytes > 0
+    return found.scan is None and not len(found.visible) and not noted
 
 
-def _reopen(store: Path, segments: list[Path]) -> SegmentWriter | None:
-    """The newest segment, to go on with; None where something of it was given up: nothing is added to such a one."""
-    if not segments or passed_over(store, segments[-1].name):
-        return None
-    segment = segments[-1]
-    with storage_errors(segment):
-        size = head_size(segment)
-        with segment.open("rb") as file:
-            head = file.read(size)
-    at = 4 + int.from_bytes(head[13:17], "little")
-    return SegmentWriter.reopen(segment, parse_rotate(head[at:], True).file, size)
-
-
-def _last_seq(segments: list[Path]) -> int:
+def _last_seq(segments: list[Path]) -> int | None:
     for segment in reversed(segments):
         entries: Entries = IndexFile(segment).entries
         if len(entries):
             return int(entries["seq"][-1])
-    return 0
+    return None
+
+
+# --- one segment
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of verifying a segment. ``scan`` is None if its header never became whole; ``why`` says more."""
+
+    segment: Path
+    scan: Scan | None
+    visible: Entries
+    """The entries of its index whose checksums are right."""
+    why: DamagedError | None = None
+
+    @property
+    def visible_end(self) -> int:
+        """The end offset of the last visible transaction; 0 if there is none."""
+        there = self.visible[self.visible["length"] > 0]
+        return int((there["offset"] + there["length"]).max()) if len(there) else 0
+
+
+def verify(segment: Path, number: Callable[[str], int]) -> Verification:
+    """Reads and verifies a whole segment and its index. ``number`` returns the number of a table, by ``db.table``.
+    Raises VersionError, StorageError."""
+    visible = sound_entries(segment)
+    _read_through(segment)
+    try:
+        require_sound_header(segment)
+        found = scan(segment, epoch=layout.segment_epoch(segment), number=lambda db, t: number(f"{db}.{t}"))
+    except DamagedError as error:
+        return Verification(segment, None, visible, error)
+    return Verification(segment, found, visible, found.damage)
+
+
+def sound_entries(segment: Path) -> Entries:
+    """Returns the entries of an index whose checksums are right, whatever else is wrong with it; none if there is no
+    index. Raises VersionError, StorageError."""
+    path = layout.index_path(segment)
+    with storage_errors(path):
+        try:
+            data = files.layer.read_file(path)
+        except FileNotFoundError:
+            return np.zeros(0, dtype=ENTRY)
+    head = data[:HEADER_SIZE]
+    if len(head) == HEADER_SIZE and zlib.crc32(head[:-4]).to_bytes(4, "little") == head[-4:]:
+        check_header(head, path)
+    count = max(0, len(data) - HEADER_SIZE) // ENTRY_SIZE
+    entries: Entries = (
+        np.frombuffer(data, dtype=ENTRY, count=count, offset=HEADER_SIZE) if count else np.zeros(0, ENTRY)
+    )
+    good = []
+    start = 0
+    while start < count:
+        bad = first_bad(entries[start:])
+        stop = count if bad < 0 else start + bad
+        good.append(entries[start:stop])
+        start = stop + 1
+    return np.concatenate(good) if good else np.zeros(0, dtype=ENTRY)
+
+
+def require_acknowledged(verified: Verification, flushed: int, *, is_last: bool) -> None:
+    """Raises DamagedError if acknowledged transactions are damaged or missing: those up to ``flushed`` bytes, those up
+    to the last entry, and all of a segment that was finished."""
+    found = verified.scan
+    end = 0 if found is None else found.end
+    size = verified.segment.stat().st_size if found is None else found.size
+    promised = max(flushed, verified.visible_end, 0 if is_last else size)
+    if promised <= end:
+        return
+    where = f"byte {end}" if verified.why is None else str(verified.why)
+    raise DamagedError(
+        f"acknowledged transactions up to byte {promised} are damaged or missing ({where})",
+        place=str(verified.segment),
+        remedy="Restore this file from a copy. Or, as long as the source has its binlogs: Move this segment and all"
+        " later ones (with their .index files) and the file checkpoint out of the store: capture reads them again from"
+        " the source, with the same sequence numbers. Or accept the loss of the damaged transactions:"
+        f" cdc inspect {verified.segment.parent.parent} --accept-loss {verified.segment.name}",
+    )
+
+
+def repair(verified: Verification, flushed: int) -> None:
+    """Cuts off what is not whole, and makes the index agree with the log. Both are durable afterwards."""
+    segment, found = verified.segment, verified.scan
+    assert found is not None
+    if found.end < found.size:
+        _keep_evidence(segment, found)
+    with _opened(segment) as fd:
+        if found.end < found.size:
+            files.layer.ftruncate(fd, found.end)
+        _write_again(fd, max(flushed, verified.visible_end), found.end)
+        files.layer.fdatasync(fd)
+    path = layout.index_path(segment)
+    entries = merge(verified.visible, rows_to_entries(found.rows))
+    content = make_header() + seal(entries)
+    with storage_errors(path):
+        try:
+            before = files.layer.read_file(path)
+        except FileNotFoundError:
+            before = b""
+    if before != content:
+        added, known = len(entries), len(verified.visible)
+        log.info("index completed from its segment", segment=str(segment), entries=added, were=known)
+        replace_file(path, content)
+        return
+    with _opened(path) as fd:
+        _write_again(fd, 0, len(content))
+        files.layer.fdatasync(fd)
+
+
+def merge(visible: Entries, scanned: Entries) -> Entries:
+    """Returns the entries of all transactions in the log. An entry of the index is kept if it agrees with the log,
+    because it has the store time; so are the index's position entries, which the log does not have."""
+    there = visible[visible["length"] > 0]
+    entries = scanned.copy()
+    if len(there) and len(scanned):
+        at = np.minimum(np.searchsorted(there["seq"], scanned["seq"]), len(there) - 1)
+        same = np.ones(len(scanned), dtype=bool)
+        for name in ("seq", "offset", "length", "checksum"):
+            same &= there[name][at] == scanned[name]
+        entries[same] = there[at[same]]
+    positions = visible[visible["length"] == 0]
+    positions = positions[~np.isin(positions["seq"], entries["seq"])]
+    both = np.concatenate([entries, positions])
+    return both[np.argsort(both["seq"], kind="stable")]
+
+
+def set_aside(segment: Path, why: str, *, keep: bool) -> None:
+    """Takes a segment that was begun and never acknowledged out of the store: removes it, or with ``keep`` renames it
+    to ``*.cut``."""
+    with storage_errors(segment):
+        if keep:
+            files.layer.replace(segment, segment.with_name(f"{segment.name}.0.cut"))
+        else:
+            files.layer.unlink(segment)
+        if layout.index_path(segment).exists():
+            files.layer.unlink(layout.index_path(segment))
+        sync_folder(segment.parent)
+    log.warning("segment taken out of the store", segment=str(segment), why=why, kept=keep)
+
+
+def _read_through(segment: Path) -> None:
+    """Reads the segment once with plain reads: an unreadable disk then raises StorageError, where a mapping would end
+    the process by a signal."""
+    with storage_errors(segment):
+        fd = files.layer.open(segment, os.O_RDONLY)
+        try:
+            at = 0
+            while chunk := files.layer.pread(fd, _CHUNK_BYTES, at):
+                at += len(chunk)
+        finally:
+            files.layer.close(fd)
+
+
+def _write_again(fd: int, start: int, end: int) -> None:
+    """Writes bytes again that are not known to be on the disk. After a failed flush the page cache may take bytes for
+    written that the disk does not hold, and the next flush would do nothing."""
+    while start < end:
+        chunk = files.layer.pread(fd, min(_CHUNK_BYTES, end - start), start)
+        files.pwrite_all(fd, chunk, start)
+        start += len(chunk)
+
+
+def _keep_evidence(segment: Path, found: Scan) -> None:
+    """Keeps a copy of a damaged tail before it is cut off: it may tell what happened."""
+    if found.damage is None:
+        log.info("unfinished transaction cut off", segment=str(segment), at=found.end, bytes=found.size - found.end)
+        return
+    keep = keep_tail(segment, found.end)
+    log.warning("damaged tail cut off", segment=str(segment), at=found.end, kept=str(keep), why=str(found.damage))
+
+
+def keep_tail(segment: Path, start: int) -> Path:
+    """Copies the bytes from ``start`` on to ``SEGMENT.START.cut``, durably. Returns its path."""
+    keep = segment.with_name(f"{segment.name}.{start}.cut")
+    with storage_errors(keep):
+        source = files.layer.open(segment, os.O_RDONLY)
+        try:
+            target = files.layer.open(keep, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                at = start
+                while chunk := files.layer.pread(source, _CHUNK_BYTES, at):
+                    files.write_all(target, chunk)
+                    at += len(chunk)
+                files.layer.fsync(target)
+            finally:
+                files.layer.close(target)
+        finally:
+            files.layer.close(source)
+        sync_folder(segment.parent)
+    return keep
+
+
+def truncate(segment: Path, size: int) -> None:
+    """Truncates a segment to ``size``, durably."""
+    with _opened(segment) as fd:
+        files.layer.ftruncate(fd, size)
+        files.layer.fsync(fd)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    with storage_errors(path):
+        fd = files.layer.open(path, os.O_RDWR)
+        try:
+            yield fd
+        finally:
+            files.layer.close(fd)

@@ -1,9 +1,8 @@
-"""Giving up what of a segment cannot be read any more, when somebody says so, so that the rest stays readable.
+"""Salvages a damaged segment once an operator has accepted the loss, so that the rest stays readable.
 
-Only transactions whose bytes are damaged are given up, each of them found by its own checksums; what lies between and
-behind them stays. What was given up is noted in ``damaged.json`` before anything else is changed. At the very end of
-the store it is cut off instead (as RocketMQ's recovery does unasked), since capture can read it from the source once
-more.
+Only transactions whose bytes are damaged are lost, each found by its own checksums; those between and after them stay.
+The loss is recorded in ``damaged.json`` before anything else is changed. At the very end of the store damaged bytes are
+cut off instead (RocketMQ's recovery does so unasked), since capture can read them from the source again.
 """
 
 from __future__ import annotations
@@ -25,67 +24,73 @@ from cdc.durable import remove_file, replace_file, storage_errors
 from cdc.errors import DamagedError, UsageError
 from cdc.log import get_logger
 from cdc.store.formats import layout
-from cdc.store.formats.checkpoint import forget_checkpoint
-from cdc.store.formats.damaged import GivenUp, read_damaged, write_damaged
-from cdc.store.formats.index import head_size, make_header, seal
+from cdc.store.formats.checkpoint import remove_checkpoint
+from cdc.store.formats.index import STATS_FILE, make_header, seal
+from cdc.store.formats.missing import LostRange, read_damaged, write_damaged
+from cdc.store.formats.segment_header import require_sound_header, segment_header_size
 from cdc.store.formats.state import StoreLock, TableNumbers
-from cdc.store.recovery.repair import check_head, keep_tail, look, merge, truncate
+from cdc.store.recovery.recover import keep_tail, merge, truncate, verify
 
 log = get_logger(__name__)
 
-_NOTED = ("seq", "offset", "commit_time_us", "store_time_us", "gtid_source", "gtid_number", "gtid_count", "gtid_tag")
+_KEPT_FIELDS = ["seq", "offset", "commit_time_us", "store_time_us"]
+_KEPT_FIELDS += ["gtid_source", "gtid_number", "gtid_count", "gtid_tag"]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A run of transactions whose bytes are damaged or missing: ``entries`` are theirs, none where the index is
-    damaged, too. ``before_seq`` is the one before them."""
+    """A run of transactions whose bytes are damaged or missing."""
 
     offset: int
     end: int
     entries: Entries
+    """Their entries; none if the index is damaged, too."""
     before_seq: int
+    """Seq of the transaction before them."""
     why: str
 
 
 @dataclass(frozen=True)
-class Examined:
-    """A segment, transaction by transaction."""
+class Examination:
+    """The state of a segment, transaction by transaction."""
 
     segment: Path
     size: int
     good: Entries
-    """With the position entries among them."""
+    """Entries of the sound transactions, and the position entries."""
     losses: tuple[Loss, ...]
     why: DamagedError | None
-    """What a scan says of it; may be there without a loss, behind the last acknowledged transaction."""
+    """The damage that a scan met; it may lie after the last acknowledged transaction, which is no loss."""
 
 
-def examine(segment: Path, *, is_last: bool, number: Callable[[str], int] | None = None) -> Examined:
-    """Verify each transaction by itself. Changes nothing. ``is_last``: what no index entry names, at the end, was never
-    acknowledged. ``number`` gives the number of a table that only the segment names. Raises VersionError,
-    StorageError."""
+def examine(segment: Path, *, is_last: bool, number: Callable[[str], int] | None = None) -> Examination:
+    """Verifies each transaction by itself; changes nothing.
+
+    ``is_last`` says that the segment is the newest one: bytes at its end that no index entry names were never
+    acknowledged. ``number`` returns the number of a table that only the segment names. Raises VersionError,
+    StorageError.
+    """
     known = {name: number for number, name in enumerate(TableNumbers(segment.parent.parent).names)}
-    looked = look(segment, number or (lambda name: known.setdefault(name, len(known))))
+    verified = verify(segment, number or (lambda name: known.setdefault(name, len(known))))
     size = segment.stat().st_size
-    scanned = np.zeros(0, ENTRY) if looked.found is None else rows_to_entries(looked.found.rows)
-    visible, why, end = looked.visible, looked.why, 0 if looked.found is None else looked.found.end
+    scanned = np.zeros(0, ENTRY) if verified.scan is None else rows_to_entries(verified.scan.rows)
+    visible, why, end = verified.visible, verified.why, 0 if verified.scan is None else verified.scan.end
     buf: npt.NDArray[np.uint8] = np.memmap(segment, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
-    behind = visible[(visible["length"] > 0) & (visible["offset"] >= end)]
-    entries = merge(visible, np.concatenate([scanned, behind]))
-    readable = size > 0 and _has_head(segment)
+    after = visible[(visible["length"] > 0) & (visible["offset"] >= end)]
+    entries = merge(visible, np.concatenate([scanned, after]))
+    readable = size > 0 and _has_header(segment)
     there = np.flatnonzero(entries["length"])
     bad = [int(n) for n in there if not (readable and (entries["offset"][n] < end or is_sound(buf, entries[n])))]
     limit = max(end, _end_of(entries)) if is_last else size
-    first = _head_end(segment) if readable else int(entries["offset"][there[0]]) if len(there) else 0
+    first = _header_end(segment) if readable else int(entries["offset"][there[0]]) if len(there) else 0
     losses = _losses(entries, there, set(bad), first, limit, why)
     keep = np.ones(len(entries), dtype=bool)
     keep[bad] = False
-    return Examined(segment, size, entries[keep], losses, why)
+    return Examination(segment, size, entries[keep], losses, why)
 
 
 def is_sound(buf: npt.NDArray[np.uint8], entry: np.void) -> bool:
-    """Are a transaction's bytes what its index entry says? By the CRC32 of each event, and the sum of them."""
+    """Returns whether a transaction's bytes agree with its index entry: by the CRC32 of each event, and their sum."""
     at, end = int(entry["offset"]), int(entry["offset"]) + int(entry["length"])
     if end > len(buf):
         return False
@@ -102,18 +107,18 @@ def is_sound(buf: npt.NDArray[np.uint8], entry: np.void) -> bool:
     return count == int(entry["events"]) and total & 0xFFFFFFFF == int(entry["checksum"])
 
 
-def accept_loss(store: Path, name: str) -> list[GivenUp]:
-    """Give up what is damaged in the segment of this name, and nothing else. Returns what that was.
+def salvage(store: Path, name: str) -> list[LostRange]:
+    """Accepts the loss of the damaged transactions in the segment of this name. Returns the lost ranges.
 
-    Raises UsageError where there is no such segment, or nothing of it is damaged; LeaseHeldError while a writer is at
-    work; StorageError.
+    Raises UsageError if there is no such segment or nothing in it is damaged, LeaseHeldError while a writer is at
+    work, StorageError.
     """
     segment = layout.segments_folder(store) / name
     if layout.segment_start(segment) is None or not segment.exists():
         raise UsageError(
             f"there is no segment {name!r}",
             place=str(layout.segments_folder(store)),
-            remedy="Name a segment's file as it stands there, without folder.",
+            remedy="Give the name of a segment's file in that folder, without the folder.",
         )
     lock = StoreLock(store)
     try:
@@ -121,31 +126,30 @@ def accept_loss(store: Path, name: str) -> list[GivenUp]:
         found = examine(segment, is_last=is_last, number=TableNumbers(store).number)
         if not found.losses:
             raise UsageError(
-                "every acknowledged transaction of this segment is sound: there is nothing to give up",
+                "every acknowledged transaction of this segment is sound: there is no loss to accept",
                 place=str(segment),
-                remedy=None
-                if found.why is None
-                else "What is damaged lies behind them; capture cuts it off at its start.",
+                remedy=None if found.why is None else "The damage lies after them; capture cuts it off when it starts.",
             )
         cut = found.losses[-1] if is_last and found.losses[-1].end >= found.size else None
-        made = [_given_up(store, name, one, "cut off" if one is cut else "passed over") for one in found.losses]
+        made = [_lost_range(store, name, one, "cut off" if one is cut else "passed over") for one in found.losses]
         others = tuple(
             o for o in read_damaged(store) if (o.segment, o.offset) not in {(m.segment, m.offset) for m in made}
         )
         write_damaged(store, (*others, *made))
         if is_last:
-            forget_checkpoint(store)  # what it vouches for will not be there any more
+            remove_checkpoint(store)  # it vouches for transactions that are about to be cut off
         _rewrite(found, cut)
-        remove_file(store / "counts.json")  # made from the old index
+        remove_file(store / STATS_FILE)  # made from the old index
     finally:
         lock.release()
     for one in made:
-        log.warning("given up", segment=name, offset=one.offset, length=one.length, last_seq=one.last_seq, how=one.how)
+        place = {"segment": name, "offset": one.offset, "length": one.length, "last_seq": one.last_seq}
+        log.warning("data loss accepted", **place, how=one.how)
     return made
 
 
-def _rewrite(found: Examined, cut: Loss | None) -> None:
-    """The index without the damaged transactions; the segment without its damaged end."""
+def _rewrite(found: Examination, cut: Loss | None) -> None:
+    """Writes the index without the damaged transactions, and cuts off the segment's damaged end."""
     index = layout.index_path(found.segment)
     entries = found.good
     placeholders = [_placeholder(loss) for loss in found.losses if loss is not cut]
@@ -163,23 +167,23 @@ def _rewrite(found: Examined, cut: Loss | None) -> None:
 
 
 def _placeholder(loss: Loss) -> Entries:
-    """Position entries in their place: the source was read over them."""
+    """Returns position entries in the place of lost transactions: capture has read the source beyond them."""
     if len(loss.entries):
         entries = np.zeros(len(loss.entries), dtype=ENTRY)
-        for name in _NOTED:
+        for name in _KEPT_FIELDS:
             entries[name] = loss.entries[name]
     else:
         entries = np.zeros(1, dtype=ENTRY)
         entries["seq"], entries["offset"] = loss.before_seq + 1, loss.offset
     kind = 0 if not len(loss.entries) else loss.entries["flags"] & int(EntryFlag.GTID_MARIADB)
-    entries["flags"] = int(EntryFlag.POSITION | EntryFlag.GIVEN_UP) | kind
+    entries["flags"] = int(EntryFlag.POSITION | EntryFlag.LOST) | kind
     return entries
 
 
 def _losses(
     entries: Entries, there: npt.NDArray[np.int64], bad: set[int], first: int, limit: int, why: DamagedError | None
 ) -> tuple[Loss, ...]:
-    """Runs of damaged transactions, and gaps between those that the index knows."""
+    """Returns the runs of damaged transactions, and the gaps between the transactions that the index knows."""
     losses: list[Loss] = []
     reason = "its bytes fail their checksum" if why is None else str(why.message)
     run: list[int] = []
@@ -194,8 +198,8 @@ def _losses(
 
     for number in [int(n) for n in there]:
         offset = int(entries["offset"][number])
-        given_up_between = _passed(entries, number, at)
-        if offset > at and not given_up_between:
+        is_recorded = _is_recorded(entries, number, at)
+        if offset > at and not is_recorded:
             close(at, before_seq)
             losses.append(
                 Loss(at, offset, entries[:0], _seq_before(entries, number), "its index entries are damaged, too")
@@ -208,16 +212,16 @@ def _losses(
             close(offset, before_seq)
         at = offset + int(entries["length"][number])
     close(at, before_seq)
-    if limit > at and not _passed(entries, len(entries), at):
+    if limit > at and not _is_recorded(entries, len(entries), at):
         seq = int(entries["seq"][-1]) if len(entries) else 0
         losses.append(Loss(at, limit, entries[:0], seq, reason))
     return tuple(losses)
 
 
-def _passed(entries: Entries, number: int, at: int) -> bool:
-    """Was what lies before entry ``number``, from byte ``at`` on, given up already?"""
+def _is_recorded(entries: Entries, number: int, at: int) -> bool:
+    """Returns whether the bytes from ``at`` up to entry ``number`` are recorded as lost already."""
     between = entries[:number]
-    gone = between[(between["flags"] & int(EntryFlag.GIVEN_UP)) != 0]
+    gone = between[(between["flags"] & int(EntryFlag.LOST)) != 0]
     return bool((gone["offset"] >= at).any())
 
 
@@ -230,23 +234,23 @@ def _end_of(entries: Entries) -> int:
     return int((there["offset"] + there["length"]).max()) if len(there) else 0
 
 
-def _head_end(segment: Path) -> int:
+def _header_end(segment: Path) -> int:
     with storage_errors(segment):
-        return head_size(segment)
+        return segment_header_size(segment)
 
 
-def _has_head(segment: Path) -> bool:
+def _has_header(segment: Path) -> bool:
     try:
-        check_head(segment)
+        require_sound_header(segment)
     except DamagedError:
         return False
     return True
 
 
-def _given_up(store: Path, name: str, loss: Loss, how: Literal["passed over", "cut off"]) -> GivenUp:
+def _lost_range(store: Path, name: str, loss: Loss, how: Literal["passed over", "cut off"]) -> LostRange:
     mask = int(np.bitwise_or.reduce(loss.entries["table_mask"])) if len(loss.entries) else 0
     known = len(loss.entries) > 0
-    return GivenUp(
+    return LostRange(
         segment=name,
         offset=loss.offset,
         length=loss.end - loss.offset,

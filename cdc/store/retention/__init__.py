@@ -1,5 +1,7 @@
-"""What of the store may be removed, and when it must be.
+"""Retention: which segments of a store are removed, and when.
 
-``retain`` removes segments whole, ``removed`` notes up to where, ``counts`` keeps what they held, ``disk`` watches how
-full it is. A segment that somebody reads never goes, and nothing unacked unless the configuration says so.
+``cleaner`` removes whole segments by the user's rules, ``disk`` watches how full the store's disk is. A segment in use
+never goes, and one that a subscriber has not acked only if the configuration allows it.
+
+Imported by capture and the commands, which pass in the subscribers; imports reader and formats. Knows no meta.
 """

@@ -1,88 +1,310 @@
-"""Retention between store and meta: who holds the store back, and what goes. Run by capture and ``cdc maintain``."""
+"""Removes segments that no subscriber needs any more; a kill at any moment leaves a store that recovery can repair.
+
+Only whole segments go, the oldest first, so that the rest is contiguous. The newest segment stays, and the one with the
+store's last entry, where capture goes on, and any in use. An acked segment goes when it is old enough or room is
+needed; one that a subscriber has not acked goes only if the user has set a limit for that (``unacked_for``).
+
+A removal writes the low-water mark (``removed.json``) with the names of the segments, removes the segments, then their
+indexes, then the names from the mark, then the schemas that no transaction needs any more. Each step is durable before
+the next one.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
+
+from cdc.durable import storage_errors
 from cdc.errors import CdcError, StorageError
 from cdc.log import get_logger
+from cdc.store.formats import layout
+from cdc.store.formats.index import IndexFile, update_stats
+from cdc.store.formats.missing import Removed, finish_removal, kept_names, read_removed, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.disk import DiskWatch, Level, Ratios, disk_usage
-from cdc.store.retention.retain import HeldBack, Holder, Outcome, Rules, held_back, retain
-
-if TYPE_CHECKING:
-    from cdc.config import DestinationConfig, RetainConfig, StoreConfig
-    from cdc.meta import Meta
-    from cdc.meta.state import Subscription
+from cdc.store.retention.disk import DiskWatch, Level
+from cdc.units import iso_time_us
 
 log = get_logger(__name__)
 
 _EVERY_S = 60.0
 _EVERY_UNDER_PRESSURE_S = 5.0
-_SAY_AGAIN_S = 3600.0
-
-
-def holders(subscriptions: Mapping[str, Subscription], rules: RetainConfig, now: datetime) -> list[Holder]:
-    """Everybody who holds the store back: the subscribers, and those that have to come yet (``wait_for``). A batch
-    whose lease has expired is in nobody's use: its token is worth nothing any more."""
-    found = [
-        Holder(
-            name,
-            known.acked_seq,
-            tuple((batch.first_seq, batch.last_seq) for batch in known.outstanding if batch.expires > now),
-        )
-        for name, known in sorted(subscriptions.items())
-    ]
-    return found + [Holder(name, 0) for name in rules.wait_for if name not in subscriptions]
-
-
-def rules_of(config: RetainConfig) -> Rules:
-    return Rules(config.acked_for, config.unacked_for, config.max_bytes)
-
-
-def make_watch(config: StoreConfig) -> DiskWatch:
-    """The watch over the disk of a store."""
-    disk = config.disk
-    return DiskWatch(config.path, Ratios(disk.warn_ratio, disk.clean_ratio, disk.stop_ratio), usage=disk_usage)
+_WARN_AGAIN_S = 3600.0
+Reason = Literal["acked", "room", "disk", "unacked", "asked"]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One run of retention."""
+class Holder:
+    """A subscriber that may hold the store back."""
 
-    outcome: Outcome
-    held: list[HeldBack]
-    """All subscribers; those that are lost, or cut off by this run, are named in the log as well."""
+    name: str
+    acked_seq: int
+    in_use: tuple[tuple[int, int], ...] = ()
+    """First and last seq of each batch in use: its segments stay, whatever their age."""
+
+
+@dataclass(frozen=True)
+class RetentionRules:
+    """The user's rules. Ages are in seconds, by the store time of a segment's last entry; None: never by age."""
+
+    acked_for_s: float | None = 72 * 3600.0
+    unacked_for_s: float | None = None
+    """How long a subscriber may lag; then it is cut off."""
+    max_bytes: int | None = None
+    """Limit for all segments and indexes. Above it acked segments go, whatever their age."""
+    delete_at: tuple[int, ...] | None = None
+    """Hours of the day, local time, in which segments go because of their age; None: any."""
+    lost_after_s: float = 24 * 3600.0
+    """A subscriber that leaves a transaction unacked for so long seems lost, and a warning names it."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A segment that may go."""
+
+    name: str
+    bytes: int
+    """Bytes of the segment and its index."""
+    last_seq: int
+    """Seq of its last transaction; without any, that of an older segment's."""
+    commit_time_us: int
+    store_time_us: int
+    """Store time of its last entry."""
+    why: Reason = "asked"
+
+
+@dataclass(frozen=True)
+class SubscriberBacklog:
+    """The transactions that a subscriber has not acked."""
+
+    name: str
+    acked_seq: int
+    transactions: int
+    bytes: int
+    since_us: int | None
+    """Store time of the oldest of them, µs since 1970; None if it has acked all."""
+    lost: bool
+    """Whether the oldest of them is older than the limit: the subscriber seems lost."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The segments that a run removed, or would remove."""
+
+    removed: tuple[Candidate, ...] = ()
+    cut_off: tuple[str, ...] = ()
+    """Subscribers that had not acked all of them."""
+    bytes_left: int = 0
+    """Bytes of the segments and indexes that stay."""
+    over_bytes: int = 0
+    """Bytes that stay above ``max_bytes``, because no other segment may go."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.removed)
+
+
+def retain(
+    store: Path,
+    holders: Sequence[Holder],
+    rules: RetentionRules,
+    *,
+    now_us: int,
+    by_age: bool = True,
+    wanted_bytes: int = 0,
+    dry_run: bool = False,
+) -> Removal:
+    """Removes the segments that the rules let go.
+
+    ``by_age`` says whether segments may go now because they are old; room is made at any time. ``wanted_bytes`` is how
+    much to free from acked segments, whatever their age. Without any holder nothing counts as acked. Raises
+    StorageError, DamagedError, LeaseHeldError (another process removes segments).
+    """
+    with removal_lock(store):
+        if not dry_run:
+            finish_removal(store)
+        candidates, total = _candidates(store)
+        going: list[Candidate] = []
+        room = 0 if rules.max_bytes is None else total - rules.max_bytes
+        freed = 0
+        for one in candidates:
+            why = _why(one, holders, rules, now_us, by_age, room > freed, wanted_bytes > freed)
+            if why is None:
+                break
+            going.append(replace(one, why=why))
+            freed += one.bytes
+        if not dry_run:
+            _remove(store, going)
+            update_stats(store)
+    left = total - freed
+    over = 0 if rules.max_bytes is None else max(0, left - rules.max_bytes)
+    last_seq = max((one.last_seq for one in going), default=0)
+    # A holder below the low-water mark was cut off, and named, by an earlier run.
+    cut = tuple(h.name for h in holders if h.acked_seq < last_seq)
+    return Removal(tuple(going), cut, left, over)
+
+
+def remove_until(store: Path, seq: int, *, in_use: Sequence[tuple[int, int]] = ()) -> Removal:
+    """Removes every segment whose transactions all lie up to ``seq``, acked or not, except the newest one and those in
+    use. The caller is responsible for the readers. Raises what :func:`retain` raises."""
+    with removal_lock(store):
+        finish_removal(store)
+        candidates, total = _candidates(store)
+        going: list[Candidate] = []
+        for one in candidates:
+            if one.last_seq > seq or any(first <= one.last_seq for first, _ in in_use):
+                break
+            going.append(one)
+        _remove(store, going)
+        update_stats(store)
+    return Removal(tuple(going), bytes_left=total - sum(one.bytes for one in going))
+
+
+def backlogs(
+    reader: StoreReader, holders: Sequence[Holder], *, lost_after_s: float, now_us: int
+) -> list[SubscriberBacklog]:
+    """Returns the transactions that each subscriber has not acked, and which subscribers seem lost."""
+    found = []
+    for holder in holders:
+        backlog = reader.backlog(max(holder.acked_seq, 0))
+        since = backlog.oldest_store_time_us
+        lost = since is not None and now_us - since > lost_after_s * 1e6
+        found.append(SubscriberBacklog(holder.name, holder.acked_seq, backlog.transactions, backlog.bytes, since, lost))
+    return found
+
+
+def _why(
+    one: Candidate, holders: Sequence[Holder], rules: RetentionRules, now_us: int, by_age: bool, room: bool, disk: bool
+) -> Reason | None:
+    """Returns why a segment may go; None if it may not."""
+    if any(first <= one.last_seq for holder in holders for first, _ in holder.in_use):
+        return None
+    age_s = (now_us - one.store_time_us) / 1e6
+    if holders and all(holder.acked_seq >= one.last_seq for holder in holders):
+        if by_age and rules.acked_for_s is not None and age_s > rules.acked_for_s:
+            return "acked"
+        if room:
+            return "room"
+        if disk:
+            return "disk"
+    if by_age and rules.unacked_for_s is not None and age_s > rules.unacked_for_s:
+        return "unacked"
+    return None
+
+
+def _candidates(store: Path) -> tuple[list[Candidate], int]:
+    """Returns the segments before the newest one and before the last entry, oldest first; and the bytes of all
+    segments."""
+    names = kept_names(store)
+    folder = layout.segments_folder(store)
+    sizes = {name: _size(folder / name) + _size(layout.index_path(folder / name)) for name in names}
+    stop = max(0, len(names) - 1)
+    while stop > 0 and not any(len(IndexFile(folder / name).entries) for name in names[stop:]):
+        stop -= 1
+    found: list[Candidate] = []
+    last = Removed()
+    for name in names[:stop]:
+        index = IndexFile(folder / name)
+        if not index.is_whole():
+            # Its last transactions are not known, so they do not count as acked.
+            log.warning("the index of a segment lacks transactions; it and later segments stay", segment=name)
+            break
+        seq, commit_us = _last_transaction(index)
+        last = Removed(max(last.seq, seq), commit_us or last.commit_time_us)
+        found.append(Candidate(name, sizes[name], last.seq, last.commit_time_us, _stored_us(index)))
+    return found, sum(sizes.values())
+
+
+def _stored_us(index: IndexFile) -> int:
+    """Returns when the segment got its last entry, or when it was created if it has none."""
+    count = len(index.entries)
+    if count:
+        return int(index.verified(count - 1, count)["store_time_us"][0])
+    with storage_errors(index.segment):
+        return int(index.segment.stat().st_mtime * 1e6)
+
+
+def _last_transaction(index: IndexFile) -> tuple[int, int]:
+    """Returns the seq and commit time of the last transaction; zeros if there is none."""
+    stop = len(index.entries)
+    while stop:
+        start = max(0, stop - 256)
+        there = np.flatnonzero(index.entries["length"][start:stop])
+        if len(there):
+            entry = index.verified(start + int(there[-1]), start + int(there[-1]) + 1)[0]
+            return int(entry["seq"]), int(entry["commit_time_us"])
+        stop = start
+    return 0, 0
+
+
+def _remove(store: Path, going: Sequence[Candidate]) -> None:
+    if not going:
+        return
+    before = read_removed(store)
+    last = going[-1]
+    mark = before
+    if last.last_seq > before.seq:
+        mark = Removed(last.last_seq, last.commit_time_us)
+    write_removed(store, replace(mark, removing=tuple(one.name for one in going)))
+    finish_removal(store)
+
+
+def _size(path: Path) -> int:
+    if not path.exists():  # a lost index
+        return 0
+    with storage_errors(path):
+        return path.stat().st_size
+
+
+# --- by schedule
+
+
+@dataclass(frozen=True)
+class CleanerRun:
+    """The result of one run of the cleaner."""
+
+    removal: Removal
+    backlogs: list[SubscriberBacklog]
+    """Of all subscribers. Those that seem lost, or were cut off by this run, are named in the log as well."""
     level: Level
 
 
-class Keeper:
-    """Runs retention for a destination."""
+class LogCleaner:
+    """Removes segments of a store by schedule (RocketMQ's ``CleanCommitLogService``).
+
+    ``holders`` is called at each run with the time, and returns every subscriber that holds the store back.
+    """
 
     def __init__(
         self,
-        config: DestinationConfig,
-        meta: Meta,
+        store: Path,
+        rules: RetentionRules,
+        holders: Callable[[datetime], Sequence[Holder]],
+        watch: DiskWatch,
         *,
-        watch: DiskWatch | None = None,
+        destination: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._config = config
-        self._meta = meta
-        self.watch = make_watch(config.store) if watch is None else watch
+        """``destination`` is named in warnings. ``clock`` is for tests."""
+        self._store = store
+        self._rules = rules
+        self._holders = holders
+        self.watch = watch
+        self._destination = destination
         self._clock = clock
         self._ran_at = float("-inf")
         self._newest: str | None = None
-        self._said: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
 
     def tick(self, segment: str | None = None) -> None:
-        """To be called about once a second: runs once a minute, whenever ``segment`` (the one that is written) is a new
-        one, and every 5 s while the disk is too full. What goes wrong is logged: capture goes on without."""
+        """Runs the cleaner once a minute, when ``segment`` (the one that is written) is a new one, and every 5 s while
+        the disk is too full. Call it about once a second. Errors are logged, and capture goes on."""
         pressed = self.level() >= Level.CLEAN
         since_s = time.monotonic() - self._ran_at
         rolled = bool(segment) and segment != self._newest
@@ -95,11 +317,11 @@ class Keeper:
             log.warning("retention failed", error=str(error))
 
     def wait_for_room(self, stop: threading.Event, pause_s: float = 1.0) -> bool:
-        """Is there room to write? If not, wait a little: who reads the source then reads nothing, and it keeps what is
-        not stored."""
+        """Returns whether there is room to write; if not, waits ``pause_s`` first. Capture then reads nothing from the
+        source, which keeps the transactions that are not stored."""
         if self.level() < Level.STOP:
             return True
-        self._say("disk", "the disk is nearly full: nothing is read from the source", error=str(self.watch.error()))
+        self._warn("disk", "the disk is nearly full: nothing is read from the source", error=str(self.watch.error()))
         self.tick()
         if self.level() < Level.STOP:
             return True
@@ -107,75 +329,67 @@ class Keeper:
         return False
 
     def level(self, size_bytes: int = 0) -> Level:
-        """How full the disk is. One that does not tell is taken for one with room: the write itself will say it."""
+        """Returns how full the disk is. A disk that cannot be watched counts as one with room: the write itself fails
+        if there is none."""
         try:
             return self.watch.look(size_bytes)
         except StorageError as error:
-            self._say("watch", "the disk cannot be watched", error=str(error))
+            self._warn("watch", "the disk cannot be watched", error=str(error))
             return Level.OK
 
-    def run(self, *, by_hand: bool = False, dry_run: bool = False) -> Kept:
-        """One run. ``by_hand``: at any hour of the day. Raises what store and meta raise, and LeaseHeldError where
-        another run does not end."""
-        store, now = self._config.store, self._clock()
-        rules = store.retain
-        known = holders(self._meta.read().subscriptions, rules, now)
-        hours = rules.delete_at
+    def run(self, *, by_hand: bool = False, dry_run: bool = False) -> CleanerRun:
+        """Runs the cleaner once; with ``by_hand`` segments go by age at any hour of the day. Raises what ``holders``
+        raises, StorageError, DamagedError, and LeaseHeldError if another run does not end."""
+        rules, now = self._rules, self._clock()
+        known = self._holders(now)
         now_us = int(now.timestamp() * 1_000_000)
         level = self.level()
-        outcome = retain(
-            store.path,
+        removal = retain(
+            self._store,
             known,
-            rules_of(rules),
+            rules,
             now_us=now_us,
-            by_age=by_hand or hours is None or now.astimezone().hour in hours,
+            by_age=by_hand or rules.delete_at is None or now.astimezone().hour in rules.delete_at,
             wanted_bytes=self.watch.to_free(),
             dry_run=dry_run,
         )
-        held = held_back(StoreReader(store.path), known, lost_after_s=rules.lost_after, now_us=now_us)
+        held = backlogs(StoreReader(self._store), known, lost_after_s=rules.lost_after_s, now_us=now_us)
         if not dry_run:
-            self._report(outcome, held)
-        return Kept(outcome, held, level)
+            self._report(removal, held)
+        return CleanerRun(removal, held, level)
 
-    def _report(self, outcome: Outcome, held: list[HeldBack]) -> None:
-        for one in outcome.removed:
+    def _report(self, removal: Removal, held: list[SubscriberBacklog]) -> None:
+        for one in removal.removed:
             log.info("segment removed", segment=one.name, bytes=one.bytes, last_seq=one.last_seq, why=one.why)
-        for name in outcome.cut_off:
+        for name in removal.cut_off:
             log.error(
                 "a subscriber was cut off: retention removed what it had not acked",
                 subscriber=name,
                 acked_seq=next(one.acked_seq for one in held if one.name == name),
-                removed_until=outcome.removed[-1].last_seq,
+                removed_until=removal.removed[-1].last_seq,
             )
-        for held_one in held:
-            if held_one.lost:
-                self._say(
-                    f"lost {held_one.name}",
+        for backlog in held:
+            if backlog.lost:
+                self._warn(
+                    f"lost {backlog.name}",
                     "a subscriber seems lost and holds the store back",
-                    subscriber=held_one.name,
-                    acked_seq=held_one.acked_seq,
-                    bytes=held_one.bytes,
-                    since=iso_us(held_one.since_us),
-                    remedy=f"Start it, or `cdc batch unsubscribe {self._config.name} --subscriber {held_one.name}`.",
+                    subscriber=backlog.name,
+                    acked_seq=backlog.acked_seq,
+                    bytes=backlog.bytes,
+                    since=None if backlog.since_us is None else iso_time_us(backlog.since_us),
+                    remedy=f"Start it, or `cdc batch unsubscribe {self._destination} --subscriber {backlog.name}`.",
                 )
-        if outcome.over_bytes:
-            self._say(
+        if removal.over_bytes:
+            self._warn(
                 "over",
                 "the store is larger than retain.max_bytes, and what is left is not acked",
-                over_bytes=outcome.over_bytes,
+                over_bytes=removal.over_bytes,
                 held_by=[one.name for one in held if one.bytes],
             )
 
-    def _say(self, key: str, text: str, **what: Any) -> None:
-        """A warning, at most once an hour."""
+    def _warn(self, key: str, text: str, **what: Any) -> None:
+        """Logs a warning, at most once an hour for each ``key``."""
         now = time.monotonic()
-        if now - self._said.get(key, float("-inf")) >= _SAY_AGAIN_S:
-            self._said[key] = now
+        if now - self._warned_at.get(key, float("-inf")) >= _WARN_AGAIN_S:
+            self._warned_at[key] = now
             log.warning(text, **what)
-
-
-def iso_us(time_us: int | None) -> str | None:
-    """Microseconds since 1970 as ISO 8601, UTC."""
-    from cdc.units import iso_time_us
-
-    return None if time_us is None else iso_time_us(time_us)

@@ -1,7 +1,7 @@
-"""Watching how full the store's disk is: a warning, then making room, then no more writing before it is full.
+"""Watches how full the store's disk is: first a warning, then removal of segments, then no more writing.
 
 The three thresholds are RocketMQ's (``diskMaxUsedSpaceRatio``, the clean-forcibly and the warning ratio of its clean
-service), by their effects: warn, clean, stop.
+service), named after their effects: warn, clean, stop.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _EVERY_BYTES = 64 << 20
 
 
 class Usage(NamedTuple):
-    """Of a file system, in bytes: ``free`` is what this user may still write, ``total`` that and what is used. Blocks
-    set aside for root are in neither, as ``df`` counts them."""
+    """The usage of a file system, in bytes: ``free`` is what this user may still write, ``total`` is free and used
+    bytes. Blocks reserved for root are in neither, as ``df`` counts them."""
 
     total: int
     free: int
@@ -40,19 +40,19 @@ class Usage(NamedTuple):
 
 
 class Level(enum.IntEnum):
-    """How bad it is."""
+    """How full the disk is."""
 
     OK = 0
     WARN = 1
     CLEAN = 2
-    """Acked segments go, whatever their age."""
+    """Acked segments are removed, whatever their age."""
     STOP = 3
-    """Nothing more is written."""
+    """Nothing is written any more."""
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """From which share of the disk in use on; each may equal the next. Raises ConfigError."""
+    """The used share of the disk at which each level begins; each may equal the next. Raises ConfigError."""
 
     warn: float = 0.75
     clean: float = 0.85
@@ -71,14 +71,14 @@ class Ratios:
 
 
 def disk_usage(path: Path) -> Usage:
-    """Of the file system that holds ``path``. Raises OSError."""
+    """Returns the usage of the file system that holds ``path``. Raises OSError."""
     found = shutil.disk_usage(path)
     return Usage(found.used + found.free, found.free)
 
 
 class DiskWatch:
-    """Looks at the disk at most once a second, and after every 64 MiB: cheap enough to be asked before each write. Any
-    thread may ask."""
+    """Looks at the disk once a second and after every 64 MiB, at most: cheap enough to call before each write. Any
+    thread may call it."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class DiskWatch:
         usage: Callable[[Path], Usage] = disk_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``usage`` and ``clock`` (seconds) are for tests. The folder ``path`` must be there when it is asked."""
+        """``usage`` and ``clock`` (seconds) are for tests. The folder ``path`` must exist when the watch is called."""
         self.path = path
         self.ratios = ratios if ratios is not None else Ratios()
         self._usage = usage
@@ -98,11 +98,11 @@ class DiskWatch:
         self._bytes = 0
         self.level = Level.OK
         self.usage = Usage(0, 0)
-        """As last seen."""
+        """The usage at the last look."""
 
     def look(self, size_bytes: int = 0) -> Level:
-        """The level. ``size_bytes``: about to be written. While it stands at STOP every call looks anew. Raises
-        StorageError where the file system does not tell."""
+        """Returns the level. ``size_bytes`` are about to be written. At STOP every call looks at the disk again.
+        Raises StorageError if the file system's usage cannot be read."""
         with self._lock:
             self._bytes += size_bytes
             if self.level < Level.STOP and self._bytes < _EVERY_BYTES and self._clock() < self._due_at:
@@ -115,26 +115,26 @@ class DiskWatch:
             before, self.level = self.level, self.ratios.level(self.usage.ratio)
         if self.level > before:
             tell = log.error if self.level is Level.STOP else log.warning
-            tell("the store's disk fills up", **self._figures())
+            tell("the store's disk fills up", **self._stats())
         elif self.level < before:
-            log.info("the store's disk has room again", **self._figures())
+            log.info("the store's disk has room again", **self._stats())
         return self.level
 
     def check(self, size_bytes: int = 0) -> None:
-        """To be called before a write. Raises StorageError, naming used space, limit and remedy, at STOP, or where
-        these bytes would not leave the disk as free as it has to be."""
+        """Raises StorageError, which names used space, limit and remedy, at STOP, or if writing ``size_bytes`` would
+        reach STOP. Call it before a write."""
         level = self.look(size_bytes)
         usage = self.usage
         if level is Level.STOP or usage.free - size_bytes < (1 - self.ratios.stop) * usage.total:
             raise self.error()
 
     def to_free(self) -> int:
-        """So many bytes have to go until the disk is below the level where acked segments are removed."""
+        """Returns how many bytes to remove until the disk is below the level CLEAN."""
         usage = self.usage
         return max(0, int((1 - self.ratios.clean) * usage.total) - usage.free + 1) if self.level >= Level.CLEAN else 0
 
     def error(self) -> StorageError:
-        """What is said when nothing more is written."""
+        """Returns the error for a write that is refused."""
         usage = self.usage
         return StorageError(
             f"the disk is {usage.ratio:.1%} full ({human_bytes(usage.total - usage.free)} of"
@@ -145,7 +145,7 @@ class DiskWatch:
             "removes what all subscribers have acked, and `cdc status` names who holds it back.",
         )
 
-    def _figures(self) -> dict[str, object]:
+    def _stats(self) -> dict[str, object]:
         usage = self.usage
         limits = {"warn": self.ratios.warn, "clean": self.ratios.clean, "stop": self.ratios.stop}
         return {

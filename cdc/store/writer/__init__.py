@@ -1,6 +1,9 @@
-"""The log on disk, as its one writer sees it.
+"""The writer of a store on disk: one for each store, in one process.
 
-``log`` is the way in, for capture's stream and for puts of whole transactions; ``put``, ``tail`` and ``lot`` turn
-transactions into bytes and entries; ``flush`` makes them durable, then visible, as ``policy`` says; ``segment``,
-``index`` and ``checkpoint`` are the files (``docs/formats``). Nothing is visible before its bytes are on the disk.
+``log`` opens a store and appends to its newest segment, ``flush`` makes appended bytes durable and then visible,
+``durability`` says when that happens, ``segment`` is a segment that is being written. Nothing is visible before its
+bytes are on the disk.
+
+Imported by capture, replication and the event store. Knows neither readers nor retention nor its callers: a check of
+the disk is passed to those who append.
 """

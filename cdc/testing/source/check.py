@@ -7,8 +7,8 @@ from pathlib import Path
 from cdc.binlog.constants import MAGIC
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.source.history import History
 
 

@@ -27,8 +27,8 @@ from cdc.config import DestinationConfig, load
 from cdc.errors import CdcError, CutOffError, IdentityError, SourceRefusedError, UnsupportedEventError
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 
 Database = Callable[[Server], str]

@@ -216,12 +216,16 @@ def test_start_positions(server: Server, tmp_path: Path) -> None:
         (f"{{file: {file}, pos: {row_event}}}", ("no transaction begins at source.start", "Write a position")),
     ]
     site = Site(tmp_path)
-    for start, words in cases:
-        site.configure(server.url, DB, start=start)
-        [done] = site.bundle(CAPTURE)
-        refused(done, 2, *words)
     site.configure(server.url, DB, start=f"{{file: {file}, pos: {begins}}}")
-    captured, decoded = site.bundle(CAPTURE, ["decode", str(site.store), "--table", f"{DB}.t", "--column", "id"])
+    commands: list[tuple[Site, tuple[str, ...]]] = []
+    for number, (start, _) in enumerate(cases):  # other configurations of the same store and meta
+        wrong = Site(tmp_path / str(number))
+        wrong.configure(server.url, DB, start=start, store=str(site.store), meta=str(site.meta))
+        commands.append((wrong, CAPTURE))
+    decode = ("decode", str(site.store), "--table", f"{DB}.t", "--column", "id")
+    *done, captured, decoded = bundle([*commands, (site, CAPTURE), (site, decode)])
+    for one, (_, words) in zip(done, cases, strict=True):
+        refused(one, 2, *words)
     succeeded(captured)
     assert rows(decoded) == [1, 2]
 

@@ -22,8 +22,8 @@ from cdc.testing.servers import Server
 from tests.support.type_matrix import catalog, page, plan
 from tests.support.type_matrix.column import Column, Table, as_delta
 from tests.support.type_matrix.compare import Result, compare
-from tests.support.type_matrix.play import Observed
 from tests.support.type_matrix.run import Run, decoded
+from tests.support.type_matrix.workload import Observed
 
 PAGE = Path(__file__).parents[3] / "docs" / "types.md"
 Runs = Callable[[str], Run]
@@ -81,7 +81,7 @@ def test_what_the_help_pages_list_must_be_a_type(
 ) -> None:
     monkeypatch.setattr(catalog, "NO_TYPES", frozenset())
     with mysql9.connect() as connection, pytest.raises(UsageError, match="no column can have: AUTO_INCREMENT"):
-        catalog.ask(connection, database(mysql9))
+        catalog.read_catalog(connection, database(mysql9))
 
 
 # ---------------------------------------------------------------- the comparison itself

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cdc.cli import main
-from cdc.store.transaction import PutStatus
-from cdc.store.writer.log import RelayLog
+from cdc.event_store.transaction_log import TransactionLog
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import digests, open_master
 
@@ -38,7 +38,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
     secret.parent.mkdir(parents=True)
     secret.write_text(SECRET + "\n")
     with ExitStack() as stack:
-        log = RelayLog(tmp_path / "a" / "store", destination="shop", segment_bytes=65536)
+        log = TransactionLog(tmp_path / "a" / "store", destination="shop", segment_bytes=65536)
         stack.callback(log.close)
         master = open_master(log, secret=SECRET.encode())
         stack.callback(master.close)

@@ -22,15 +22,15 @@ from cdc.batches.manifest import Manifest
 from cdc.batches.manifest_files import parse_manifest
 from cdc.binlog.entry import Entries
 from cdc.errors import CdcError, DamagedError, VersionError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import Outstanding
 from cdc.meta.file import FileMeta, parse
 from cdc.store.formats.checkpoint import FILE_NAME
 from cdc.store.formats.checkpoint import parse as parse_checkpoint
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.writer.log import RelayLog
 from cdc.testing.faults import UnflushedFiles
 from cdc.testing.transactions import make_transactions
 
@@ -76,7 +76,7 @@ class Crashed:
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
     """Copied beside its writer, which is at work."""
     path = tmp_path_factory.mktemp("crashed")
-    log = RelayLog(path / "live", destination="shop", segment_bytes=1 << 20)
+    log = TransactionLog(path / "live", destination="shop", segment_bytes=1 << 20)
     log.put(make_transactions(COUNT, rows=1))
     shutil.copytree(path / "live", path / "store")
     log.close()
@@ -107,7 +107,7 @@ class Copy:
                 path.write_bytes(wanted)
 
     def reopen(self) -> None:
-        RelayLog(self.path, destination="shop", segment_bytes=1 << 20).close()
+        TransactionLog(self.path, destination="shop", segment_bytes=1 << 20).close()
 
     def read(self) -> list[int]:
         """The seqs that a reader gets; checks that each one's bytes are the right ones by their checksums."""

@@ -11,10 +11,10 @@ import pytest
 
 from cdc.errors import CutOffError
 from cdc.store.formats.layout import schemas_folder
-from cdc.store.formats.removed import read_removed
+from cdc.store.formats.missing import read_removed
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.retention.retain import remove_until
+from cdc.store.retention.cleaner import remove_until
 from cdc.testing.stores import Filler
 from tests.support.unit_retention import all_seqs, files, fill, last_seqs, names
 
@@ -32,7 +32,7 @@ KILLER = """
 import os, signal, sys
 from pathlib import Path
 from cdc import files
-from cdc.store.retention.retain import remove_until
+from cdc.store.retention.cleaner import remove_until
 
 class Killing(files.Files):
     left = int(sys.argv[2])
@@ -77,7 +77,7 @@ def test_killed_between_any_two_steps_of_a_removal(made: Path, tmp_path: Path) -
             with pytest.raises(CutOffError):
                 reader.select(0, Limits())
             assert reader.first_seq() == expected[0]
-            assert reader.totals().transactions == reader.behind(ends[1]).transactions == len(expected)
+            assert reader.totals().transactions == reader.backlog(ends[1]).transactions == len(expected)
         else:
             assert reader.totals().transactions == len(seqs)
         found = reader.select(ends[1], Limits())

@@ -11,8 +11,8 @@ from cdc import files
 from cdc.errors import DamagedError, VersionError
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.faults import UnflushedFiles
 from tests.support.unit_store import copy, fill, forget_checkpoint, reopen, seqs
 

@@ -1,8 +1,8 @@
-"""The type matrix: every type and character set that a server itself lists, with edge values, inserted, updated and
-deleted; what arrives is compared, value by value, with what SELECT showed.
+"""The type matrix: edge values of every type and character set that a server lists are inserted, updated and deleted,
+and each decoded value is compared with SELECT.
 
-``catalog`` asks a server which types and character sets it has. ``plan`` finds edge values for each (``numbers``,
-``temporal``, ``texts``, ``special``), and fails for a type that has none. ``play`` writes them and keeps SELECT's
-answers; ``compare`` holds them against what was decoded, or against the Delta table; ``page`` makes ``docs/types.md``.
-By hand: ``python -m tests.support.type_matrix --help``.
+``catalog`` asks a server for its types and character sets. ``plan`` chooses edge values for each (``numbers``,
+``temporal``, ``texts``, ``special``), and fails for a type without any. ``workload`` writes them and keeps SELECT's
+answers. ``compare`` compares these with the decoded rows or the Delta table. ``run`` does all of it, and ``page``
+renders ``docs/types.md``. On the command line: ``python -m tests.support.type_matrix --help``.
 """

@@ -1,4 +1,4 @@
-"""``python -m tests.support.type_matrix``: run the matrix by hand, and make ``docs/types.md``."""
+"""``python -m tests.support.type_matrix``: runs the matrix, and renders ``docs/types.md``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPARK: dict[str, object] = {
     "master": "local[2]",
     "conf": {
         "spark.driver.memory": "1g",
-        # Each table is read and written once: compiling code for its hundreds of columns takes longer than its rows.
+        # Each table is read and written once. Compiling code for hundreds of columns would take longer than its rows.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     },
@@ -27,13 +27,13 @@ SPARK: dict[str, object] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.type_matrix", description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(page.TITLES)}; none: all")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"one of {', '.join(page.TITLES)}; default: all")
     parser.add_argument("--decoder", action="store_true", help="stop at the decoder: no capture, no Spark")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the page (with all kinds)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="render the page into this file; needs all kinds")
     given = parser.parse_args(arguments)
     kinds = given.kinds or list(page.TITLES)
     if given.write and set(kinds) != set(page.TITLES):
-        parser.error("the page needs all servers")
+        parser.error("--write needs all servers: give no KIND")
     runs = [_run(kind, given.decoder) for kind in kinds]
     if any(run.result.faults for run in runs):
         return 1

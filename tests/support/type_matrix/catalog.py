@@ -1,9 +1,9 @@
-"""Which types, character sets and collations a server has, by its own account.
+"""Reads from a server which types, character sets and collations it has.
 
-No server has one list of its types: MySQL's help pages lack JSON, MariaDB's lack VECTOR and GEOMETRY. So every word
-that the server knows (keywords, help topics, the words in capitals of the help pages, plugins) is tried as the type of
-a column; what the server takes is a type, and SHOW COLUMNS says which one. What the help pages put among the data types
-must be one, or stand in :data:`NO_TYPES`.
+No server has a complete list of its types: MySQL's help pages lack JSON, MariaDB's lack VECTOR and GEOMETRY. So every
+word that the server knows (keywords, help topics, capitalised words of the help pages, plugins) is tried as a column
+type. If the server accepts it, SHOW COLUMNS names the type. Everything that the help pages list under data types must
+be a type, or be in :data:`NO_TYPES`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NO_TYPES = frozenset({
     "FLOATING-POINT ACCURACY",
     "ROW",  # of variables in stored routines
 })  # fmt: skip
-"""What the help pages list under "Data Types", and is not the type of a column."""
+"""Topics that the help pages list under "Data Types" and that are no column types."""
 
 _FORMS = ("{}", "{}(1)", "{}('a')")
-_TOO_SHORT = 1  # a word of one letter is none
+_TOO_SHORT = 1  # single letters are ignored
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
 _BASE = re.compile(r"[a-z0-9_]+")
 
@@ -39,11 +39,11 @@ class Catalog:
 
     version: str
     types: dict[str, tuple[str, ...]]
-    """For each data type, as information_schema calls it, the words that make a column of it."""
+    """The words that declare a column of each data type, by the type's name in information_schema."""
     charsets: dict[str, int]
-    """The most bytes of a character, by name."""
+    """The maximal bytes per character, by name."""
     collations: dict[int, str]
-    """The character set of each collation's number."""
+    """The character set of each collation, by number."""
 
     @property
     def is_mariadb(self) -> bool:
@@ -51,14 +51,14 @@ class Catalog:
 
     @property
     def number(self) -> tuple[int, int]:
-        """(11, 8) of 11.8.6-MariaDB."""
+        """``(11, 8)`` for 11.8.6-MariaDB."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
 
-def ask(connection: Connection, database: str) -> Catalog:
-    """Ask a server; ``database`` is a place for temporary tables. Raises UsageError where the help pages list a data
-    type that no column can have."""
+def read_catalog(connection: Connection, database: str) -> Catalog:
+    """Reads a server's catalog. ``database`` is used for temporary tables. Raises UsageError if the help pages list a
+    data type that no column can have."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT VERSION()")
         version = str(_all(cursor)[0][0])
@@ -78,7 +78,7 @@ def _types(cursor: Any) -> dict[str, tuple[str, ...]]:
         found: dict[str, str] = {}
         for form in _FORMS:
             name = _tried(cursor, form.format(word))
-            if name:  # TEXT is TEXT, and TEXT(1) is TINYTEXT
+            if name:  # TEXT becomes TEXT, and TEXT(1) becomes TINYTEXT
                 found.setdefault(name, form.format(word) if found else word)
         for name, spelled in found.items():
             types.setdefault(name, []).append(spelled)
@@ -90,14 +90,14 @@ def _types(cursor: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _words(cursor: Any) -> tuple[set[str], set[str]]:
-    """What the help pages list as data types, and every other word that might be one."""
+    """Returns the words that the help pages list as data types, and all other words that may be one."""
     cursor.execute(
         "SELECT t.name, c.name, t.description FROM mysql.help_topic t JOIN mysql.help_category c USING (help_category_id)"
     )
     topics = _all(cursor)
     listed = {_topic(name) for name, category, _ in topics if category == "Data Types"}
     if not listed:
-        raise UsageError("the server's help pages are empty: nothing lists its types")
+        raise UsageError("the server's help pages are empty, so its types cannot be listed")
     others = {_topic(name) for name, _, _ in topics}
     others |= {word for _, _, text in topics for word in _CAPITALS.findall(text)}
     cursor.execute("SELECT name FROM mysql.help_keyword")
@@ -118,7 +118,7 @@ def _topic(name: str) -> str:
 
 
 def _tried(cursor: Any, column: str) -> str | None:
-    """The data type of such a column; None where the server does not take it."""
+    """Returns the data type of a column declared so; None if the server rejects it."""
     try:
         cursor.execute(f"CREATE TEMPORARY TABLE tried (v {column})")
     except pymysql.MySQLError:

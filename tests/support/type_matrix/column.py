@@ -1,4 +1,4 @@
-"""A column of the matrix: its type, its edge values, and what SELECT's answer is in Delta."""
+"""A column of the matrix: its type, its edge values, and how Delta represents SELECT's answers."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ TEXT = "CONVERT({} USING utf8mb4)"
 PRINTED = "CAST({} AS CHAR)"
 NUMBER = "{} + 0"
 DOUBLE = "{} * 1e0"
-"""SELECT prints a FLOAT with six digits; as a DOUBLE it prints all of its bits."""
+"""SELECT prints a FLOAT with six digits, and all of its bits if it is converted to DOUBLE."""
 HEX = "HEX({})"
 PLAIN = "{}"
 NUMBERED = "CONCAT({} + 0, ':', CONVERT({} USING utf8mb4))"
-"""A SET's bits, and what SELECT prints for them."""
+"""A SET's bits, and the text that SELECT prints for them."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. ``delta`` is its type in Delta by the promise of the type table, not by what the decoder makes."""
+    """One column. ``delta`` is its Delta type as the documented type table promises, independent of the decoder."""
 
     row: str
-    """Its row on the page: ``INT UNSIGNED``."""
+    """Its row in the page's table: ``INT UNSIGNED``."""
     sql: str
-    """The type as CREATE TABLE takes it, with its attributes."""
+    """The type and its attributes for CREATE TABLE."""
     values: tuple[str, ...]
-    """SQL expressions; the first row of the table holds the first one. NULL comes last."""
+    """SQL expressions, one per row. NULL comes last."""
     delta: pa.DataType
     form: Form
     select: str = PLAIN
-    """What SELECT asks for, with {} for the column's name."""
+    """The expression for SELECT, with {} for the column's name."""
     charset: str | None = None
     size_bytes: int = 40
-    """What it takes of a row, at most, as the server counts."""
+    """The maximal bytes that it takes of a row, as the server counts."""
     name: str = ""
-    """Empty: the table gives it one."""
+    """Empty: the table chooses a name."""
     group: str = ""
-    """Columns of a group stand in tables of their own."""
+    """Columns of a group are put into separate tables."""
     written: bool = True
-    """False: the server computes it; ``values`` says only how many rows matter."""
+    """False: the server computes the values, and only the number of ``values`` matters."""
     note: str = ""
-    """For the page: where Delta and SELECT differ by a rule."""
+    """For the page: how Delta and SELECT differ by design."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A wide table of the matrix; its columns have names."""
+    """A wide table of the matrix. All its columns have names."""
 
     name: str
     columns: tuple[Column, ...]
@@ -66,18 +66,18 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """As many as the longest list of values, which ends with NULL, and never fewer than two: an update of a
-        row to the same row is none."""
+        """The length of the longest list of values, which ends with NULL, but at least two, because an update to the
+        same values writes no event."""
         return max(2, *(len(column.values) for column in self.columns))
 
 
 def answers(values: Sequence[Any], column: Column) -> list[Any]:
-    """SELECT's answers for a column, as Delta holds them."""
+    """Converts SELECT's answers for a column to Delta's values."""
     return _joined(values) if column.form == "members" else [as_delta(value, column) for value in values]
 
 
 def _joined(values: Sequence[Any]) -> list[str | None]:
-    """Of NUMBERED: the members as SELECT prints each alone, with commas. Every member has to be there alone once."""
+    """Joins the members of a SET that was selected with NUMBERED. Each member must occur alone in one row."""
     numbered = [None if value is None else _text(value).partition(":")[::2] for value in values]
     alone = {int(number): text for number, text in filter(None, numbered) if int(number).bit_count() == 1}
 
@@ -88,14 +88,14 @@ def _joined(values: Sequence[Any]) -> list[str | None]:
 
 
 def as_delta(value: Any, column: Column) -> Any:
-    """SELECT's answer as the type table says that Delta holds it."""
+    """Converts SELECT's answer to Delta's value, as the documented type table promises."""
     if value is None:
         return None
     match column.form:
         case "integer":
             return Decimal(int(value)) if pa.types.is_decimal(column.delta) else int(value)
         case "short year":
-            # YEAR(2) prints two digits of a year that the server stores whole, as it does 1970 to 2069.
+            # YEAR(2) prints the last two digits of a year between 1970 and 2069.
             return int(value) + (2000 if int(value) < 70 else 1900)
         case "decimal":
             return Decimal(value)
@@ -122,7 +122,7 @@ def as_delta(value: Any, column: Column) -> Any:
 
 
 def _moment(kind: type[Any], value: Any) -> Any:
-    """Zero, half-zero and impossible dates have no place in Delta."""
+    """Parses a date or time; None for zero, half-zero and impossible dates, which Delta cannot represent."""
     try:
         return kind.fromisoformat(_text(value))
     except ValueError:
@@ -134,7 +134,7 @@ def _text(value: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in type and value; −0.0 is not 0.0, and a NaN is a NaN."""
+    """Whether two values are equal in type and value. −0.0 differs from 0.0, and NaN equals NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
@@ -147,7 +147,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def delta_name(kind: pa.DataType) -> str:
-    """An Arrow type as Delta and Spark call it: ``decimal(12,2)``, ``timestamp_ntz``."""
+    """Returns Delta's and Spark's name of an Arrow type: ``decimal(12,2)``, ``timestamp_ntz``."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""Holds what arrived against what SELECT showed, value by value, and counts."""
+"""Compares decoded rows with SELECT, value by value, and counts the comparisons."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.type_matrix.column import Column, delta_name, same
-from tests.support.type_matrix.play import Observed
+from tests.support.type_matrix.workload import Observed
 
 BEFORE = "_before"
 OPS = ("insert", "update", "delete")
 _DECODED = {0: "delete", 1: "insert", 2: "update"}
 _SHOWN = 200
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-"""How the engine of ``deltalake`` hands over string and binary."""
+"""The types in which ``deltalake``'s query engine returns strings and binaries."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the page: a type, or a type in a character set."""
+    """A line of the page: a type, or a type in one character set."""
 
     row: str
     charset: str | None
@@ -32,8 +32,8 @@ class Line:
 
 @dataclass
 class Result:
-    """Of one server. ``faults`` are sentences. ``counts``: the values compared, by line and operation; one that a
-    table repeats to fill its rows is compared each time, and counted once."""
+    """The result for one server. ``faults`` are messages. ``counts`` are the compared values by line and operation; a
+    value that a table repeats to fill its rows is counted once."""
 
     faults: list[str] = field(default_factory=list)
     counts: Counter[tuple[Line, str]] = field(default_factory=Counter)
@@ -44,34 +44,32 @@ class Result:
 
 
 def compare(seen: Observed, arrived: pa.Table, result: Result) -> None:
-    """Compare a table's changes: the rows of ``arrived`` in their order, as ``read(images="both")`` gives them, or a
-    Delta table in mode ``append``."""
+    """Compares the changes of a table and adds the differences to ``result``. ``arrived`` are the changes in order, from
+    ``read(images="both")`` or from a Delta table in mode ``append``."""
     ops = [_DECODED.get(op, op) for op in arrived.column("_op").to_pylist()]
     count = seen.table.rows
     expected = [op for op in OPS for _ in range(count)]
     if ops != expected:
-        result.faults.append(
-            f"{seen.table.name}: {Counter(ops)}, and SELECT saw {count} rows inserted, updated, deleted"
-        )
+        result.faults.append(f"{seen.table.name}: got {Counter(ops)}, expected {count} inserts, updates and deletes")
         return
     before = arrived.column(BEFORE).combine_chunks()
     if before.slice(0, count).null_count != count:
-        result.faults.append(f"{seen.table.name}: inserts have a {BEFORE}")
+        result.faults.append(f"{seen.table.name}: inserts have a value in {BEFORE}")
     for column in seen.table.columns:
         _column(seen, column, arrived, before, result)
     keys = arrived.column("id").to_pylist()
     if keys != seen.inserted["id"] + seen.updated["id"] + seen.updated["id"]:
-        result.faults.append(f"{seen.table.name}: the rows are not in their order")
+        result.faults.append(f"{seen.table.name}: the rows are in the wrong order")
 
 
 def _column(seen: Observed, column: Column, arrived: pa.Table, before: Any, result: Result) -> None:
     name = f"{seen.table.name}, {column.sql[:80]} ({column.name})"
     if column.name not in arrived.column_names:
-        result.faults.append(f"{name}: did not arrive")
+        result.faults.append(f"{name}: the column is missing")
         return
     kind = arrived.schema.field(column.name).type
     if not _alike(kind, column.delta):
-        result.faults.append(f"{name}: is {kind}, promised is {delta_name(column.delta)}")
+        result.faults.append(f"{name}: got type {kind}, expected {delta_name(column.delta)}")
         return
     count, own = seen.table.rows, len(column.values)
     after = arrived.column(column.name).to_pylist()
@@ -91,14 +89,14 @@ def _column(seen: Observed, column: Column, arrived: pa.Table, before: Any, resu
 
 def _differences(name: str, got: Iterable[Any], wanted: Iterable[Any]) -> list[str]:
     return [
-        f"{name}, row {row}: SELECT shows {_short(want)}, arrived is {_short(value)}"
+        f"{name}, row {row}: got {_short(value)}, SELECT shows {_short(want)}"
         for row, (value, want) in enumerate(zip(got, wanted, strict=True))
         if not same(value, want)
     ]
 
 
 def _alike(kind: pa.DataType, promised: pa.DataType) -> bool:
-    """The same to Delta, which has neither the name of a list's items nor a unit of time nor large strings."""
+    """Whether two Arrow types are the same in Delta, which knows no item names of lists and no views."""
     if pa.types.is_list(promised) or pa.types.is_large_list(kind):
         return pa.types.is_list(kind) and bool(kind.value_type == promised.value_type)
     return bool(_VIEWS.get(kind, kind) == promised)
@@ -106,4 +104,4 @@ def _alike(kind: pa.DataType, promised: pa.DataType) -> bool:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} … {text[-_SHOWN // 2 :]} ({len(value)} long)"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} … {text[-_SHOWN // 2 :]} (length {len(value)})"

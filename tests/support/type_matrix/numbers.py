@@ -16,7 +16,7 @@ _NEAR = (-65537, -65536, -32769, -257, -256, -129, -128, -127, -2, -1, 0, 1, 2, 
 
 
 def integers(name: str) -> list[Column]:
-    """Signed and unsigned, with both limits and what lies near the limits of narrower ones."""
+    """Signed and unsigned integers, with both limits and values near the limits of narrower types."""
     bits, upper = _BITS[name], name.upper()
     half = 1 << (bits - 1)
     limits = (-half, -half + 1, half - 1, half, 2 * half - 2, 2 * half - 1)
@@ -34,8 +34,8 @@ def integers(name: str) -> list[Column]:
 
 
 def decimals(max_scale: int) -> list[Column]:
-    """Every number of digits that the storage's groups of nine can leave over, on both sides of the point; and the
-    limits: 38 digits, which Delta's decimals have, 65, and the most digits after the point that the server takes."""
+    """Decimals with every remainder of digits modulo nine (the size of a stored group) on both sides of the point; and
+    the limits: 38 digits (Delta's maximum), 65 digits, and the server's maximal scale."""
     sizes = [(whole + fraction, fraction) for whole in range(10) for fraction in range(10) if whole + fraction]
     sizes += [(18, 9), (19, 9), (20, 0), (27, 18), (28, 28), (28, 10), (30, 30), (31, 30), (36, 18), (37, 19)]
     sizes += [(38, 0), (38, 10), (38, 30), (39, 0), (39, 1), (39, 30), (40, 10), (48, 30), (54, 27), (63, 27), (64, 29)]
@@ -112,7 +112,7 @@ def bits() -> list[Column]:
 
 
 def years(two_digits: bool) -> list[Column]:
-    """``two_digits``: the server still has YEAR(2)."""
+    """``two_digits`` says that the server has YEAR(2)."""
     values = ("'0000'", "1901", "1902", "1969", "1970", "1999", "2000", "2001", "2026", "2154", "2155")
     columns = [Column("YEAR", "YEAR", values, pa.int16(), "integer")]
     if two_digits:

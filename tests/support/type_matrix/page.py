@@ -1,4 +1,4 @@
-"""``docs/types.md``, from runs of the matrix on all servers."""
+"""Renders ``docs/types.md`` from runs of the matrix on all servers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from tests.support.type_matrix.compare import OPS, Line
 from tests.support.type_matrix.run import Run
 
 TITLES = {"mysql9": "MySQL 9", "mysql56": "MySQL 5.6", "mariadb11": "MariaDB 11.8", "mariadb10": "MariaDB 10.11"}
-"""In the order of the page."""
+"""The servers in the order of the page."""
 _VERSIONS = re.compile(r"^\| (MySQL|MariaDB) [0-9.]+ \| ([^|]+) \|", re.MULTILINE)
 _DECIMAL = re.compile(r"decimal\(\d+,\d+\)")
 
 _HEAD = """\
 # Types: what each type becomes in Delta
 
-For everybody who needs to know what a column becomes in Delta, and how that was checked. `make types` makes this page;
-do not edit it. A test makes it again and fails where it differs.
+This page lists, for each MySQL and MariaDB type and character set, its type in Delta, and how many values of it were
+compared with SELECT. `make types` generates the page; do not edit it. A test renders it again and fails if it differs.
 
-Each server is asked which types and character sets it has: every word that it knows (keywords, help pages, plugins) is
-tried as the type of a column. A type that a server accepts and for which there are no edge values fails the test. The
-values (limits, all sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted
-in a real server. Each is compared with what SELECT shows: the new value of an insert, both of an update, the old one of
-a delete, which a table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and
-−0.0 is not 0.0. FLOAT is compared by all its bits, dates without a place in Delta by the default of `zero_dates`, which
-is null.
+Each server is asked for its types and character sets: every word that it knows (keywords, help pages, plugins) is tried
+as a column type. The test fails for a type that a server accepts and that has no edge values. The values (limits, all
+sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted in a real server.
+Each is compared with SELECT: the new value of an insert, both values of an update, and the old value of a delete, which
+a table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and −0.0 differs from
+0.0. All bits of a FLOAT are compared. Dates that Delta cannot represent are compared with null, the default of
+`zero_dates`.
 """
 
 
 def render(runs: Sequence[Run]) -> str:
-    """The whole page. ``runs``: one of each kind in :data:`TITLES`."""
+    """Renders the page. ``runs`` has one run of each kind in :data:`TITLES`."""
     by_kind = {run.kind: run for run in runs}
     ordered = [by_kind[kind] for kind in TITLES]
     lines = [_HEAD, "| server | version | types | character sets | values compared |", "|---|---|--:|--:|--:|"]
@@ -47,12 +47,12 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def versions(page: str) -> list[str]:
-    """The servers' exact versions on a page, in its order."""
+    """Returns the exact versions of the servers on a page, in its order."""
     return [match[2] for match in _VERSIONS.finditer(page)]
 
 
 def types(page: str) -> set[tuple[str, str]]:
-    """The types on a page, each with what it is in Delta."""
+    """Returns the types on a page, each with its Delta type."""
     rows = (line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 8)
     return {(cells[0].removeprefix("| "), cells[1]) for cells in rows}
 
@@ -97,7 +97,7 @@ def _charsets(runs: Sequence[Run]) -> list[str]:
 
 
 def _charset(line: Line) -> str:
-    # MySQL 5.6 has it under its old name.
+    # MySQL 5.6 uses the old name.
     return "utf8mb3" if line.charset == "utf8" else str(line.charset)
 
 
@@ -119,7 +119,7 @@ def _words(runs: Sequence[Run]) -> list[str]:
 
 
 def _delta(names: Iterable[str]) -> str:
-    """``decimal(p,s)`` for several."""
+    """Joins type names, with ``decimal(p,s)`` for several decimals."""
     found = sorted(names)
     return (
         ", ".join(found)
@@ -133,5 +133,5 @@ def _servers(kinds: set[str]) -> str:
 
 
 def _order(row: str) -> tuple[bool, str]:
-    """Types first, then what is written small: generated columns, names."""
+    """Sorts types first, then features: generated columns, names."""
     return row[0].islower() or row.startswith("COMPRESSED"), row

@@ -1,4 +1,4 @@
-"""The tables of the matrix for a server: every type and character set that it lists."""
+"""Builds the tables of the matrix for a server, with every type and character set of its catalog."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.type_matrix.texts import FEATURES, Repertoire
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
 MAX_COLUMNS = 200
-"""Of a table: each costs the pipeline seconds, however few columns it has."""
+"""Columns per table. Fewer and wider tables are faster, since each costs the pipeline seconds."""
 MAX_ROW_BYTES = 60_000
-"""Of a row without its BLOBs and TEXTs; the servers stop at 65,535."""
+"""Bytes per row without BLOBs and TEXTs. The servers' limit is 65,535."""
 MAX_PAGE_BYTES = 7500
-"""Of a row that InnoDB keeps in its page; it stops at 8,126."""
+"""Bytes per row that InnoDB keeps in a page. Its limit is 8,126."""
 
 
 @dataclass(frozen=True)
 class _Server:
-    """What a family asks of a server to know its limits."""
+    """A server's limits that families of columns depend on."""
 
     catalog: Catalog
 
@@ -49,7 +49,7 @@ _Family = Callable[[_Server], list[Column]]
 
 
 def _each(names: str, of: Callable[[str, _Server], list[Column]]) -> dict[str, _Family]:
-    """The same family for several data types, which it is told."""
+    """Returns one family for several data types, whose names it receives."""
     return {name: partial(of, name) for name in names.split()}
 
 
@@ -75,11 +75,11 @@ _FAMILIES: dict[str, _Family] = {
     "vector": lambda server: special.vectors(fixed=server.catalog.is_mariadb),
     **_each("uuid inet4 inet6", lambda name, _: special.addresses(name)),
 }
-"""Columns for each data type; those of the texts are in ``texts.BY_CHARSET``."""
+"""Columns for each data type. Those of texts are in ``texts.BY_CHARSET``."""
 
 
 def tables(connection: Connection, catalog: Catalog) -> list[Table]:
-    """All tables for a server. Raises UsageError for a type that the server lists and that has no edge values here."""
+    """Returns all tables for a server. Raises UsageError for a type of the server that has no edge values here."""
     without = [name for name in catalog.types if name not in _FAMILIES and name not in texts.BY_CHARSET]
     if without:
         raise UsageError(
@@ -98,7 +98,7 @@ def tables(connection: Connection, catalog: Catalog) -> list[Table]:
 def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
     columns = []
     old = not catalog.is_mariadb and catalog.number < (8, 0)
-    # CHAR in the character set binary is BINARY, and so on; ENUM and SET stay what they are.
+    # In the character set binary, CHAR is BINARY and so on, but ENUM and SET keep their types.
     charsets = {name: width for name, width in catalog.charsets.items() if name != "binary"}
     for one in texts.repertoires(connection, charsets):
         for name in catalog.types:
@@ -114,7 +114,7 @@ def _of_texts(connection: Connection, catalog: Catalog) -> list[Column]:
 
 
 def _of_features(connection: Connection, catalog: Catalog) -> list[Column]:
-    """Columns that are no types of their own, where the server knows such columns."""
+    """Returns columns with features instead of further types, as far as the server supports them."""
     columns = [replace(column, group=FEATURES) for column in special.odd_names()]
     for found in (special.compressed(), special.generated(), special.invisible()):
         if accepts(connection, found[0].sql):
@@ -125,7 +125,7 @@ def _of_features(connection: Connection, catalog: Catalog) -> list[Column]:
 
 
 def accepts(connection: Connection, sql: str) -> bool:
-    """Whether a column may be declared so."""
+    """Whether the server accepts this column declaration."""
     with connection.cursor() as cursor:
         try:
             cursor.execute(f"CREATE TEMPORARY TABLE tried (id INT, other INT, v {sql})")
@@ -140,7 +140,7 @@ def _with_null(column: Column) -> Column:
 
 
 def _packed(columns: list[Column]) -> list[Table]:
-    """Into few tables: each of one group, columns of about as many values side by side."""
+    """Packs columns into few tables. Each has columns of one group with similar numbers of values."""
     found: list[Table] = []
     for group in dict.fromkeys(column.group for column in columns):
         mine = sorted((c for c in columns if c.group == group), key=lambda column: len(column.values))

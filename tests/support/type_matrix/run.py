@@ -1,4 +1,4 @@
-"""Runs the matrix on a server: through the decoder alone, or through capture, store and Spark into Delta."""
+"""Runs the matrix on a server: through the decoder only, or through capture, store and Spark into Delta."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cdc.errors import CdcError
 from cdc.source.schemas import read_schemas
 from cdc.targets import table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
-from tests.support.type_matrix import catalog, plan, play
+from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.column import Table
 from tests.support.type_matrix.compare import Result, compare
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the matrix found on a server."""
+    """The result of the matrix on a server."""
 
     kind: str
     """``mysql9``, …"""
@@ -38,11 +38,11 @@ class Run:
 
 
 def decoded(server: Server) -> Run:
-    """Write the matrix, and decode the server's own binlog files: no capture, no Spark."""
+    """Writes the matrix and decodes the server's own binlog files, without capture and Spark."""
     with _database(server) as (found, tables, database), server.connect() as connection:
         schemas = read_schemas(connection, TablesConfig(include=[f"{database}\\..*"]))
         result = Result()
-        for seen in play.play(connection, database, tables):
+        for seen in workload.run(connection, database, tables):
             try:
                 batches = list(
                     read(server.data / seen.file, table=f"{database}.{seen.table.name}", images="both", schemas=schemas)
@@ -56,14 +56,14 @@ def decoded(server: Server) -> Run:
 
 
 def applied(server: Server, folder: Path, spark: dict[str, object]) -> Run:
-    """Write the matrix, capture it, apply it in mode ``append``, and read the Delta tables with ``deltalake``.
+    """Writes the matrix, captures it, applies it in mode ``append``, and reads the Delta tables with ``deltalake``.
 
-    ``folder``: for configuration, store and lake; ``spark``: the ``spark`` key of the configuration.
+    ``folder`` holds configuration, store and lake. ``spark`` is the configuration's key ``spark``.
     """
     with _database(server) as (found, tables, database), server.connect() as connection:
         config = _configured(server, folder, database, spark)
-        Capture(config).run(until_current=True)  # from "now" on, with the tables as they are
-        observed = play.play(connection, database, tables)
+        Capture(config).run(until_current=True)  # start: now, after the tables were created
+        observed = workload.run(connection, database, tables)
         Capture(config).run(until_current=True)
         service = BatchService(config)
         while (lease := service.get("matrix", wait_s=0)) is not None:
@@ -76,14 +76,14 @@ def applied(server: Server, folder: Path, spark: dict[str, object]) -> Run:
 
 @contextmanager
 def _database(server: Server) -> Iterator[tuple[catalog.Catalog, Sequence[Table], str]]:
-    """A database with the tables of the matrix, dropped in the end."""
+    """Creates a database with the tables of the matrix, and drops it at the end."""
     database = f"matrix_{secrets.token_hex(4)}"
     server.execute(f"CREATE DATABASE `{database}`")
     try:
         with server.connect() as connection:
-            found = catalog.ask(connection, database)
+            found = catalog.read_catalog(connection, database)
             tables = plan.tables(connection, found)
-            play.create(connection, database, tables)
+            workload.create(connection, database, tables)
         yield found, tables, database
     finally:
         server.execute(f"DROP DATABASE `{database}`")
@@ -116,7 +116,7 @@ def _configured(server: Server, folder: Path, database: str, spark: dict[str, ob
 
 
 def _lake(config: DestinationConfig, database: str, table: str) -> pa.Table:
-    """A Delta table's rows in the order of the changes."""
+    """Reads a Delta table in the order of the changes."""
     delta = DeltaTable(table_path(config.apply.target, database, table))
     rows = QueryBuilder().register("t", delta).execute("SELECT * FROM t ORDER BY _seq, _row")
     return pa.table(rows)

@@ -1,4 +1,4 @@
-"""Edge values of bytes, JSON, geometry, vectors, addresses; compressed, generated and invisible columns; odd names."""
+"""Edge values of bytes, JSON, geometry, vectors, addresses; compressed, generated, invisible columns; odd names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.type_matrix.column import FLOATS, HEX, PRINTED, TEXT, Column
 
 _MANY = 70_000
 LARGE = "large"
-"""Columns of this group hold values above 16 MiB."""
+"""Columns of this group contain values above 16 MiB."""
 
 
 def _noise(size_bytes: int) -> str:
-    """Bytes that do not compress, always the same."""
+    """Returns a literal of incompressible bytes, always the same."""
     rounds = (size_bytes + 63) // 64
     return (
         "x'"
@@ -40,7 +40,7 @@ _SHORT_BYTES = (
 
 
 def binaries() -> list[Column]:
-    """Trailing zeros and spaces; shorter than the column, which pads."""
+    """BINARY with trailing zeros and spaces, and values shorter than the column, which pads them."""
     sized: dict[int, tuple[str, ...]] = {1: ("''", "x'00'", "x'ff'", "x'20'"), 5: _SHORT_BYTES}
     sized[16] = (*_SHORT_BYTES, _noise(16))
     sized[255] = (*_SHORT_BYTES, _noise(255), "REPEAT(x'00', 255)")
@@ -68,7 +68,7 @@ def blobs(name: str) -> list[Column]:
 
 
 def json_documents() -> list[Column]:
-    """MySQL's binary JSON: every type it has, both sizes of containers, opaque values of every SQL type."""
+    """MySQL's binary JSON: every type, both container sizes, opaque values of every SQL type."""
     documents = [
         "'null'", "'true'", "'false'", "'0'", "'-1'", "'32767'", "'-32768'", "'32768'", "'2147483647'", "'-2147483648'",
         "'2147483648'", "'9223372036854775807'", "'-9223372036854775808'", "'9223372036854775808'",
@@ -94,7 +94,7 @@ def json_documents() -> list[Column]:
 
 
 def json_texts() -> list[Column]:
-    """MariaDB's JSON: a text that stays what it was, blanks and all."""
+    """MariaDB's JSON: a text that is stored unchanged, including blanks."""
     documents = ("'null'", "'{\"b\": 1,  \"a\" : [1,2.50, \"é😀\"]}'", "' [ ] '", "'1e0'", "'\"\"'", "'-0.0'",
                  f"CONCAT('[', REPEAT('0,', {_MANY}), '1]')")  # fmt: skip
     note = "a text, letter by letter as it was written"
@@ -118,8 +118,8 @@ _SHAPES["geomcollection"] = _SHAPES["geometrycollection"]
 
 
 def geometries(data_type: str, with_srid: bool) -> list[Column]:
-    """One subtype, or GEOMETRY, which holds them all; without a reference system, and with 4326. ``with_srid``: the
-    column itself can be bound to a reference system."""
+    """One subtype, or GEOMETRY with values of all, without a reference system and with 4326. ``with_srid`` says that
+    the server can bind a column to a reference system."""
     every = [shape for name, shapes in _SHAPES.items() if name != "geomcollection" for shape in shapes]
     shapes = every if data_type == "geometry" else list(_SHAPES[data_type])
     values = [f"ST_GeomFromText('{shape}')" for shape in shapes]
@@ -134,10 +134,10 @@ def geometries(data_type: str, with_srid: bool) -> list[Column]:
 
 
 def vectors(fixed: bool) -> list[Column]:
-    """``fixed``: every value must have as many numbers as the column (MariaDB)."""
+    """``fixed`` says that every value must have as many numbers as the column (MariaDB)."""
     columns = []
     for length in (1, 3, 500, 2000):
-        # MariaDB refuses vectors whose squares do not add up to a number.
+        # MariaDB rejects vectors whose sum of squares is not finite.
         numbers = [0.0, -0.0, 1.5, 1e15 if fixed else 3.4028234663852886e38, 1e-45, -1.0, 0.1]
         rows = [[number] * length for number in numbers]
         rows.append([math.sin(n) for n in range(length)])
@@ -151,7 +151,7 @@ def vectors(fixed: bool) -> list[Column]:
 
 
 def addresses(data_type: str) -> list[Column]:
-    """UUID, INET4, INET6: nothing, trailing zero bytes, everything."""
+    """UUID, INET4, INET6: all zeros, trailing zero bytes, all ones."""
     values = {
         "uuid": ("'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
                  "'550e8400-e29b-11d4-a716-446655440000'", "'123e4567-e89b-42d3-a456-426614174000'",
@@ -166,7 +166,7 @@ def addresses(data_type: str) -> list[Column]:
 
 
 def compressed() -> list[Column]:
-    """MariaDB's COMPRESSED columns: short values stay as they are, longer ones are zlib's."""
+    """MariaDB's COMPRESSED columns: short values are stored as they are, longer ones compressed by zlib."""
     columns = []
     for sql, most in (("VARCHAR(60)", 60), ("VARCHAR(1000)", 1000), ("TINYTEXT", 250), ("TEXT", 60_000), ("MEDIUMTEXT", _MANY),
                       ("LONGTEXT", _MANY)):  # fmt: skip
@@ -184,7 +184,7 @@ def compressed() -> list[Column]:
 
 
 def generated() -> list[Column]:
-    """STORED and VIRTUAL, of several types; the row's number makes them differ."""
+    """STORED and VIRTUAL columns of several types. Their values depend on the row's number."""
     made = []
     for kind in ("STORED", "VIRTUAL"):
         for sql, expression, delta, form, select in (
@@ -215,7 +215,7 @@ _NAMES = ("with space", "semi;colon", "quote'single", 'quote"double', "back`tick
 
 
 def odd_names() -> list[Column]:
-    """Names that have to be quoted, escaped or encoded somewhere on the way."""
+    """Names that must be quoted, escaped or encoded in some stage."""
     return [
         Column(
             "odd names", "VARCHAR(20)", ("'a'", "'b'", "''"), pa.string(), "text", select=TEXT, name=name, group="names"

@@ -1,4 +1,4 @@
-"""Edge values of dates and times, in the servers' new and old storage."""
+"""Edge values of dates and times, in the servers' new and old storage formats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def datetimes(group: str = "") -> list[Column]:
 
 
 def timestamps(last: str, group: str = "") -> list[Column]:
-    """``last``: the last second that the server's TIMESTAMP can hold."""
+    """``last`` is the largest second of the server's TIMESTAMP."""
     columns = []
     for digits in range(7):
         moments = ["0000-00-00 00:00:00", "1970-01-01 00:00:01", f"1970-01-01 00:00:01{_part('999999', digits)}"]
@@ -72,7 +72,7 @@ def times(group: str = "") -> list[Column]:
 
 
 def old_storage() -> list[Column]:
-    """Columns of tables that MariaDB makes while ``mysql56_temporal_format`` is off."""
+    """Columns of tables that MariaDB creates while ``mysql56_temporal_format`` is OFF."""
     return [*times(OLD), *datetimes(OLD), *timestamps("2038-01-19 03:14:07", OLD)]
 
 

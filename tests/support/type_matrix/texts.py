@@ -1,4 +1,4 @@
-"""Edge values of texts, ENUM and SET in every character set, made of what the character set itself can hold."""
+"""Edge values of texts, ENUM and SET in every character set, built from the set's own characters."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ _SPECIAL = "\t\n\r\x1a\"'\\`%;,\x00 "
 
 @dataclass(frozen=True)
 class Repertoire:
-    """What a character set holds, as the server says."""
+    """The characters of a character set, as the server reports them."""
 
     charset: str
     width: int
-    """The most bytes of a character."""
+    """The maximal bytes per character."""
     text: str
-    """Every character of it, of those below U+10000, and of a sample of the others."""
+    """Every character of the set below U+10000, and a sample of the others."""
     raw: bytes
-    """Every code of one or two bytes, or of three that begin with 8F, that the server takes; also those that mean
-    nothing, or the same as another. Empty for the Unicode character sets."""
+    """Every code of one or two bytes, or of three that begin with 8F, that the server accepts, including unassigned
+    codes and duplicates. Empty for the Unicode character sets."""
 
     @property
     def is_wide(self) -> bool:
-        """No character takes a single byte."""
+        """Whether no character takes a single byte."""
         return self.charset in ("ucs2", "utf16", "utf16le", "utf32")
 
     def literal(self, text: str) -> str:
-        """A SQL literal."""
+        """Returns a SQL literal."""
         return f"'{pymysql.converters.escape_string(text)}'"
 
     def below_10000(self) -> Repertoire:
-        """Without characters above U+FFFF: as members of ENUM and SET, MySQL 5.6 shows them as question marks in
-        information_schema, which is all that tells its members."""
+        """Returns the set without characters above U+FFFF. In members of ENUM and SET, MySQL 5.6 shows those as question
+        marks in information_schema, the only source of members."""
         return replace(self, text="".join(c for c in self.text if c <= "\uffff"))
 
     def spread(self, count: int) -> str:
-        """``count`` characters from all over it."""
+        """Returns ``count`` characters spread over the set."""
         step = max(1, len(self.text) // count)
         return self.text[::step][:count]
 
     def upto(self, size_bytes: int) -> str:
-        """As much of it as fits, spread over all of it."""
+        """Returns as many characters as fit, spread over the set."""
         return self.spread(size_bytes // self.width)
 
 
 def repertoires(connection: Connection, charsets: dict[str, int]) -> list[Repertoire]:
-    """Ask the server, for each character set (with the most bytes of a character), which characters survive the way
-    into it and back, and which bytes it takes."""
+    """Asks the server, for each character set (with its maximal bytes per character), which characters survive the
+    conversion to it and back, and which bytes it accepts."""
     with connection.cursor() as cursor:
         _write_codes(cursor)
         found = [
@@ -93,7 +93,7 @@ def _write_codes(cursor: Any) -> None:
 def _codes(cursor: Any, charset: str, width: int) -> bytes:
     if charset.startswith(("utf", "ucs")) or charset == "gb18030":
         return b""
-    # Twice, since some lead bytes pass where nothing follows. What the column refuses is cut, or becomes "?".
+    # Each code twice, since some lead bytes pass if nothing follows. Rejected codes are truncated or become "?".
     cursor.execute(
         f"CREATE TEMPORARY TABLE taken (code VARBINARY(3), v VARCHAR(6) CHARACTER SET {charset}) ENGINE=MyISAM"
     )
@@ -112,7 +112,7 @@ def chars(one: Repertoire) -> list[Column]:
 
 
 def varchars(one: Repertoire) -> list[Column]:
-    """Lengths of one byte, and of two."""
+    """Columns whose length takes one byte, and two."""
     return [
         _column(one, "VARCHAR", "VARCHAR(20)", 20, 20 * one.width),
         _column(one, "VARCHAR", "VARCHAR(300)", 300, 300 * one.width),
@@ -120,13 +120,13 @@ def varchars(one: Repertoire) -> list[Column]:
 
 
 def long_texts(one: Repertoire, name: str) -> list[Column]:
-    """TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT; the longer two hold the whole character set at once."""
+    """TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT. A value of the longer two holds the whole character set."""
     most = {"TINYTEXT": 255, "TEXT": _TEXT_BYTES}.get(name)
     return [_column(one, name, name, None if most is None else most // one.width, 10)]
 
 
 def _column(one: Repertoire, name: str, sql: str, capacity: int | None, size_bytes: int) -> Column:
-    """``capacity``: in characters; None: there is no limit that matters."""
+    """``capacity`` is in characters; None if the limit does not matter."""
     few = min(capacity or 60, 60)
     special = "".join(character for character in _SPECIAL if character in one.text)
     first = one.spread(1)
@@ -152,7 +152,7 @@ def _column(one: Repertoire, name: str, sql: str, capacity: int | None, size_byt
 
 
 def enums(one: Repertoire) -> list[Column]:
-    """Members of the character set's own letters, chosen by their numbers."""
+    """Members built from the character set's own letters; values are chosen by member number."""
     members = _members(one, "enum")
     return [_members_column(one, "ENUM", members, tuple(str(number + 1) for number in range(len(members))))]
 
@@ -165,8 +165,8 @@ def sets(one: Repertoire) -> list[Column]:
 
 
 def garbled(column: Column) -> Column:
-    """A SET in a character set whose comma has several bytes: MySQL 5.6 writes commas of one byte between members, and
-    what SELECT prints is no text. Its members are compared as SELECT prints them one by one."""
+    """A SET in a character set whose comma has several bytes. MySQL 5.6 writes a comma of one byte between members, so
+    that SELECT prints invalid text. The members are compared as SELECT prints each alone."""
     note = "MySQL 5.6 prints SETs in ucs2, utf16, utf16le and utf32 with broken commas: compared there member by member"
     return replace(column, select=NUMBERED, form="members", note=note)
 
@@ -180,7 +180,7 @@ def _members_column(one: Repertoire, name: str, members: list[str], values: tupl
 
 
 def _members(one: Repertoire, name: str) -> list[str]:
-    """Different in every collation: they begin with different digits."""
+    """Returns members that differ in every collation, because they begin with different digits."""
     letters = [c for c in one.spread(400) if c.isprintable() and c.isalpha()]
     letters += [c for c in reversed(one.text) if c.isprintable() and c.isalpha()][:8]
     members = [f"{number}{''.join(letters[number * 5 : number * 5 + 5])}" for number in range(6)]
@@ -188,7 +188,7 @@ def _members(one: Repertoire, name: str) -> list[str]:
 
 
 def sizes_of_enum(one: Repertoire) -> list[Column]:
-    """One byte and two; the empty string that stands for a value that was refused."""
+    """ENUMs stored in one and two bytes, with the empty string that stands for an invalid value."""
     columns = []
     for count in (1, 2, 255, 256, 300):
         members = [f"m{number}" for number in range(count)]
@@ -201,7 +201,7 @@ def sizes_of_enum(one: Repertoire) -> list[Column]:
 
 
 def sizes_of_set(one: Repertoire) -> list[Column]:
-    """One to four bytes, and eight."""
+    """SETs stored in one to four bytes, and eight."""
     columns = []
     for count in (1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 63, 64):
         members = [f"m{number}" for number in range(count)]
@@ -216,8 +216,8 @@ FEATURES = "features"
 
 
 def longest(one: Repertoire) -> list[Column]:
-    """The longest CHAR, whose length does not fit a byte in most character sets; and the longest VARCHAR, which leaves
-    no room for others in its table, so it is there for a few character sets only."""
+    """The longest CHAR, whose length in bytes exceeds one byte in most character sets; and the longest VARCHAR, for a
+    few character sets only, because it needs a table for itself."""
     columns = [_column(one, "CHAR", "CHAR(255)", 255, 255 * one.width)]
     if one.charset in ("latin1", "utf8mb4", "sjis", "utf16le"):
         most = (_TEXT_BYTES - 100) // one.width

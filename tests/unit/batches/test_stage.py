@@ -40,7 +40,7 @@ from cdc.meta import open_meta
 from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.reader import staged
-from cdc.store.reader.selection import Limits, Range
+from cdc.store.reader.batch_builder import Limits, Range
 from cdc.store.reader.staged import is_uri, local_copy, staged_entries
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
@@ -290,7 +290,7 @@ def test_a_large_transaction_is_one_file_and_others_are_cut(config: DestinationC
 
 
 def stage_limits() -> Any:
-    from cdc.store.reader.selection import Limits
+    from cdc.store.reader.batch_builder import Limits
 
     return Limits()
 

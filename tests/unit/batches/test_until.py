@@ -33,15 +33,15 @@ from cdc.store.formats.time_index import (
     HEADER_SIZE,
     MARGIN_US,
     RECORD_SIZE,
-    ClockLog,
-    Until,
-    clock_path,
+    CommitTimeLimit,
+    TimeIndexWriter,
     complete_until_us,
     make_header,
-    read_clock,
+    read_time_index,
+    time_index_path,
 )
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 from cdc.units import iso_time_us, time_us
@@ -133,7 +133,7 @@ def test_batch_boundaries_change_nothing(tmp_path: Path, clock: bool) -> None:
     assert len(list_segments(tmp_path)) > 2
     seqs = seqs_of(tmp_path)
     if clock:  # a probe each second: what was committed by then has its place, and no recorded time lies behind it
-        log = ClockLog(tmp_path)
+        log = TimeIndexWriter(tmp_path)
         for n in range(0, 400, 4):
             log.add(seqs[n], T0 + (n // 4) * SECOND - MARGIN_US)
         log.close()
@@ -152,7 +152,7 @@ def test_a_probe_of_the_clock_ends_the_prefix_too(tmp_path: Path) -> None:
     fill(tmp_path, [1, 2, 2.5])
     first, second, _ = seqs_of(tmp_path)
     assert taken(tmp_path, 10) == [3]
-    log = ClockLog(tmp_path)
+    log = TimeIndexWriter(tmp_path)
     log.add(second, T0 + 20 * SECOND)
     log.close()
     assert taken(tmp_path, 10) == [2]
@@ -165,11 +165,11 @@ def test_a_time_from_the_future_holds_nothing_up(tmp_path: Path) -> None:
     fill(tmp_path, [1, 9e8, 2, 3])
     assert taken(tmp_path, 100) == [1]
     seqs = seqs_of(tmp_path)
-    log = ClockLog(tmp_path)
+    log = TimeIndexWriter(tmp_path)
     log.add(seqs[2], T0 + 3 * SECOND)
     log.add(seqs[3], T0 + 50 * SECOND)
     log.close()
-    assert Until(tmp_path, T0 + 100 * SECOND).surely_before == seqs[2]
+    assert CommitTimeLimit(tmp_path, T0 + 100 * SECOND).certain_seq == seqs[2]
     assert taken(tmp_path, 100) == [4]
 
 
@@ -372,64 +372,64 @@ def test_a_store_that_was_never_captured_is_not_complete(tmp_path: Path) -> None
 
 
 def test_the_log_grows_only_where_something_was_committed(tmp_path: Path) -> None:
-    log = ClockLog(tmp_path)
+    log = TimeIndexWriter(tmp_path)
     for seq, time in ((10, 100), (10, 200), (20, 300), (20, 400), (15, 500), (30, 350)):
         log.add(seq, time)
     log.close()
-    assert read_clock(tmp_path)[["seq", "time_us"]].tolist() == [(10, 200), (20, 400)]
-    log = ClockLog(tmp_path)
+    assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == [(10, 200), (20, 400)]
+    log = TimeIndexWriter(tmp_path)
     log.add(20, 450)
     log.add(21, 460)
     log.close()
-    assert read_clock(tmp_path)[["seq", "time_us"]].tolist() == [(10, 200), (20, 450), (21, 460)]
+    assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == [(10, 200), (20, 450), (21, 460)]
 
 
 def test_a_log_cut_or_torn_at_any_byte_keeps_its_whole_records(tmp_path: Path) -> None:
-    log = ClockLog(tmp_path)
+    log = TimeIndexWriter(tmp_path)
     for n in range(1, 5):
         log.add(10 * n, 100 * n)
     log.close()
-    whole = clock_path(tmp_path).read_bytes()
+    whole = time_index_path(tmp_path).read_bytes()
     wanted = [(10 * n, 100 * n) for n in range(1, 5)]
     for size in range(len(whole)):
-        clock_path(tmp_path).write_bytes(whole[:size])
+        time_index_path(tmp_path).write_bytes(whole[:size])
         count = max(0, size - HEADER_SIZE) // RECORD_SIZE
-        assert read_clock(tmp_path)[["seq", "time_us"]].tolist() == wanted[:count]
-        log = ClockLog(tmp_path)
+        assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == wanted[:count]
+        log = TimeIndexWriter(tmp_path)
         log.add(999, 9999)
         log.close()
-        assert read_clock(tmp_path)[["seq", "time_us"]].tolist() == [*wanted[:count], (999, 9999)]
+        assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == [*wanted[:count], (999, 9999)]
     for at_byte in range(len(whole) - RECORD_SIZE, len(whole)):
         torn = bytearray(whole)
         torn[at_byte] ^= 1
-        clock_path(tmp_path).write_bytes(torn)
-        assert read_clock(tmp_path)["seq"].tolist() == [10, 20, 30]
+        time_index_path(tmp_path).write_bytes(torn)
+        assert read_time_index(tmp_path)["seq"].tolist() == [10, 20, 30]
 
 
 def test_damage_and_newer_versions_are_named(tmp_path: Path) -> None:
-    log = ClockLog(tmp_path)
+    log = TimeIndexWriter(tmp_path)
     for n in range(1, 5):
         log.add(10 * n, 100 * n)
     log.close()
-    path = clock_path(tmp_path)
+    path = time_index_path(tmp_path)
     whole = bytearray(path.read_bytes())
     whole[HEADER_SIZE + RECORD_SIZE] ^= 1
     path.write_bytes(whole)
     with pytest.raises(DamagedError, match=r"clock.log: record 1 \(byte 64\)"):
-        Until(tmp_path, 150)
+        CommitTimeLimit(tmp_path, 150)
     path.write_bytes(b"x" + bytes(whole[1:]))
-    with pytest.raises(DamagedError, match="not a clock log"):
-        Until(tmp_path, 150)
+    with pytest.raises(DamagedError, match="not a time index"):
+        CommitTimeLimit(tmp_path, 150)
     head = struct.pack("<4sHH20s", b"TPCK", 2, 32, b"")
     path.write_bytes(head + zlib.crc32(head).to_bytes(4, "little"))
-    for opened in (lambda: ClockLog(tmp_path), lambda: Until(tmp_path, 150)):
+    for opened in (lambda: TimeIndexWriter(tmp_path), lambda: CommitTimeLimit(tmp_path, 150)):
         with pytest.raises(VersionError, match="format version 2"):
             opened()
 
 
 def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
-    clock_path(tmp_path).write_bytes(GOLDEN.read_bytes())
-    assert read_clock(tmp_path)[["seq", "time_us"]].tolist() == [
+    time_index_path(tmp_path).write_bytes(GOLDEN.read_bytes())
+    assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == [
         (make_seq(0, 1, 500), T0),
         (make_seq(0, 1, 900), T0 + 2 * SECOND),
         (make_seq(1, 1, 120), T0 + 5 * SECOND),
@@ -439,16 +439,16 @@ def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
 def test_what_retention_removed_leaves_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, [float(n) for n in range(300)], sizes=[100] * 300)
     seqs = seqs_of(tmp_path)
-    log = ClockLog(tmp_path)
+    log = TimeIndexWriter(tmp_path)
     for n, seq in enumerate(seqs):
         log.add(seq, T0 + n * SECOND)
     log.close()
     for segment in list_segments(tmp_path)[:-1]:
         segment.unlink()
         index_path(segment).unlink()
-    monkeypatch.setattr("cdc.store.formats.time_index._WORTH_DROPPING", 100)
-    ClockLog(tmp_path).close()
-    kept = read_clock(tmp_path)["seq"].tolist()
+    monkeypatch.setattr("cdc.store.formats.time_index._MANY_RECORDS", 100)
+    TimeIndexWriter(tmp_path).close()
+    kept = read_time_index(tmp_path)["seq"].tolist()
     assert kept == seqs[-len(kept) :]
     assert len(kept) < 150
     assert kept[0] < seqs_of(tmp_path)[0], "one record from before says when the first segment left begins"
@@ -487,24 +487,24 @@ def test_capture_notes_what_its_probes_prove(tmp_path: Path, monkeypatch: pytest
     clock.settle(given, given)
     assert clock.complete_until_us == T0 + 2 * SECOND - MARGIN_US
     noted = [(make_seq(1, 3, 100 * n), T0 + n * SECOND - MARGIN_US) for n in (1, 2)]
-    assert read_clock(tmp_path)[["seq", "time_us"]].tolist() == noted
+    assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == noted
     clock.forget()
     both.pos = 1000
     clock.settle(given, given)
     clock.close()
-    assert read_clock(tmp_path)["seq"].tolist() == [seq for seq, _ in noted], (
+    assert read_time_index(tmp_path)["seq"].tolist() == [seq for seq, _ in noted], (
         "a former connection's probes prove nothing"
     )
 
-    damaged = bytearray(clock_path(tmp_path).read_bytes())
+    damaged = bytearray(time_index_path(tmp_path).read_bytes())
     damaged[5] ^= 1
-    clock_path(tmp_path).write_bytes(damaged)
+    time_index_path(tmp_path).write_bytes(damaged)
     again = WatermarkTracker()
     again.probe(given)
     again.settle(given, given)
     again.close()
-    assert read_clock(tmp_path)["seq"].tolist() == [make_seq(1, 3, 400)], "capture goes on with a new log"
-    assert Path(f"{clock_path(tmp_path)}.damaged").read_bytes() == damaged
+    assert read_time_index(tmp_path)["seq"].tolist() == [make_seq(1, 3, 400)], "capture goes on with a new log"
+    assert Path(f"{time_index_path(tmp_path)}.damaged").read_bytes() == damaged
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -548,9 +548,9 @@ def make_golden() -> None:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        log = ClockLog(Path(folder))
+        log = TimeIndexWriter(Path(folder))
         for seq, time in ((make_seq(0, 1, 500), 0), (make_seq(0, 1, 900), 2), (make_seq(1, 1, 120), 5)):
             log.add(seq, T0 + time * SECOND)
         log.close()
-        replace_file(GOLDEN, clock_path(Path(folder)).read_bytes())
+        replace_file(GOLDEN, time_index_path(Path(folder)).read_bytes())
     assert GOLDEN.read_bytes().startswith(make_header())

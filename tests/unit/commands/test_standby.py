@@ -12,10 +12,10 @@ from cdc.capture import Capture, replication
 from cdc.cli import main
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, UsageError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.follower import Follower
 from cdc.replication.role import read_epoch
 from cdc.store.reader.reader import StoreReader
-from cdc.store.writer.log import RelayLog
 from cdc.testing.servers import HOST, free_port
 from cdc.testing.transactions import make_transactions
 from tests.support.standby import Standby, open_master
@@ -81,7 +81,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
     """Whatever the role is then: an old master must be known as such."""
     made = make_transactions(10)
     with ExitStack() as stack:
-        log = RelayLog(tmp_path / "m", destination="shop", segment_bytes=65536)
+        log = TransactionLog(tmp_path / "m", destination="shop", segment_bytes=65536)
         stack.callback(log.close)
         master = open_master(log)
         stack.callback(master.close)
@@ -90,7 +90,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
         log.put(made)
         assert master.wait_until(made[-1].seq, 10)
     config = config_of(tmp_path, "{}")
-    log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
+    log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start_master(config, log) is None
     log.close()
     term = read_epoch(config.store.path)
@@ -100,7 +100,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
 
 def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
     config = config_of(tmp_path, "{}")
-    log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
+    log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start_master(config, log) is None
     log.close()
     assert read_epoch(config.store.path) is None
@@ -110,7 +110,7 @@ def test_capture_s_hook_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("STANDBY_SECRET", SECRET)
     port = free_port()
     config = config_of(tmp_path, f"{{role: sync_master, listen: '{HOST}:{port}', secret_env: STANDBY_SECRET}}")
-    log = RelayLog(config.store.path, destination="shop", segment_bytes=65536)
+    log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     master = replication.start_master(config, log)
     assert master is not None
     follower = Follower(tmp_path / "s", destination="shop", master=master.address, secret=SECRET.encode())

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from cdc.config import DestinationConfig, as_named, conf_dir, find, load, load_destination, parse
+from cdc.config.loading import server_ids
 from cdc.errors import ConfigError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.reader.reader import StoreReader
-from cdc.store.writer.log import RelayLog
 from cdc.testing.transactions import make_transactions
 from tests.support.configurations import FILE, document, message, release
 
@@ -32,7 +33,7 @@ def test_the_store_stays_when_the_link_to_conf_is_swapped(tmp_path: Path) -> Non
     link = tmp_path / "conf"
     swap(link, release(tmp_path, "a") / "conf")
     before = load(link / "shop.yaml")
-    with closing(RelayLog(before.store.path, destination="shop", segment_bytes=1 << 20)) as log:
+    with closing(TransactionLog(before.store.path, destination="shop", segment_bytes=1 << 20)) as log:
         log.put(make_transactions(3))
     swap(link, release(tmp_path, "b") / "conf")
     after = load(link / "shop.yaml")
@@ -129,6 +130,15 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load(tmp_path / "shop.yaml")
     with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
         load(tmp_path / "none.yaml")
+
+
+def test_server_ids_of_all_files(tmp_path: Path) -> None:
+    assert server_ids(tmp_path / "none") == set()
+    (tmp_path / "a.yaml").write_text(document(source__server_id=5))
+    (tmp_path / "b.yaml").write_text("source:\n  server_id:  6   # a comment\n  broken: [\n")
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe")
+    (tmp_path / "d.txt").write_text("server_id: 7\n")
+    assert server_ids(tmp_path) == {5, 6}
 
 
 def test_the_folder_of_configurations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from cdc.errors import ConfigError, StoreLimitError, UsageError
 from cdc.event_store.memory_store import MemoryStore
-from cdc.store.transaction import Events, PutStatus, Transaction
+from cdc.event_store.transaction import Events, Transaction
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.threads import Call
 from cdc.testing.transactions import make_transactions
 

@@ -18,16 +18,16 @@ import pytest
 from cdc import files
 from cdc.binlog.file import scan
 from cdc.config import StoreConfig
-from cdc.errors import ConfigError, StorageError, StoreClosedError, UsageError
+from cdc.errors import ConfigError, LeaseHeldError, StorageError, StoreClosedError, UsageError
 from cdc.event_store.file_store import RelayLogStore
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.settings import MasterSettings
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.transaction import PutStatus, Transaction
-from cdc.store.writer.log import RelayLog
-from cdc.store.writer.policy import FlushPolicy
+from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 from cdc.testing.threads import Call
@@ -62,8 +62,8 @@ def disk() -> Iterator[Disk]:
         yield disk
 
 
-def open_log(path: Path, **options: Any) -> RelayLog:
-    return RelayLog(path, destination="shop", **{"segment_bytes": 1 << 30, **options})
+def open_log(path: Path, **options: Any) -> TransactionLog:
+    return TransactionLog(path, destination="shop", **{"segment_bytes": 1 << 30, **options})
 
 
 def visible(path: Path) -> list[int]:
@@ -226,22 +226,23 @@ def test_what_is_no_transaction_is_refused_whole(tmp_path: Path, what: str, befo
     assert visible(tmp_path) == [good.seq]
 
 
-def test_capture_and_put_exclude_each_other_while_the_log_is_open(tmp_path: Path) -> None:
-    made = make_transactions(1)
+def test_capture_and_put_exclude_each_other_while_the_store_is_open(tmp_path: Path) -> None:
+    """A put could fall into an unfinished transaction of capture's stream."""
     filler = Filler(tmp_path / "a")
     log = BinlogBuilder()
     log.transaction("shop", "orders", [1])
     filler.put(log)
-    with pytest.raises(UsageError, match="not both"):
-        filler.store.put(made)
+    with pytest.raises(LeaseHeldError, match="writes this store"):
+        open_log(tmp_path / "a")
+    assert not hasattr(filler.store, "put")
     log.transaction("shop", "orders", [2])
     filler.close()
-    relay = open_log(tmp_path / "b")
-    relay.put(made)
-    source = made[0].source
-    with pytest.raises(UsageError, match="not both"):
-        relay.begin(0, source.name, 4, source.format_description, 1)
-    relay.close()
+    puts = open_log(tmp_path / "b")
+    puts.put(make_transactions(1))
+    with pytest.raises(LeaseHeldError, match="writes this store"):
+        Filler(tmp_path / "b")
+    assert not hasattr(puts, "begin")
+    puts.close()
 
 
 # --- group commit
@@ -660,7 +661,7 @@ def test_the_defaults_are_rocketmqs() -> None:
     policy = FlushPolicy()
     assert (policy.interval_s, policy.least_pages, policy.thorough_interval_s) == (0.5, 4, 10.0)
     assert (policy.slow_flush_s, policy.slow_put_s) == (0.5, 0.5)
-    for put in (RelayLog.put, RelayLog.put_async):
+    for put in (TransactionLog.put, TransactionLog.put_async):
         assert inspect.signature(put).parameters["timeout_s"].default == 5.0
     master = inspect.signature(MasterSettings).parameters
     assert (master["timeout_s"].default, master["max_behind_bytes"].default) == (5.0, 256 << 20)
@@ -729,7 +730,7 @@ def test_asynchronous_puts_do_not_wait(tmp_path: Path, disk: Disk) -> None:
 
 @pytest.mark.rule("rocketmq-log-22")
 def test_a_store_that_cannot_keep_up_is_full(tmp_path: Path, disk: Disk, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cdc.store.writer.log._DIRTY_BYTES", 1000)
+    monkeypatch.setattr("cdc.event_store.transaction_log.DIRTY_BYTES", 1000)
     made = make_transactions(8)
     store = RelayLogStore.open(tmp_path, destination="shop", policy=FlushPolicy("async"))
     disk.go.clear()
@@ -768,7 +769,8 @@ class Standby:
 def test_a_put_asks_the_standby_once_it_is_flushed(tmp_path: Path, disk: Disk, answer: PutStatus) -> None:
     made = make_transactions(4)
     standby = Standby(answer)
-    log = open_log(tmp_path, replication=standby)
+    log = open_log(tmp_path)
+    log.replication = standby
     assert log.put(made[:2]) is answer
     assert log.put_async(made[2:3]).result(10) is answer
     assert log.put(made[:3]) is answer, "passed over, and perhaps not there yet"

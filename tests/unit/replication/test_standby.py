@@ -27,6 +27,8 @@ from cdc.errors import (
     PeerUnavailableError,
     VersionError,
 )
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication import protocol
 from cdc.replication.protocol import (
     Channel,
@@ -45,8 +47,8 @@ from cdc.replication.role import LeadershipEpoch, become_master, read_epoch, rea
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, seal
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.retain import remove_until
-from cdc.store.transaction import PutStatus, Transaction
+from cdc.store.retention.cleaner import remove_until
+from cdc.store.writer.durability import PutStatus
 from cdc.store.writer.log import RelayLog
 from cdc.testing.threads import Call
 from cdc.testing.transactions import make_transactions
@@ -293,7 +295,8 @@ def test_capture_s_stream_of_bytes_with_positions(stack: ExitStack, tmp_path: Pa
     """Entries without bytes, and a segment that has nothing else."""
     made = make_transactions(4)
     first = made[0]
-    log = open_log(stack, tmp_path / "m")
+    log = RelayLog(tmp_path / "m", destination="shop", segment_bytes=SEGMENT_BYTES)
+    stack.callback(log.close)
     master = serve(stack, log)
     follow(stack, tmp_path / "s", master.address)
     source = first.source
@@ -341,7 +344,7 @@ def test_a_standby_is_a_store_that_can_be_opened(stack: ExitStack, tmp_path: Pat
     log.put(made[:200])
     caught_up(log, master)
     with pytest.raises(LeaseHeldError):
-        RelayLog(tmp_path / "s", destination="shop", segment_bytes=SEGMENT_BYTES)
+        TransactionLog(tmp_path / "s", destination="shop", segment_bytes=SEGMENT_BYTES)
     standby.close()
     assert not (tmp_path / "s" / "abort").exists(), "it ended in order"
     with RelayLogOf(tmp_path / "s") as other:

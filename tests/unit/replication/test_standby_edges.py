@@ -29,6 +29,8 @@ from cdc.errors import (
     StorageError,
     VersionError,
 )
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication import copy, follower, protocol, reconcile
 from cdc.replication import master as master_module
 from cdc.replication import stream as stream_module
@@ -44,13 +46,12 @@ from cdc.replication.protocol import (
 from cdc.replication.role import LeadershipEpoch, PeerStatus, RoleStatus, read_epoch, read_status
 from cdc.replication.stream import Stream
 from cdc.store.formats import layout
-from cdc.store.formats.damaged import GivenUp, write_damaged
-from cdc.store.formats.index import IndexFile, head_size, make_header, seal
-from cdc.store.formats.removed import Removed, read_removed, require_kept, write_removed
+from cdc.store.formats.index import IndexFile, make_header, seal
+from cdc.store.formats.missing import LostRange, Removed, read_removed, require_kept, write_damaged, write_removed
+from cdc.store.formats.segment_header import segment_header_size
 from cdc.store.formats.state import CaptureState, TableNumbers, read_capture_state, write_capture_state
-from cdc.store.retention.retain import remove_until
-from cdc.store.transaction import PutStatus, Transaction
-from cdc.store.writer.log import RelayLog
+from cdc.store.retention.cleaner import remove_until
+from cdc.store.writer.durability import PutStatus
 from cdc.testing.faults import FaultyFiles
 from cdc.testing.threads import Call
 from cdc.testing.transactions import make_transactions
@@ -78,7 +79,9 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def pair(stack: ExitStack, folder: Path, made: list[Transaction]) -> tuple[RelayLog, master_module.Master, Standby]:
+def pair(
+    stack: ExitStack, folder: Path, made: list[Transaction]
+) -> tuple[TransactionLog, master_module.Master, Standby]:
     """A master and a standby that has everything."""
     log = open_log(stack, folder / "m")
     master = serve(stack, log)
@@ -156,7 +159,7 @@ def test_a_standby_whose_newest_segment_is_empty_may_report_the_one_before(stack
     log, master, standby = pair(stack, tmp_path, made)
     standby.close()
     before, last = layout.list_segments(tmp_path / "s")[-2:]
-    size = head_size(last)
+    size = segment_header_size(last)
     there = int(IndexFile(before).entries["seq"][-1])
     have = [Have(segment=last.name, size_bytes=size, entries=0)]
     assert Stream(tmp_path / "m", lambda *_: None, have, [], {}).last_seq == there
@@ -413,7 +416,9 @@ def test_where_something_was_given_up_everything_is_compared(stack: ExitStack, t
     entries["store_time_us"][3] += 7
     index.write_bytes(make_header() + seal(entries))
     first = int(entries["seq"][0])
-    given = GivenUp(segment.name, 4, 1, first, first, 1, ("shop.orders",), "passed over", "a test", "2026-01-01T00:00Z")
+    given = LostRange(
+        segment.name, 4, 1, first, first, 1, ("shop.orders",), "passed over", "a test", "2026-01-01T00:00Z"
+    )
     write_damaged(tmp_path / where, (given,))
     follow(stack, tmp_path / "s", master.address)
     caught_up(log, master)
@@ -436,10 +441,10 @@ def test_a_file_larger_than_a_frame(stack: ExitStack, tmp_path: Path) -> None:
 
 
 def make_copy(store: Path) -> copy.Copy:
-    from cdc.store.formats.checkpoint import Checkpoints
+    from cdc.store.formats.checkpoint import CheckpointWriter
 
     layout.create(store, "shop")
-    return copy.Copy(store, Checkpoints(store, lambda: 0), "peer", 0)
+    return copy.Copy(store, CheckpointWriter(store, lambda: 0), "peer", 0)
 
 
 def test_parts_of_files_that_do_not_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from cdc.errors import CutOffError, DamagedError, StorageError, StoreIncompleteE
 from cdc.replication.copy import Copy
 from cdc.replication.snapshot import read_small, small_files
 from cdc.store.formats import layout
-from cdc.store.formats.beginning import Beginning, read_beginning, record_beginning
-from cdc.store.formats.checkpoint import Checkpoints
+from cdc.store.formats.checkpoint import CheckpointWriter
+from cdc.store.formats.state import Beginning, read_beginning, record_beginning
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from tests.support.unit_batches import NumberStore, make_config, make_service, make_store
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -217,5 +217,5 @@ def test_a_standby_takes_the_beginning_from_its_master(tmp_path: Path) -> None:
     record_beginning(master, BEGINS)
     content = read_small(master, "store.json")
     assert content is not None and "store.json" in small_files(master)
-    Copy(standby, Checkpoints(standby, lambda: 0), "peer", 0).file("store.json", content)
+    Copy(standby, CheckpointWriter(standby, lambda: 0), "peer", 0).file("store.json", content)
     assert read_beginning(standby) == BEGINS

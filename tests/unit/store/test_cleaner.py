@@ -14,15 +14,16 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from cdc.batches.retention import holders, make_cleaner
 from cdc.batches.service import BatchService
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, UsageError
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta import open_meta
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.cleaner import Keeper, holders
+from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.retention.disk import DiskWatch, Level, Ratios
-from cdc.store.writer.log import RelayLog
 from cdc.testing.disk import FakeClock, FakeDisk
 from cdc.testing.transactions import make_transactions
 from tests.support.unit_batches import IDENTITY, Clock, make_config
@@ -53,9 +54,9 @@ def service(config: DestinationConfig, clock: Clock | None = None) -> BatchServi
     return BatchService(config, clock=clock or (lambda: NOW))
 
 
-def keeper(config: DestinationConfig, disk: FakeDisk | None = None) -> Keeper:
+def cleaner(config: DestinationConfig, disk: FakeDisk | None = None) -> LogCleaner:
     watch = DiskWatch(config.store.path, Ratios(), usage=disk or FakeDisk(), clock=FakeClock())
-    return Keeper(config, open_meta(config), watch=watch, clock=lambda: NOW)
+    return make_cleaner(config, open_meta(config), watch=watch, clock=lambda: NOW)
 
 
 def ack_until(config: DestinationConfig, subscriber: str, seq: int) -> None:
@@ -79,9 +80,9 @@ def test_apply_is_waited_for_before_it_ever_read(config: DestinationConfig) -> N
     for name in ("one", "two"):
         service(config).subscribe(name)
         ack_until(config, name, all_seqs(config.store.path)[-1])
-    assert keeper(config).run().outcome.removed == ()
+    assert cleaner(config).run().removal.removed == ()
     other = change(config, retain={"wait_for": []})
-    assert keeper(other).run().outcome.removed
+    assert cleaner(other).run().removal.removed
 
 
 def test_every_subscriber_counts(config: DestinationConfig) -> None:
@@ -89,11 +90,11 @@ def test_every_subscriber_counts(config: DestinationConfig) -> None:
     ends = last_seqs(path)
     ack_until(config, "apply", ends[-1])
     service(config).subscribe("slow")
-    assert keeper(config).run().outcome.removed == ()
+    assert cleaner(config).run().removal.removed == ()
     ack_until(config, "slow", ends[0])
-    assert len(keeper(config).run().outcome.removed) == 1
+    assert len(cleaner(config).run().removal.removed) == 1
     service(config).unsubscribe("slow")
-    assert len(names(path)) > 1 and keeper(config).run().outcome.removed
+    assert len(names(path)) > 1 and cleaner(config).run().removal.removed
     assert len(names(path)) == 1
 
 
@@ -110,11 +111,11 @@ def test_a_live_lease_is_in_use_an_expired_one_is_not(config: DestinationConfig)
 @pytest.mark.rule("canal-ring-36")
 def test_a_lost_subscriber_is_named_once_an_hour(config: DestinationConfig) -> None:
     service(config).subscribe("lost")
-    one = keeper(config)
+    one = cleaner(config)
     with capture_logs() as logs:
         for _ in range(3):
-            kept = one.run()
-    assert {held.name for held in kept.held if held.lost} == {"apply", "lost"}
+            found = one.run()
+    assert {held.name for held in found.backlogs if held.lost} == {"apply", "lost"}
     said = [entry for entry in logs if "seems lost" in entry["event"]]
     assert sorted(entry["subscriber"] for entry in said) == ["apply", "lost"]
     assert all("unsubscribe" in entry["remedy"] and entry["bytes"] > 0 and entry["since"] for entry in said)
@@ -124,10 +125,10 @@ def test_by_age_only_at_the_set_hour_but_by_hand_always(config: DestinationConfi
     ack_until(config, "apply", last_seqs(config.store.path)[-1])
     hour = NOW.astimezone().hour
     never = change(config, retain={"delete_at": f"{(hour + 2) % 24:02}"})
-    assert keeper(never).run().outcome.removed == ()
-    assert keeper(never).run(by_hand=True, dry_run=True).outcome.removed
+    assert cleaner(never).run().removal.removed == ()
+    assert cleaner(never).run(by_hand=True, dry_run=True).removal.removed
     both = change(config, retain={"delete_at": f"{(hour + 2) % 24:02};{hour:02}"})
-    assert keeper(both).run().outcome.removed
+    assert cleaner(both).run().removal.removed
 
 
 # --- cut off
@@ -144,8 +145,8 @@ def cut(config: DestinationConfig) -> DestinationConfig:
     service(config, clock).ack(lease.batch, lease.token, subscriber="slow")
     assert service(config, clock).get("t", subscriber="slow") is not None
     with capture_logs() as logs:
-        outcome = keeper(config).run().outcome
-    assert outcome.cut_off == ("slow",) and len(names(config.store.path)) == 1
+        removal = cleaner(config).run().removal
+    assert removal.cut_off == ("slow",) and len(names(config.store.path)) == 1
     (said,) = [entry for entry in logs if "cut off" in entry["event"]]
     assert (said["log_level"], said["subscriber"]) == ("error", "slow")
     return config
@@ -259,18 +260,18 @@ def test_under_pressure_what_is_acked_goes_at_once(config: DestinationConfig) ->
     ends = last_seqs(path)
     ack_until(config, "apply", ends[-1])
     total = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    one = keeper(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
+    one = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
     assert one.level() is Level.CLEAN
     one.tick("a segment")
     assert 1 < len(names(path)) < len(ends), "as much as is needed, and no more"
-    fresh = keeper(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
+    fresh = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
     assert fresh.level() < Level.CLEAN
 
 
 def test_it_runs_once_a_minute_and_at_each_new_segment(
     config: DestinationConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, runs = keeper(config), []
+    one, runs = cleaner(config), []
     monkeypatch.setattr(one, "run", lambda: runs.append(1))
     for segment in ("", "", "a", "a", "b", "b"):
         one.tick(segment)
@@ -279,7 +280,7 @@ def test_it_runs_once_a_minute_and_at_each_new_segment(
 
 def test_capture_stands_still_while_the_disk_is_too_full(config: DestinationConfig) -> None:
     disk = FakeDisk(1_000_000, used=950_000)
-    one, stop = keeper(config, disk), threading.Event()
+    one, stop = cleaner(config, disk), threading.Event()
     with capture_logs() as logs:
         assert [one.wait_for_room(stop, 0.0) for _ in range(3)] == [False] * 3
     (said,) = [entry for entry in logs if "nothing is read from the source" in entry["event"]]
@@ -295,7 +296,7 @@ def test_a_put_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     path = tmp_path / "store"
     watch = DiskWatch(path, usage=disk)
     transactions = make_transactions(4)
-    with closing(RelayLog(path, destination="shop", segment_bytes=1 << 20, disk=watch)) as log:
+    with closing(TransactionLog(path, destination="shop", segment_bytes=1 << 20, check_room=watch.check)) as log:
         log.put(transactions[:2])
         disk.used = 900_000
         watch.look(1 << 30)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cdc.sql.statements import classify
-from cdc.store.reader import batch_builder as picker
+from cdc.store.reader import batch_builder
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 
@@ -82,7 +82,7 @@ def test_limits_hold_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     rows(log)
     limits = Limits(max_transactions=4)
     assert batches(tmp_path / "limited", log, limits) == [(4, True), (4, True), (2, True), (1, False)]
-    monkeypatch.setattr(picker, "_RUN", 7)
+    monkeypatch.setattr(batch_builder, "_MOST_DDL", 7)
     assert batches(tmp_path / "capped", log, Limits()) == [(7, True), (3, True), (1, False)]
 
 

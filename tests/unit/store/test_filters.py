@@ -15,9 +15,8 @@ from cdc.errors import UsageError
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.store.formats.state import TableNumbers
-from cdc.store.reader.filters import TableFilter, join_filters
+from cdc.store.reader.batch_builder import Limits, Selection, TableFilter, join_filters
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits, Selection
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 from tests.support.unit_retention import fill, last_seqs
@@ -149,9 +148,9 @@ def test_a_cursor_passes_over_whole_segments_without_anything_of_ours(tmp_path: 
     ends = last_seqs(tmp_path)
     reader = StoreReader(tmp_path)
     none, some = TableFilter(r"shop\.orders"), TableFilter(r"shop\.items")
-    assert reader.passed(0, none) == ends[-2], "the newest one is still written"
-    assert reader.passed(ends[1], none) == ends[-2] and reader.passed(ends[-1], none) == ends[-1]
-    assert reader.passed(0, some) == 0 and reader.passed(ends[0], some) == ends[0]
+    assert reader.skippable_until(0, none) == ends[-2], "the newest one is still written"
+    assert reader.skippable_until(ends[1], none) == ends[-2] and reader.skippable_until(ends[-1], none) == ends[-1]
+    assert reader.skippable_until(0, some) == 0 and reader.skippable_until(ends[0], some) == ends[0]
 
 
 @pytest.mark.rule("canal-server-12")

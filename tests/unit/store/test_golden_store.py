@@ -18,8 +18,8 @@ from cdc.schemas import Schemas
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.store.formats.state import TableNumbers
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.store.writer.log import RelayLog
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store-v1"
@@ -63,7 +63,7 @@ def test_select_and_decode() -> None:
         (2, 2, False, (ORDERS, ITEMS)),
     ]
     assert after == reader.last_seq() == 34359740429
-    assert reader.totals().transactions == reader.behind(0).transactions == 8
+    assert reader.totals().transactions == reader.backlog(0).transactions == 8
     state = reader.capture_state()
     assert state is not None and (state.file, state.pos, state.running) == ("binlog.000002", 2061, False)
 

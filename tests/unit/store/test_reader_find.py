@@ -11,12 +11,11 @@ import pytest
 
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.store.formats import layout
-from cdc.store.formats.index import IndexFile, make_header, seal
+from cdc.store.formats.index import IndexFile, StoreStats, make_header, seal, update_stats
 from cdc.store.formats.layout import index_path, list_segments
-from cdc.store.formats.segment_stats import Counts, update_counts
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.retention.retain import remove_until
+from cdc.store.retention.cleaner import remove_until
 from tests.support.unit_retention import all_seqs, fill, rewrite
 
 SEED = 20_261
@@ -45,8 +44,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["counted", "not counted"])
 def reader(store: Path, request: pytest.FixtureRequest) -> StoreReader:
     if request.param == "counted":
-        update_counts(store)
-        assert len(Counts(store).known) == len(list_segments(store)) - 1
+        update_stats(store)
+        assert len(StoreStats(store).known) == len(list_segments(store)) - 1
     else:
         (store / "counts.json").unlink(missing_ok=True)
     return StoreReader(store)
@@ -75,7 +74,7 @@ def test_behind_and_totals(reader: StoreReader) -> None:
     assert reader.totals().transactions == len(entries)
     for after in [0, *(int(seq) for seq in entries["seq"])]:
         rest = entries[entries["seq"] > after]
-        found = reader.behind(after)
+        found = reader.backlog(after)
         assert (found.transactions, found.bytes) == (len(rest), int(rest["length"].sum()))
         expected = (int(rest["commit_time_us"][0]), int(rest["store_time_us"][0])) if len(rest) else (None, None)
         assert (found.oldest_commit_time_us, found.oldest_store_time_us) == expected
@@ -99,11 +98,11 @@ def test_empty_segments_in_between(store: Path, tmp_path: Path) -> None:
     for time_us in range(990, int(expected["store_time_us"][-1]) + 2):
         model = [int(e["seq"]) for e in expected if e["store_time_us"] >= time_us]
         assert reader.find_by_store_time(time_us) == (model[0] if model else None), time_us
-    assert reader.behind(0).transactions == len(expected)
+    assert reader.backlog(0).transactions == len(expected)
 
 
 def test_a_segment_that_grew_since_is_counted_again(store: Path) -> None:
-    update_counts(store)
+    update_stats(store)
     reader = StoreReader(store)
     before = reader.totals()
     text = (store / "counts.json").read_text()
@@ -144,7 +143,7 @@ def test_the_cost_does_not_grow_with_the_store(tmp_path: Path) -> None:
     make_large(small, 400, 100)
     make_large(large, 400, 2000)
     for path in (small, large):
-        update_counts(path)
+        update_stats(path)
     limits = Limits(max_transactions=50)
     for name, one, other in (
         ("select", lambda r: r.select((200 << 34) + 800, limits), 4),

@@ -16,15 +16,14 @@ from cdc import files
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.errors import CdcError, DamagedError, StorageError, VersionError
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.meta.file import FileMeta
 from cdc.store.formats.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
 from cdc.store.formats.index import IndexFile, make_header, read_entries, seal
 from cdc.store.formats.layout import index_path, list_segments, segment_name
 from cdc.store.recovery import recover
-from cdc.store.recovery import repair as mend
-from cdc.store.recovery.repair import Looked
-from cdc.store.transaction import Transaction
-from cdc.store.writer.log import RelayLog
+from cdc.store.recovery.recover import Verification
 from cdc.store.writer.segment import SegmentWriter
 from cdc.testing.faults import FaultyFiles
 from cdc.testing.transactions import make_transactions
@@ -34,8 +33,8 @@ SMALL = 700
 """Bytes of a segment that holds two of the transactions below."""
 
 
-def opened(path: Path, segment_bytes: int = 1 << 20) -> RelayLog:
-    return RelayLog(path, destination="shop", segment_bytes=segment_bytes)
+def opened(path: Path, segment_bytes: int = 1 << 20) -> TransactionLog:
+    return TransactionLog(path, destination="shop", segment_bytes=segment_bytes)
 
 
 def seqs(path: Path) -> list[int]:
@@ -55,13 +54,13 @@ def transactions() -> list[Transaction]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the segments that recovery reads."""
     seen: list[str] = []
-    real = mend.look
+    real = recover.verify
 
-    def look(segment: Path, number: Callable[[str], int]) -> Looked:
+    def verify(segment: Path, number: Callable[[str], int]) -> Verification:
         seen.append(segment.name)
         return real(segment, number)
 
-    monkeypatch.setattr(recover, "look", look)
+    monkeypatch.setattr(recover, "verify", verify)
     return seen
 
 
@@ -109,7 +108,7 @@ class opened_and_closed:  # noqa: N801
     def __init__(self, path: Path, segment_bytes: int = 1 << 20) -> None:
         self.log = opened(path, segment_bytes)
 
-    def __enter__(self) -> RelayLog:
+    def __enter__(self) -> TransactionLog:
         return self.log
 
     def __exit__(self, *error: object) -> None:
@@ -281,7 +280,7 @@ def faulty(tmp_path: Path) -> Iterator[FaultyFiles]:
         yield faulty
 
 
-def close_quietly(log: RelayLog) -> None:
+def close_quietly(log: TransactionLog) -> None:
     """A store that has failed says so once more at most."""
     with suppress(StorageError):
         log.close()
@@ -521,10 +520,10 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
         elif kind == "manifest":
             manifests.save(manifest.model_copy(update={"bytes": value}))
         else:
-            from cdc.store.formats.checkpoint import Checkpoints
+            from cdc.store.formats.checkpoint import CheckpointWriter
 
             store.mkdir(exist_ok=True)
-            Checkpoints(store, lambda: value).opened(None, 0, empty=False, finished=False)
+            CheckpointWriter(store, lambda: value).opened(None, 0, empty=False, finished=False)
 
     def found() -> int:
         if kind == "meta":

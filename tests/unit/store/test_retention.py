@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import CutOffError, DamagedError, StorageError, VersionError
-from cdc.store.formats.index import read_entries
+from cdc.store.formats.index import SegmentStats, StoreStats, read_entries
 from cdc.store.formats.layout import index_path, list_segments, schemas_folder, segments_folder
-from cdc.store.formats.removed import Removed, kept_names, read_removed
-from cdc.store.formats.segment_stats import Counts, SegmentCounts
+from cdc.store.formats.missing import Removed, kept_names, read_removed
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.retention.retain import Holder, Outcome, Rules, held_back, remove_until, retain
+from cdc.store.retention.cleaner import Holder, Removal, RetentionRules, backlogs, remove_until, retain
 from tests.support.unit_retention import HOUR_US, age, all_seqs, files, fill, last_seqs, names
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -44,8 +43,8 @@ def old(store: Path, hours: float = 100) -> None:
     age(store, [hours] * len(names(store)), NOW)
 
 
-def run(store: Path, *acked: int, **more: object) -> Outcome:
-    rules = Rules(**more)  # type: ignore[arg-type]
+def run(store: Path, *acked: int, **more: object) -> Removal:
+    rules = RetentionRules(**more)  # type: ignore[arg-type]
     return retain(store, [Holder(f"s{n}", seq) for n, seq in enumerate(acked)], rules, now_us=NOW)
 
 
@@ -135,21 +134,21 @@ def test_above_max_bytes_acked_segments_go_oldest_first(store: Path) -> None:
 def test_under_pressure_acked_segments_go_whatever_their_age(store: Path) -> None:
     age(store, [1.0] * len(names(store)), NOW)
     ends = last_seqs(store)
-    outcome = retain(store, [Holder("s", ends[3])], Rules(), now_us=NOW, by_age=False, wanted_bytes=90_000)
+    outcome = retain(store, [Holder("s", ends[3])], RetentionRules(), now_us=NOW, by_age=False, wanted_bytes=90_000)
     assert [one.why for one in outcome.removed] == ["disk", "disk"]
 
 
 def test_by_age_only_at_its_hour(store: Path) -> None:
     old(store)
     ends = last_seqs(store)
-    assert retain(store, [Holder("s", ends[-1])], Rules(), now_us=NOW, by_age=False).removed == ()
+    assert retain(store, [Holder("s", ends[-1])], RetentionRules(), now_us=NOW, by_age=False).removed == ()
 
 
 def test_a_batch_in_use_keeps_its_segments(store: Path) -> None:
     old(store, 1000)
     seqs, ends = all_seqs(store), last_seqs(store)
     batch = (seqs[seqs.index(ends[1]) + 1], ends[3])
-    rules = Rules(unacked_for_s=999 * 3600.0)
+    rules = RetentionRules(unacked_for_s=999 * 3600.0)
     outcome = retain(store, [Holder("s", ends[1], (batch,))], rules, now_us=NOW)
     assert len(outcome.removed) == 2 and names(store)
     found = StoreReader(store).select(ends[1], Limits())
@@ -159,7 +158,7 @@ def test_a_batch_in_use_keeps_its_segments(store: Path) -> None:
 def test_a_dry_run_changes_nothing(store: Path) -> None:
     old(store)
     before = {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "retention.lock"}
-    outcome = retain(store, [Holder("s", last_seqs(store)[2])], Rules(), now_us=NOW, dry_run=True)
+    outcome = retain(store, [Holder("s", last_seqs(store)[2])], RetentionRules(), now_us=NOW, dry_run=True)
     assert len(outcome.removed) == 3
     assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "retention.lock"} == before
 
@@ -190,7 +189,7 @@ def test_a_reader_that_was_cut_off_is_told_and_gets_nothing(store: Path) -> None
     remove_until(store, ends[1])
     reader = StoreReader(store)
     for after in (0, seqs[3], seqs[seqs.index(ends[1]) - 1]):
-        with pytest.raises(CutOffError, match=rf"behind {after} .* up to {ends[1]} .*removed.*unsubscribe"):
+        with pytest.raises(CutOffError, match=rf"after {after} .* up to {ends[1]} .*removed.*unsubscribe"):
             reader.select(after, Limits())
     found = reader.select(ends[1], Limits())
     assert found is not None and found.first_seq == seqs[seqs.index(ends[1]) + 1] == reader.first_seq()
@@ -243,7 +242,7 @@ def test_what_is_held_back_and_who_is_lost(store: Path) -> None:
     count, ends, seqs = len(names(store)), last_seqs(store), all_seqs(store)
     age(store, [50.0] * 2 + [1.0] * (count - 2), NOW)
     some = [Holder("all", ends[-1]), Holder("fresh", ends[1]), Holder("lost", seqs[0])]
-    by_name = {one.name: one for one in held_back(StoreReader(store), some, lost_after_s=DAY_S, now_us=NOW)}
+    by_name = {one.name: one for one in backlogs(StoreReader(store), some, lost_after_s=DAY_S, now_us=NOW)}
     assert (by_name["all"].bytes, by_name["all"].since_us, by_name["all"].lost) == (0, None, False)
     assert by_name["fresh"].since_us == NOW - HOUR_US and not by_name["fresh"].lost
     assert by_name["lost"].lost and by_name["lost"].transactions == len(seqs) - 1
@@ -283,16 +282,18 @@ def test_files_of_version_1_are_read(store: Path) -> None:
     assert read_removed(store) == Removed(26_000, 1_700_000_000_000_042, ("000-0000001-00000000004.binlog",))
     assert kept_names(store) == names(store)[1:]
     shutil.copy(GOLDEN / "counts-v1.json", store / "counts.json")
-    assert Counts(store).known == {"000-0000001-00000026000.binlog": SegmentCounts(7, 5, 4_711, 1_700_000_000_000_099)}
+    assert StoreStats(store).known == {
+        "000-0000001-00000026000.binlog": SegmentStats(7, 5, 4_711, 1_700_000_000_000_099)
+    }
 
 
 def test_one_retention_at_a_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one waits for the first; its lock goes with a process that dies."""
-    import cdc.store.retention.retain as module
+    import cdc.store.formats.missing as module
     from cdc.durable import locked
     from cdc.errors import LeaseHeldError
 
-    monkeypatch.setattr(module, "_WAIT_S", 0.05)
+    monkeypatch.setattr(module, "_LOCK_WAIT_S", 0.05)
     with locked(store / "retention.lock", "a test"), pytest.raises(LeaseHeldError, match=str(os.getpid())):
         remove_until(store, 1)
     remove_until(store, 1)

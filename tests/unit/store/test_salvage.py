@@ -11,14 +11,14 @@ import pytest
 from cdc.cli import main
 from cdc.decode import decode_range
 from cdc.errors import CdcError, DamagedError, LeaseHeldError, UsageError, VersionError
-from cdc.store.formats.damaged import read_damaged, write_damaged
+from cdc.event_store.transaction import Transaction
+from cdc.event_store.transaction_log import TransactionLog
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
+from cdc.store.formats.missing import read_damaged, write_damaged
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
-from cdc.store.recovery.salvage import accept_loss, examine
-from cdc.store.transaction import Transaction
-from cdc.store.writer.log import RelayLog
+from cdc.store.recovery.salvage import examine, salvage
 from cdc.testing.transactions import make_transactions
 
 COUNT = 9
@@ -34,7 +34,7 @@ def transactions() -> list[Transaction]:
 @pytest.fixture
 def store(tmp_path: Path, transactions: list[Transaction]) -> Path:
     """Three segments, ended in order."""
-    log = RelayLog(tmp_path, destination="shop", segment_bytes=BYTES)
+    log = TransactionLog(tmp_path, destination="shop", segment_bytes=BYTES)
     for one in transactions[:COUNT]:
         log.put([one])
     log.close()
@@ -74,7 +74,7 @@ def test_exactly_what_is_damaged_is_left_out(
     flip(middle, *damaged)
     with pytest.raises(DamagedError, match=middle.name):
         values(store)
-    made = accept_loss(store, middle.name)
+    made = salvage(store, middle.name)
     assert sum(one.transactions or 0 for one in made) == len(damaged)
     assert {one.first_seq for one in made} <= set(lost) and {one.last_seq for one in made} <= set(lost)
     assert {one.tables for one in made} == {("shop.orders",)} and {one.how for one in made} == {"passed over"}
@@ -82,19 +82,19 @@ def test_exactly_what_is_damaged_is_left_out(
     assert read_damaged(store) == tuple(made)
     # And a writer goes on, also after a crash.
     (store / "checkpoint").unlink()
-    log = RelayLog(store, destination="shop", segment_bytes=BYTES)
+    log = TransactionLog(store, destination="shop", segment_bytes=BYTES)
     log.put(transactions[COUNT:])
     log.close()
     assert len(values(store, limits)) == COUNT + 2 - len(damaged)
-    with pytest.raises(UsageError, match="nothing to give up"):
-        accept_loss(store, middle.name)
+    with pytest.raises(UsageError, match="no loss to accept"):
+        salvage(store, middle.name)
 
 
 def test_bytes_given_up_are_the_transactions_own(store: Path) -> None:
     middle = list_segments(store)[1]
     entries = read_entries(middle)
     flip(middle, 1, 2)
-    (made,) = accept_loss(store, middle.name)
+    (made,) = salvage(store, middle.name)
     assert made.offset == int(entries["offset"][1])
     assert made.length == int(entries["length"][1] + entries["length"][2])
     document = json.loads((store / "damaged.json").read_text())
@@ -109,7 +109,7 @@ def test_with_a_damaged_index_what_can_be_told_is_kept(store: Path) -> None:
     index = bytearray(index_path(middle).read_bytes())
     index[128 * 3 + 5] ^= 1
     index_path(middle).write_bytes(index)
-    (made,) = accept_loss(store, middle.name)
+    (made,) = salvage(store, middle.name)
     assert made.transactions is None
     assert values(store) == [v for n, v in enumerate(whole) if n != 6]
 
@@ -120,7 +120,7 @@ def test_a_damaged_head_gives_up_the_segment(store: Path) -> None:
     data = bytearray(middle.read_bytes())
     data[30] ^= 1
     middle.write_bytes(data)
-    (made,) = accept_loss(store, middle.name)
+    (made,) = salvage(store, middle.name)
     assert made.transactions == 4
     assert values(store) == whole[:4] + whole[8:]
 
@@ -132,27 +132,27 @@ def test_a_segment_that_lost_its_end(store: Path) -> None:
     with middle.open("r+b") as file:
         file.truncate(int(entries["offset"][2]) + 10)
     with pytest.raises(DamagedError, match=f"acknowledged transactions.*--accept-loss {middle.name}"):
-        RelayLog(store, destination="shop", segment_bytes=BYTES)
-    (made,) = accept_loss(store, middle.name)
+        TransactionLog(store, destination="shop", segment_bytes=BYTES)
+    (made,) = salvage(store, middle.name)
     assert made.transactions == 2
     assert values(store) == whole[:6] + whole[8:]
-    RelayLog(store, destination="shop", segment_bytes=BYTES).close()
+    TransactionLog(store, destination="shop", segment_bytes=BYTES).close()
 
 
 def test_the_end_of_the_store_is_cut_off_and_read_again(tmp_path: Path, transactions: list[Transaction]) -> None:
     """What RocketMQ's recovery does unasked."""
-    log = RelayLog(tmp_path, destination="shop", segment_bytes=1 << 20)
+    log = TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20)
     log.put(transactions[:COUNT])
     log.close()
     whole = values(tmp_path)
     (segment,) = list_segments(tmp_path)
     entries = read_entries(segment)
     flip(segment, 7, 8)
-    (made,) = accept_loss(tmp_path, segment.name)
+    (made,) = salvage(tmp_path, segment.name)
     assert made.how == "cut off" and made.transactions == 2
     assert segment.stat().st_size == int(entries["offset"][7])
     assert list(segment.parent.glob("*.cut"))
-    log = RelayLog(tmp_path, destination="shop", segment_bytes=1 << 20)
+    log = TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20)
     assert log.last_seq == int(entries["seq"][6])
     log.put(transactions)
     log.close()
@@ -161,45 +161,45 @@ def test_the_end_of_the_store_is_cut_off_and_read_again(tmp_path: Path, transact
 
 def test_the_middle_of_the_newest_segment(tmp_path: Path, transactions: list[Transaction]) -> None:
     """Nothing is added to a segment that cannot be verified to its end: the writer begins a new one."""
-    log = RelayLog(tmp_path, destination="shop", segment_bytes=1 << 20)
+    log = TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20)
     log.put(transactions[:COUNT])
     log.close()
     whole = values(tmp_path)
     (segment,) = list_segments(tmp_path)
     flip(segment, 3)
-    accept_loss(tmp_path, segment.name)
-    log = RelayLog(tmp_path, destination="shop", segment_bytes=1 << 20)
+    salvage(tmp_path, segment.name)
+    log = TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20)
     log.put(transactions)
     log.close()
     assert len(list_segments(tmp_path)) == 2
     assert values(tmp_path)[: COUNT - 1] == whole[:3] + whole[4:] and len(values(tmp_path)) == COUNT + 1
-    RelayLog(tmp_path, destination="shop", segment_bytes=1 << 20).close()
+    TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20).close()
 
 
 def test_a_segment_that_turns_up_again(store: Path) -> None:
     whole, middle = values(store), list_segments(store)[1]
     data = middle.read_bytes()
     flip(middle, 1)
-    accept_loss(store, middle.name)
+    salvage(store, middle.name)
     middle.write_bytes(data)
     index_path(middle).unlink()
     write_damaged(store, ())
-    RelayLog(store, destination="shop", segment_bytes=BYTES).close()
+    TransactionLog(store, destination="shop", segment_bytes=BYTES).close()
     assert values(store) == whole
 
 
 def test_it_does_not_happen_by_accident(store: Path) -> None:
     middle = list_segments(store)[1]
     before = {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "lock"}
-    with pytest.raises(UsageError, match="nothing to give up"):
-        accept_loss(store, middle.name)
+    with pytest.raises(UsageError, match="no loss to accept"):
+        salvage(store, middle.name)
     for name in ("", "*", "../" + middle.name, middle.name[:-1], "000-0000009-00000000004.binlog"):
         with pytest.raises(UsageError, match="no segment"):
-            accept_loss(store, name)
-    log = RelayLog(store, destination="shop", segment_bytes=BYTES)
+            salvage(store, name)
+    log = TransactionLog(store, destination="shop", segment_bytes=BYTES)
     flip(middle, 1)
     with pytest.raises(LeaseHeldError):
-        accept_loss(store, middle.name)
+        salvage(store, middle.name)
     log.close()
     assert {p for p in store.rglob("*") if p.is_file() and p.name != "lock"} == before.keys()
 

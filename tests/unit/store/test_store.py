@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cdc.errors import DamagedError, LeaseHeldError, StorageError, VersionError
+from cdc.positions import BinlogPosition
 from cdc.store.formats.index import IndexFile, read_entries
 from cdc.store.formats.layout import index_path, list_segments
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.reader.selection import Limits
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.stores import Filler
 from tests.support.unit_store import fill, forget_checkpoint, reopen, seqs
@@ -23,13 +24,13 @@ def test_select_everything(tmp_path: Path) -> None:
     assert found is not None
     assert (found.transactions, found.row_events, found.ddl) == (10, 10, False)
     assert found.tables == ("shop.items", "shop.orders")
-    assert (found.last.file, found.last.pos) == ("binlog.000001", log.pos)
+    assert found.last.position == BinlogPosition("binlog.000001", log.pos)
     assert found.last.gtid == "01010101-0101-0101-0101-010101010101:10"
-    (piece,) = found.ranges
-    with open(piece.path, "rb") as file:
-        file.seek(piece.offset)
-        assert file.read(piece.length) == b"".join(log.events[1:])
-    assert found.bytes == piece.length
+    (part,) = found.ranges
+    with open(part.path, "rb") as file:
+        file.seek(part.offset)
+        assert file.read(part.length) == b"".join(log.events[1:])
+    assert found.bytes == part.length
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_behind_and_totals(tmp_path: Path) -> None:
     log = fill(tmp_path)
     reader = StoreReader(tmp_path)
     all_seqs = seqs(tmp_path)
-    behind = reader.behind(all_seqs[5])
+    behind = reader.backlog(all_seqs[5])
     assert behind.transactions == 4 and behind.oldest_commit_time_us == log.timestamp * 1_000_000 + 7
     assert reader.totals().transactions == 10
     assert reader.first_seq() == all_seqs[0]

@@ -1,4 +1,4 @@
-"""Writes the matrix into a server, and keeps what SELECT shows before and after."""
+"""Writes the matrix into a server, and keeps SELECT's answers after each step."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LAX = "SET sql_mode = 'ALLOW_INVALID_DATES'"
 
 @dataclass(frozen=True)
 class Observed:
-    """What SELECT showed of a table, as Delta should hold it: a list of values for each column, by rows."""
+    """SELECT's answers for a table, converted to Delta's values: a list of values by column."""
 
     table: Table
     file: str
-    """The binlog file that holds its changes, and no others."""
+    """The binlog file that contains this table's changes only."""
     inserted: dict[str, list[Any]]
     updated: dict[str, list[Any]]
 
 
 def create(connection: Connection, database: str, tables: Sequence[Table]) -> None:
-    """Make the tables, each with ``id INT PRIMARY KEY`` first; then ``turn``, which an update always changes."""
+    """Creates the tables. Each begins with ``id INT PRIMARY KEY`` and ``turn``, which every update changes."""
     with connection.cursor() as cursor:
         _prepare(cursor, database)
         for table in tables:
@@ -42,7 +42,7 @@ def create(connection: Connection, database: str, tables: Sequence[Table]) -> No
                 "id INT PRIMARY KEY, turn INT",
                 *(f"{quoted(column.name)} {column.sql}" for column in table.columns),
             ]
-            # InnoDB of MySQL 5.6 refuses values above a tenth of its log.
+            # InnoDB of MySQL 5.6 rejects values above a tenth of its log size.
             engine = "MyISAM" if table.group == LARGE else "InnoDB ROW_FORMAT=DYNAMIC"
             with _old_storage(cursor, table.group == OLD):
                 cursor.execute(f"CREATE TABLE {table.name} ({', '.join(lines)}) ENGINE={engine} CHARACTER SET utf8mb4")
@@ -62,24 +62,24 @@ def _old_storage(cursor: Any, wanted: bool) -> Iterator[None]:
 
 def _prepare(cursor: Any, database: str) -> None:
     cursor.execute("SELECT VERSION()")
-    if str(cursor.fetchall()[0][0]).startswith("5.6"):  # where rows with many texts need it
+    if str(cursor.fetchall()[0][0]).startswith("5.6"):  # needed for rows with many texts
         cursor.execute("SET GLOBAL innodb_file_format = Barracuda")
     cursor.execute("SET NAMES utf8mb4")
     cursor.execute("SET time_zone = '+00:00'")
     cursor.execute(f"USE `{database}`")
 
 
-def play(connection: Connection, database: str, tables: Sequence[Table]) -> list[Observed]:
-    """Insert row n with the n-th value of each column, update it to the value after, delete it; each table's inserts,
-    updates and deletes are a transaction each. Each table has a binlog file of its own."""
+def run(connection: Connection, database: str, tables: Sequence[Table]) -> list[Observed]:
+    """Inserts row n with the n-th value of each column, updates it to the next value, and deletes it. The inserts, the
+    updates and the deletes of a table are one transaction each, and each table has its own binlog file."""
     with connection.cursor() as cursor:
         _prepare(cursor, database)
-        seen = [_play(cursor, table) for table in tables]
+        seen = [_run(cursor, table) for table in tables]
         cursor.execute("FLUSH BINARY LOGS")
         return seen
 
 
-def _play(cursor: Any, table: Table) -> Observed:
+def _run(cursor: Any, table: Table) -> Observed:
     written = [column for column in table.columns if column.written]
     names = ", ".join(["id", "turn", *(quoted(column.name) for column in written)])
     cursor.execute("FLUSH BINARY LOGS")
@@ -92,12 +92,14 @@ def _play(cursor: Any, table: Table) -> Observed:
         try:
             cursor.execute(f"INSERT INTO {table.name} ({names}) VALUES ({values})")
         except pymysql.MySQLError as error:
-            raise UsageError(f"row {row} of {table.name} is refused: {error}{_blamed(table, row, error)}") from error
+            raise UsageError(
+                f"the server rejects row {row} of {table.name}: {error}{_culprit(table, row, error)}"
+            ) from error
     cursor.execute("COMMIT")
     inserted = _select(cursor, table)
     cursor.execute("BEGIN")
     for row in range(table.rows):
-        # Generated columns follow the key, so the key is what changes where there are any.
+        # Generated columns depend on the key, so the update changes the key if the table has any.
         moved = [] if len(written) == len(table.columns) else [f"id = {row + 1000}"]
         changes = ", ".join(
             ["turn = 2", *moved, *(f"{quoted(column.name)} = {_value(column, row + 1)}" for column in written)]
@@ -109,8 +111,8 @@ def _play(cursor: Any, table: Table) -> Observed:
     return Observed(table, file, inserted, updated)
 
 
-def _blamed(table: Table, row: int, error: pymysql.MySQLError) -> str:
-    """The column that the server's message names, and its value."""
+def _culprit(table: Table, row: int, error: pymysql.MySQLError) -> str:
+    """Returns the column that the server's message names, and its value, for a message."""
     for column in table.columns:
         if f"'{column.name}'" in str(error) or f"`{column.name}`" in str(error):
             return f"; {column.sql[:100]}: {_value(column, row)[:200]}"
@@ -126,7 +128,7 @@ def _select(cursor: Any, table: Table) -> dict[str, list[Any]]:
     cursor.execute(f"SELECT id, {asked} FROM {table.name} ORDER BY id")
     rows = cursor.fetchall()
     if len(rows) != table.rows:
-        raise AssertionError(f"{table.name} has {len(rows)} rows, and should have {table.rows}")
+        raise AssertionError(f"{table.name} has {len(rows)} rows instead of {table.rows}")
     found: dict[str, list[Any]] = {"id": [row[0] for row in rows]}
     for at, column in enumerate(table.columns, start=1):
         found[column.name] = answers([row[at] for row in rows], column)
@@ -134,5 +136,5 @@ def _select(cursor: Any, table: Table) -> dict[str, list[Any]]:
 
 
 def quoted(name: str) -> str:
-    """An identifier of MySQL."""
+    """Quotes an identifier for MySQL."""
     return "`" + name.replace("`", "``") + "`"

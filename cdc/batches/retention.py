@@ -1,0 +1,65 @@
+"""Wires retention: the subscribers of the meta hold back the store, by the rules of the configuration.
+
+Capture and ``cdc maintain`` run the cleaner that :func:`make_cleaner` returns. The store itself knows neither the meta
+nor the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cdc.store.retention.cleaner import Holder, LogCleaner, RetentionRules
+from cdc.store.retention.disk import DiskWatch, Ratios
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig, RetainConfig, StoreConfig
+    from cdc.meta import Meta
+    from cdc.meta.state import Subscription
+
+
+def holders(subscriptions: Mapping[str, Subscription], rules: RetainConfig, now: datetime) -> list[Holder]:
+    """Returns every subscriber that holds the store back, and those that ``wait_for`` names before their first read. A
+    batch whose lease has expired is not in use: its token is not valid any more."""
+    found = [
+        Holder(
+            name,
+            known.acked_seq,
+            tuple((batch.first_seq, batch.last_seq) for batch in known.outstanding if batch.expires > now),
+        )
+        for name, known in sorted(subscriptions.items())
+    ]
+    return found + [Holder(name, 0) for name in rules.wait_for if name not in subscriptions]
+
+
+def make_watch(config: StoreConfig) -> DiskWatch:
+    """Returns the watch over the disk of a store."""
+    disk = config.disk
+    return DiskWatch(config.path, Ratios(disk.warn_ratio, disk.clean_ratio, disk.stop_ratio))
+
+
+def make_cleaner(
+    config: DestinationConfig,
+    meta: Meta,
+    *,
+    watch: DiskWatch | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> LogCleaner:
+    """Returns the cleaner of a destination's store. It reads the subscribers from the meta at each run. ``watch`` and
+    ``clock`` are for tests."""
+    store, retain = config.store, config.store.retain
+    return LogCleaner(
+        store.path,
+        RetentionRules(
+            acked_for_s=retain.acked_for,
+            unacked_for_s=retain.unacked_for,
+            max_bytes=retain.max_bytes,
+            delete_at=retain.delete_at,
+            lost_after_s=retain.lost_after,
+        ),
+        lambda now: holders(meta.read().subscriptions, retain, now),
+        make_watch(store) if watch is None else watch,
+        destination=config.name,
+        clock=clock,
+    )
