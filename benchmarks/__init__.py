@@ -1,1 +1,1 @@
-"""Benchmarks: ratios side by side in one run, never in a timed test. ``make bench`` runs them."""
+"""Benchmarks, run by ``make bench``. Each compares Towpath with something else in the same run, and prints ratios."""

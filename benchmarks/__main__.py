@@ -1,4 +1,4 @@
-"""``make bench``: every benchmark, one after the other, each with its table.
+"""Runs benchmarks one after the other; each prints its table. ``make bench`` runs all.
 
 python -m benchmarks [capture|store|memory_ring|decode|apply …]
 """
@@ -16,7 +16,7 @@ def main() -> int:
     chosen = sys.argv[1:] or list(NAMES)
     for name in chosen:
         if name not in NAMES:
-            print(f"there is no benchmark {name!r}; there are: {', '.join(NAMES)}", file=sys.stderr)
+            print(f"unknown benchmark {name!r}; known: {', '.join(NAMES)}", file=sys.stderr)
             return 2
     root = Path(__file__).parent.parent
     return max(

@@ -1,7 +1,7 @@
-"""From the store to Delta: one million inserts, then one million updates of the same rows, each as one batch.
+"""Apply from the store to Delta: a batch of one million inserts, then a batch of one million updates of the same rows.
 
-Each is timed three times over: reading (decoding into Spark's ``noop``), reading and reducing to one row per key, and the whole
-merge as ``cdc apply`` does it. The differences are the shares. The session is warm.
+Each batch is timed three times: reading (decoding into Spark's ``noop`` sink), reading and reducing to one row per key, and the
+whole merge as in ``cdc apply``. The shares are the differences. The session is warm.
 
     python benchmarks/apply.py [--rows 1000000] [--cores 2]
 """
@@ -48,7 +48,7 @@ def configure(folder: Path, server: Server, cores: int) -> DestinationConfig:
 
 
 def timed(config: DestinationConfig, lease: Lease) -> dict[str, float]:
-    """Seconds for reading, reading and reducing, and everything; the batch is acked."""
+    """Returns the seconds for reading, for reading and reducing, and for the whole merge. Acks the batch."""
     from cdc import pipeline
     from cdc.decode import layouts
     from spark_jobs.apply.merge import TableMerge, read_changes

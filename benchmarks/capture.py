@@ -1,9 +1,9 @@
-"""Capture against ``mariadb-binlog --read-from-remote-server --raw``: the same binlogs, in turn, on one machine.
+"""Capture compared with ``mariadb-binlog --read-from-remote-server --raw``, alternating, on the same binlogs.
 
-Capture verifies every checksum, filters by table, frames transactions, indexes them and fsyncs; the other writes the
-bytes as they come, and its file is fsynced once at the end. Neither asks for annotate events. Each is a process of its
-own; what it takes to start (interpreter, imports, connection, the very last transaction) is measured apart, and its
-median subtracted. The ratio with the start left in stands beside it.
+Capture verifies every checksum, filters by table, frames transactions, indexes them and fsyncs. mariadb-binlog writes
+the received bytes, and its file is fsynced once at the end. Neither requests annotate events. Each runs in its own
+process. The start-up time (interpreter, imports, connection, the last transaction) is measured separately, and its
+median is subtracted; the table also has the ratio with start-up.
 
     python benchmarks/capture.py [--bytes 1100000000] [--pairs 5]
 """
@@ -37,7 +37,7 @@ ROW = """SELECT NULL, seq * 7, 1 + seq % 3, seq / 7, seq % 100, REPEAT(CHAR(97 +
 
 
 def fill(server: Server, kind: str, size_bytes: int) -> None:
-    """Write at least ``size_bytes`` of binlog: transactions of 5,000 rows, or of one and two rows."""
+    """Writes at least ``size_bytes`` of binlog: transactions of 5,000 rows, or of one and two rows."""
     server.execute(
         "CREATE DATABASE bench",
         TABLE,
@@ -55,7 +55,7 @@ def fill(server: Server, kind: str, size_bytes: int) -> None:
 
 
 def add_last(server: Server) -> tuple[str, int]:
-    """One more small transaction; the file and offset where it begins."""
+    """Writes one more small transaction, and returns the file and offset at which it begins."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
         file, pos = cursor.fetchone()[:2]  # type: ignore[index]
@@ -75,7 +75,7 @@ def run(command: list[str], **env: str) -> float:
     return time.perf_counter() - began
 
 
-class Ours:
+class TowpathCapture:
     """``cdc capture --until-current`` into a new store."""
 
     def __init__(self, server: Server, folder: Path, last: tuple[str, int]) -> None:
@@ -93,7 +93,7 @@ class Ours:
         self.command = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "capture", "--until-current"]
 
     def once(self) -> tuple[float, float]:
-        """(whole, start-up) seconds."""
+        """Returns the seconds of a whole run, and of the start-up."""
         for name in ("bench", "last"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         os.sync()
@@ -101,7 +101,7 @@ class Ours:
         return whole, run([*self.command, "last"], BENCH_PASSWORD=PASSWORD)
 
 
-class Theirs:
+class MariadbBinlog:
     """``mariadb-binlog --raw``, then one fsync of each file."""
 
     def __init__(self, server: Server, folder: Path, last: tuple[str, int]) -> None:
@@ -117,7 +117,7 @@ class Theirs:
             self.first = str(cursor.fetchall()[0][0])
 
     def once(self) -> tuple[float, float]:
-        """(whole, start-up) seconds."""
+        """Returns the seconds of a whole run, and of the start-up."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         os.sync()
@@ -133,7 +133,7 @@ class Theirs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--bytes", type=int, default=1_100_000_000, help="of binlog, at least")
+    parser.add_argument("--bytes", type=int, default=1_100_000_000, help="minimal size of the binlog")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--kinds", default="large,small")
     options = parser.parse_args()
@@ -157,7 +157,10 @@ def main() -> None:
             fill(server, kind, options.bytes)
             size = binlog_bytes(server)
             last = add_last(server)
-            ours, theirs = Ours(server, Path(folder) / "ours", last), Theirs(server, Path(folder) / "theirs", last)
+            ours, theirs = (
+                TowpathCapture(server, Path(folder) / "ours", last),
+                MariadbBinlog(server, Path(folder) / "theirs", last),
+            )
             ours.once()  # kernels compiled, caches warm
             pairs = []
             for number in range(options.pairs):
@@ -181,7 +184,8 @@ def main() -> None:
             )
     console.print(table)
     console.print(
-        f"{options.pairs} pairs in turn, medians; ratio: how many times as fast, start-up left out; {os.cpu_count()} CPUs."
+        f"Medians of {options.pairs} alternating pairs; ratio: speed relative to mariadb-binlog without start-up; "
+        f"{os.cpu_count()} CPUs."
     )
 
 

@@ -1,15 +1,15 @@
-"""Decoding against mysql-replication, on the same binlog and in the same run; then tables that are heavy in something.
+"""Decoding compared with mysql-replication, on the same binlog and in the same run; then tables with special workloads.
 
     python -m benchmarks.decode [--kind mysql9] [--rows 1000000] [--url mysql://user:password@host:port]
 
 A table of eleven columns of mixed types, filled in transactions of 5,000 rows (bulk), then updated row by row in
-transactions of one (small). Ours decodes whole files, framing apart, every checksum verified; mysql-replication
-reads a sample of the stream, since it is slower by two orders of magnitude. All figures are of one core; the median of
-several repeats counts.
+transactions of one row (small). Towpath decodes whole files and verifies every checksum; framing is measured
+separately. mysql-replication decodes a sample of the stream, because it is slower by two orders of magnitude. All
+numbers are for one core, and are medians of several repeats.
 
-The second table tells for a wide one, texts, JSON and updates what they cost and where the time goes (finding events and
-verifying checksums, finding and measuring rows, writing values, conversions, the rest), and how much memory beyond the
-mapped file a process of its own takes at its peak, as a multiple of the row events that make a record batch.
+The second table has the cost of a wide table, texts, JSON and updates: where the time goes (finding events and verifying
+checksums, locating rows, writing values, conversions, the rest), and the peak memory of a separate process beyond the
+mapped file, as a multiple of the row events of a record batch.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from rich.table import Table
 
 from benchmarks.decode_tables import BATCH, DB, HEAVY, Heavy
 from cdc.binlog.file import BinlogFile
-from cdc.decode import buffers, cursor, decoder
-from cdc.decode.decoder import TARGET_BYTES, decode_transactions
+from cdc.decode import DecodeOptions, reader, scan
+from cdc.decode.reader import TARGET_BYTES, decode_transactions
 from cdc.decode.transactions import Transactions
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
@@ -52,7 +52,7 @@ FILL = f"""INSERT INTO {DB}.orders SELECT %s + n, (n * 7919) %% 2147483647, 1 + 
 
 @dataclass(frozen=True)
 class Binlog:
-    """A file of the server, and the same file as the stream knows it."""
+    """A binlog file of the server, and its local copy."""
 
     name: str
     path: Path
@@ -77,7 +77,7 @@ def _new_file(connection: pymysql.Connection[pymysql.cursors.Cursor]) -> str:
 
 
 def make_binlogs(settings: dict[str, object], rows: int, folder: Path) -> tuple[Binlog, Binlog]:
-    """Fill the table in large transactions, update it in small ones; the two binlog files, fetched from the server."""
+    """Fills the table in large transactions and updates it in small ones. Returns copies of the two binlog files."""
     with pymysql.connect(**settings, autocommit=True) as connection, connection.cursor() as cursor:  # type: ignore[call-overload]
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"DROP DATABASE IF EXISTS {DB}")
@@ -100,7 +100,7 @@ def make_binlogs(settings: dict[str, object], rows: int, folder: Path) -> tuple[
 
 
 def _fetch(settings: dict[str, object], name: str, folder: Path) -> Path:
-    """A binlog file through the replication protocol, as mysql-replication gets it."""
+    """Copies a binlog file through the replication protocol."""
     stream = BinLogStreamReader(
         connection_settings=settings, server_id=91_001, log_file=name, log_pos=4, blocking=False, resume_stream=True
     )
@@ -116,15 +116,15 @@ def _fetch(settings: dict[str, object], name: str, folder: Path) -> Path:
                     return path
                 artificial = data[5] == 4 and int.from_bytes(data[14:18], "little") == 0
                 if data[5] == 4 and not artificial:
-                    return path  # the end of this file
+                    return path  # the file ends
                 if not artificial and data[5] != 27:
                     file.write(data[1:])
     finally:
         stream.close()
 
 
-def ours(binlog: Binlog, repeats: int) -> tuple[float, float]:
-    """Median rows per second and core of decoding; seconds of framing and checksums before."""
+def towpath_rate(binlog: Binlog, repeats: int) -> tuple[float, float]:
+    """Returns the median rows per second and core, and the seconds of framing and checksums before decoding."""
     BinlogFile.open(binlog.path)  # loads or compiles the kernels
     start = time.process_time()
     opened = BinlogFile.open(binlog.path)
@@ -138,8 +138,8 @@ def ours(binlog: Binlog, repeats: int) -> tuple[float, float]:
     return _median(once, binlog.rows, repeats), framing_s
 
 
-def theirs(settings: dict[str, object], binlog: Binlog, sample: int, repeats: int) -> float:
-    """Median rows per second and core of mysql-replication, over a sample."""
+def mysql_replication_rate(settings: dict[str, object], binlog: Binlog, sample: int, repeats: int) -> float:
+    """Returns the median rows per second and core of mysql-replication, for a sample."""
 
     def once() -> int:
         stream = BinLogStreamReader(
@@ -176,7 +176,7 @@ def _median(once: Callable[[], int], expected: int | None, repeats: int) -> floa
 
 
 def heavy_binlog(server: Server, settings: dict[str, object], heavy: Heavy, folder: Path) -> tuple[Path, int]:
-    """Fill (or change) the table, and fetch its binlog file; how many rows that were."""
+    """Fills (or changes) the table. Returns a copy of its binlog file, and the number of rows."""
     with pymysql.connect(**settings, autocommit=True) as connection, connection.cursor() as cursor:  # type: ignore[call-overload]
         cursor.execute(f"CREATE TABLE {DB}.{heavy.name} {heavy.create}")
         name = _new_file(connection)
@@ -191,7 +191,7 @@ def heavy_binlog(server: Server, settings: dict[str, object], heavy: Heavy, fold
 
 @dataclass
 class Shares:
-    """Seconds of one decoding by step."""
+    """The seconds of one run, by step."""
 
     scan: float = 0.0
     locate: float = 0.0
@@ -201,7 +201,7 @@ class Shares:
 
 
 def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, float]:
-    """The median run's shares, and its rows per second and core."""
+    """Returns the shares of the median run, and its rows per second and core."""
     opened = BinlogFile.open(path)
     transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries).between(0, None)
     runs = []
@@ -209,7 +209,9 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
         shares = Shares()
         with _stopwatches(shares):
             start = time.process_time()
-            found = sum(b.num_rows for b in decode_transactions(transactions, table=table, images="both"))
+            found = sum(
+                b.num_rows for b in decode_transactions(transactions, table=table, options=DecodeOptions(images="both"))
+            )
             shares.all = time.process_time() - start
         if found != rows:
             raise SystemExit(f"decoded {found} rows of {table} instead of {rows}")
@@ -220,9 +222,9 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
 
 @contextmanager
 def _stopwatches(shares: Shares) -> Iterator[None]:
-    """Inside, the decoder's steps add their time to the shares."""
-    places = [(cursor, "scan_events", "scan"), (decoder, "locate_rows", "locate"), (buffers, "fill_rows", "fill"),
-              (decoder.Decoder, "_converted", "convert"), (decoder, "sound_utf8", "convert")]  # fmt: skip
+    """Patches the decoder's steps, so that they add their time to the shares."""
+    places = [(scan, "scan_events", "scan"), (reader, "locate_rows", "locate"), (reader, "fill_rows", "fill"),
+              (reader.Decoder, "_converted", "convert"), (reader, "sound_utf8", "convert")]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
 
     def timed(function: Callable[..., Any], share: str) -> Callable[..., Any]:
@@ -246,13 +248,13 @@ def _stopwatches(shares: Shares) -> Iterator[None]:
 
 _PEAK = """
 import sys, threading, time
-from cdc.decode import read
+from cdc.decode import DecodeOptions, read
 def anonymous():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
 path, table = sys.argv[1:]
-for batch in read(path, table=table, images="both"):
-    break  # kernels, libraries and the index of transactions are no memory of a batch
+for batch in read(path, table=table, options=DecodeOptions(images="both")):
+    break  # load kernels, libraries and the index of transactions before the measurement
 del batch
 peak = before = anonymous()
 done = False
@@ -263,7 +265,7 @@ def watch():
         time.sleep(0.002)
 watcher = threading.Thread(target=watch)
 watcher.start()
-for batch in read(path, table=table, images="both"):
+for batch in read(path, table=table, options=DecodeOptions(images="both")):
     pass
 done = True
 watcher.join()
@@ -272,7 +274,7 @@ print(peak - before)
 
 
 def peak_multiple(path: Path, table: str) -> float:
-    """Memory at the peak of decoding the file, beyond what is there before, in multiples of a batch's row events."""
+    """Returns the memory that decoding takes at its peak, as a multiple of a record batch's row events."""
     done = subprocess.run(
         [sys.executable, "-c", _PEAK, str(path), table], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -311,9 +313,9 @@ def _against_mysql_replication(
     table = Table("binlog", "size", "rows", "framing", "ours, rows/s", "mysql-replication, rows/s", "ratio", "goal")
     binlogs = make_binlogs(settings, rows, folder)
     for label, goal, binlog in zip(("bulk", "small"), (100, 200), binlogs, strict=True):
-        rate, framing_s = ours(binlog, repeats)
+        rate, framing_s = towpath_rate(binlog, repeats)
         sample = min(most if label == "bulk" else most // 4, binlog.rows)
-        other = theirs(settings, binlog, sample, max(1, repeats // 2))
+        other = mysql_replication_rate(settings, binlog, sample, max(1, repeats // 2))
         size = binlog.path.stat().st_size / 1e6
         table.add_row(
             label, f"{size:.0f} MB", f"{binlog.rows:,}", f"{framing_s:.2f} s", f"{rate:,.0f}",

@@ -1,4 +1,4 @@
-"""The tables that ``benchmarks decode`` decodes beside its main one, each heavy in something."""
+"""The tables with special workloads of ``benchmarks decode``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ BATCH = 5000
 
 @dataclass(frozen=True)
 class Heavy:
-    """A table and how to fill it; ``fill`` and ``change`` are statements over ``numbers`` (0 to BATCH - 1)."""
+    """A table, and how to fill it. ``fill`` and ``change`` use the table ``numbers`` (0 to BATCH - 1)."""
 
     name: str
     what: str
     create: str
     fill: str
-    """With one ``%s``: what to add to the numbers."""
+    """Contains one ``%s``, the offset to add to the numbers."""
     rows: int
     change: str | None = None
-    """Of all rows at once; then the rows of this statement are counted, not those of the filling."""
+    """An update of all rows. If given, its row events are decoded instead of those of the inserts."""
     server: Callable[[Server], bool] = lambda _: True
 
 

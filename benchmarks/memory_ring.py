@@ -2,10 +2,10 @@
 
     python benchmarks/memory_ring.py [--transactions 50000] [--repeats 3]
 
-*One thread* puts a list, gets a batch of as many, and acks it: what the ring itself costs. *Two threads*: one puts and
-one gets and acks, and each waits for the other where the ring is full or empty. Lists of one are the worst case, those
-of 64 and more are what capture puts. The transactions are small (an INSERT of three rows, five events), made before the
-clock starts; the median of several repeats counts, of the whole process in one run of the machine's clock.
+*One thread* puts a list, gets a batch of the same size, and acks it, which measures the ring itself. *Two threads*: one
+puts, the other gets and acks, and each waits when the ring is full or empty. Lists of one are the worst case; capture
+puts lists of 64 and more. The transactions are small (an INSERT of three rows, five events) and made before the
+measurement. Numbers are medians of several repeats, in wall-clock time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Way = Callable[[list[Transaction], int, BatchMode], int]
 
 
 def _store(batch_mode: BatchMode, made: list[Transaction]) -> tuple[MemoryStore, int]:
-    """A ring of the default size, and how much of a batch size a transaction takes (rounded up)."""
+    """Returns a ring of the default size, and how many units of a batch size a transaction takes (rounded up)."""
     store = MemoryStore(batch_mode=batch_mode, buffer_unit_bytes=1024)
     each = made[0].events if batch_mode == "itemsize" else -(-max(t.size_bytes for t in made) // 1024)
     return store, each
 
 
 def one_thread(made: list[Transaction], length: int, batch_mode: BatchMode) -> int:
-    """All of them through a store; how many came out."""
+    """Passes all transactions through a store, and returns how many were acked."""
     store, each = _store(batch_mode, made)
     done = 0
     for n in range(0, len(made), length):
@@ -49,7 +49,7 @@ def one_thread(made: list[Transaction], length: int, batch_mode: BatchMode) -> i
 
 
 def two_threads(made: list[Transaction], length: int, batch_mode: BatchMode) -> int:
-    """The same with a thread that puts beside."""
+    """Does the same with puts in another thread."""
     store, each = _store(batch_mode, made)
 
     def put() -> None:
@@ -70,15 +70,15 @@ def two_threads(made: list[Transaction], length: int, batch_mode: BatchMode) -> 
 
 
 def rate(way: Way, made: list[Transaction], length: int, batch_mode: BatchMode, repeats: int) -> float:
-    """Median transactions per second."""
+    """Returns the median transactions per second."""
     rates = []
     for _ in range(repeats):
-        fresh = [replace(transaction) for transaction in made]  # they remember their positions
+        fresh = [replace(transaction) for transaction in made]  # a transaction remembers its position in a store
         start = time.perf_counter()
         done = way(fresh, length, batch_mode)
         rates.append(done / (time.perf_counter() - start))
         if done != len(made):
-            raise SystemExit(f"{done} transactions came out of {len(made)}")
+            raise SystemExit(f"acked {done} transactions instead of {len(made)}")
     return statistics.median(rates)
 
 

@@ -1,7 +1,8 @@
-"""The store: puts against the disk's own limit, group commit, finding a batch among many, opening, the memory ring.
+"""The store: puts compared with the disk's limit, group commit, selecting a batch, opening, the memory ring.
 
-The limit is a bare loop that writes the same bytes into one file, with one fdatasync after each (sync), or none until
-the end (async). Each figure is the median of several rounds, ours and the bare loop in turn, in one folder.
+The disk's limit is a bare loop that writes the same bytes into one file, with one fdatasync after each write (sync), or
+one at the end (async). Each number is the median of several rounds, in which the store and the bare loop alternate in
+one folder.
 
     python benchmarks/store.py [--parts put,group,find,ring] [--rounds 5] [--scale 1] [--transactions 1e6]
         [--folder DIR]
@@ -53,12 +54,12 @@ from cdc.testing.transactions import make_transactions, transactions_of
 
 INJECTED_S = 0.002
 Ahead: TypeAlias = Literal["plain", "reserved", "zeroed"]
-"""What a file has before it is written to: nothing; blocks and no size (fallocate); zeros."""
+"""How a file is prepared: not at all; with reserved blocks (fallocate); filled with zeros."""
 PUTTERS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Kind(NamedTuple):
-    """What is put at once, and how often in a round of one second or so."""
+    """The size of a put, and how many puts a round of about one second has."""
 
     name: str
     rows: int
@@ -76,7 +77,7 @@ KINDS = (
 
 
 class Run(NamedTuple):
-    """One round: puts a second, latencies of a put in µs, fdatasyncs."""
+    """The result of one round: puts per second, latencies of a put in µs, number of fdatasyncs."""
 
     per_s: float
     p50_us: float
@@ -84,26 +85,27 @@ class Run(NamedTuple):
     flushes: int
 
 
-def figures(took_s: float, times: list[float], flushes: int) -> Run:
+def summary(took_s: float, times: list[float], flushes: int) -> Run:
     times.sort()
     last = len(times) - 1
     return Run(len(times) / took_s, times[last // 2] * 1e6, times[last * 99 // 100] * 1e6, flushes)
 
 
-def at_growing_places(made: Transaction, lists: int, each: int) -> Iterator[list[Transaction]]:
-    """The same transaction again and again, as if it stood at growing places of its file."""
+def at_rising_positions(made: Transaction, lists: int, each: int) -> Iterator[list[Transaction]]:
+    """Yields ``lists`` lists of ``each`` copies of a transaction at rising positions of its file."""
     entries = np.repeat(made.entry, lists * each)
     entries["seq"] += np.arange(len(entries), dtype=np.uint64) * np.uint64(made.size_bytes)
     for n in range(0, len(entries), each):
         yield [Transaction(entries[k : k + 1], made.data, made.source, made.tables) for k in range(n, n + each)]
 
 
-# --- puts, against a bare loop
+# --- puts, compared with a bare loop
 
 
 def bare(folder: Path, data: bytes, count: int, *, sync: bool, ahead: Ahead = "plain", entries: int = 0) -> Run:
-    """The same bytes into one file; an fdatasync after each, or one at the end. What is done ``ahead`` is not timed.
-    With ``entries`` so many of 128 bytes go into a second file, which is never synced, as an index does."""
+    """Writes the bytes ``count`` times into one file, with an fdatasync after each write or one at the end. Preparing
+    the file (``ahead``) is not timed. Also writes ``entries`` entries of 128 bytes per write into a second file without
+    syncing it, as an index does."""
     index_fd = os.open(folder / "entries", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     entry = bytes(ENTRY_SIZE * entries)
     fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -134,11 +136,13 @@ def bare(folder: Path, data: bytes, count: int, *, sync: bool, ahead: Ahead = "p
     os.unlink(folder / "bare")
     os.unlink(folder / "entries")
     os.sync()
-    return figures(took_s, times, count if sync else 1)
+    return summary(took_s, times, count if sync else 1)
 
 
-def ours(folder: Path, lists: list[list[Transaction]], policy: FlushPolicy, putters: int = 1, lead: bool = True) -> Run:
-    """Until the last status, and (asynchronous) the flush of everything."""
+def store_puts(
+    folder: Path, lists: list[list[Transaction]], policy: FlushPolicy, putters: int = 1, lead: bool = True
+) -> Run:
+    """Puts the lists into a new store, and measures until the last status and the last flush."""
     path = folder / "store"
     log = TransactionLog(path, destination="bench", segment_bytes=1 << 40, policy=policy, lead_puts=lead)
     log.put(lists[0])
@@ -158,11 +162,11 @@ def ours(folder: Path, lists: list[list[Transaction]], policy: FlushPolicy, putt
     log.close()
     shutil.rmtree(path)
     os.sync()
-    return figures(took_s, times, flushes)
+    return summary(took_s, times, flushes)
 
 
-def stream(folder: Path, kind: Kind, count: int, policy: FlushPolicy) -> Run:
-    """Capture's way in: bytes and entries as they come from the source, nothing made of them."""
+def capture_stream(folder: Path, kind: Kind, count: int, policy: FlushPolicy) -> Run:
+    """Writes as capture does: appends bytes and publishes entries, without Transaction objects."""
     made = make_transactions(1, rows=kind.rows)[0]
     data = memoryview(made.data * kind.transactions)
     path, source = folder / "store", made.source
@@ -188,7 +192,7 @@ def stream(folder: Path, kind: Kind, count: int, policy: FlushPolicy) -> Run:
     log.close()
     shutil.rmtree(path)
     os.sync()
-    return figures(took_s, times, flushes)
+    return summary(took_s, times, flushes)
 
 
 def _many(log: TransactionLog, lists: list[list[Transaction]], putters: int, times: list[float]) -> None:
@@ -197,7 +201,7 @@ def _many(log: TransactionLog, lists: list[list[Transaction]], putters: int, tim
     def work() -> None:
         own = []
         while True:
-            with lock:  # the order is the source's; the waiting is not held up by it
+            with lock:  # keeps the source's order; only the wait is outside
                 each = next(left, None)
                 if each is None:
                     break
@@ -236,18 +240,18 @@ def put_part(folder: Path, options: argparse.Namespace, console: Console) -> Non
             made = make_transactions(1, rows=kind.rows)[0]
             data = made.data * kind.transactions
             count = max(20, int((kind.sync_puts if mode == "sync" else kind.async_puts) * options.scale))
-            lists = list(at_growing_places(made, count + 1, kind.transactions))
+            lists = list(at_rising_positions(made, count + 1, kind.transactions))
             policy = FlushPolicy("sync" if mode == "sync" else "async")
             pairs = [
                 (
                     bare(folder, data, count, sync=mode == "sync"),
-                    ours(folder, lists, policy),
-                    stream(folder, kind, count, policy),
+                    store_puts(folder, lists, policy),
+                    capture_stream(folder, kind, count, policy),
                     bare(folder, data, count, sync=mode == "sync", entries=kind.transactions),
                 )
                 for _ in range(options.rounds)
             ]
-            handed = ours(folder, lists, policy, lead=False)
+            handed = store_puts(folder, lists, policy, lead=False)
             middle = sorted(pairs, key=lambda pair: pair[1].per_s)[len(pairs) // 2][1]
             per_s = statistics.median(pair[1].per_s for pair in pairs)
             table.add_row(
@@ -268,21 +272,21 @@ def put_part(folder: Path, options: argparse.Namespace, console: Console) -> Non
                 f"{statistics.median(pair[1].per_s / pair[3].per_s for pair in pairs):.2f}",
             )
         console.print(table)
-    console.print("flusher/s: the same where every flush is left to a thread of its own (lead_puts=False).")
-    console.print("with index: the bare loop, which writes the index entries too; the ratio is ours to that.")
-    console.print("stream/s: the same bytes and entries by append and publish, which is capture's way.")
+    console.print("flusher/s: puts if a separate thread makes every flush (lead_puts=False).")
+    console.print("with index: the bare loop with index entries, and the ratio of ours to it.")
+    console.print("stream/s: the same bytes and entries through append and publish, as capture writes.")
     _many_part(folder, options, console)
 
 
 def _many_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
-    table = Table(title="Puts of 300 B by many threads, as fast as this disk is", title_justify="left")
-    for name in ("putters", "sync/s", "p50 µs", "p99 µs", "puts a flush", "async/s", "p50 µs", "p99 µs"):
+    table = Table(title="Puts of 300 B by many threads, on this disk", title_justify="left")
+    for name in ("putters", "sync/s", "p50 µs", "p99 µs", "puts per flush", "async/s", "p50 µs", "p99 µs"):
         table.add_column(name, justify="right")
     made = make_transactions(1)[0]
     for putters in PUTTERS:
-        lists = list(at_growing_places(made, max(100, int(options.scale * 4000)) + 1, 1))
+        lists = list(at_rising_positions(made, max(100, int(options.scale * 4000)) + 1, 1))
         both = [
-            sorted(ours(folder, lists, policy, putters) for _ in range(options.rounds))[options.rounds // 2]
+            sorted(store_puts(folder, lists, policy, putters) for _ in range(options.rounds))[options.rounds // 2]
             for policy in (FlushPolicy(), FlushPolicy("async"))
         ]
         one, two = both
@@ -298,36 +302,38 @@ def _many_part(folder: Path, options: argparse.Namespace, console: Console) -> N
 
 
 class SlowFlushes(files.Files):
-    """A disk whose flush costs 2 ms, exactly and whatever this one does."""
+    """A disk on which every flush takes 2 ms."""
 
     def fdatasync(self, fd: int) -> None:
         time.sleep(INJECTED_S)
 
 
 def group_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
-    table = Table(title="Group commit, a flush of 2 ms injected", title_justify="left")
-    for name in ("putters", "puts/s", "p50 µs", "p99 µs", "puts a flush", "against one flush a put", "goal"):
+    table = Table(title="Group commit with an injected flush of 2 ms", title_justify="left")
+    for name in ("putters", "puts/s", "p50 µs", "p99 µs", "puts per flush", "relative to one flush per put", "goal"):
         table.add_column(name, justify="right")
     made = make_transactions(1)[0]
     with files.use(SlowFlushes()):
         one = bare(folder, made.data, max(50, int(500 * options.scale)), sync=True)
         for putters in PUTTERS:
-            lists = list(at_growing_places(made, max(50, int(options.scale * 250)) * putters + 1, 1))
-            found = sorted(ours(folder, lists, FlushPolicy(), putters) for _ in range(options.rounds))
+            lists = list(at_rising_positions(made, max(50, int(options.scale * 250)) * putters + 1, 1))
+            found = sorted(store_puts(folder, lists, FlushPolicy(), putters) for _ in range(options.rounds))
             run = found[len(found) // 2]
             table.add_row(
                 str(putters), f"{run.per_s:,.0f}", f"{run.p50_us:,.0f}", f"{run.p99_us:,.0f}",
                 f"{(len(lists) - 1) / run.flushes:.1f}", f"{run.per_s / one.per_s:.1f}", "8" if putters == 32 else "",
             )  # fmt: skip
     console.print(table)
-    console.print(f"One flush a put, in a bare loop: {one.per_s:,.0f} a second.")
+    console.print(f"One flush per put, in a bare loop: {one.per_s:,.0f} per second.")
 
 
-# --- what could help a disk (docs/decisions/0016)
+# --- preparing files, joining writes (docs/decisions/0016)
 
 
 def disk_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
-    table = Table(title="Bare loops with an fdatasync for each write, into three kinds of file", title_justify="left")
+    table = Table(
+        title="Bare loops with an fdatasync per write, into files prepared in three ways", title_justify="left"
+    )
     for name in ("write", "plain/s", "reserved/s", "ratio", "zeroed/s", "ratio", "plain p99 µs", "reserved", "zeroed"):
         table.add_column(name, justify="right")
     ways: tuple[Ahead, ...] = get_args(Ahead)
@@ -344,7 +350,7 @@ def disk_part(folder: Path, options: argparse.Namespace, console: Console) -> No
             *(f"{us:,.0f}" for us in p99),
         )  # fmt: skip
     console.print(table)
-    table = Table(title="Into the page cache: each write as it comes, or joined by 64 KiB first", title_justify="left")
+    table = Table(title="Into the page cache: each write alone, or joined into 64 KiB first", title_justify="left")
     for name in ("write", "plain/s", "joined/s", "plain µs", "joined µs"):
         table.add_column(name, justify="right")
     for kind in KINDS[:2]:
@@ -363,7 +369,7 @@ def disk_part(folder: Path, options: argparse.Namespace, console: Console) -> No
 
 
 def _joined(folder: Path, data: bytes, count: int) -> float:
-    """A transient pool: into a buffer of our own, and from there into the file."""
+    """Joins writes in a buffer before they go to the file, as RocketMQ's transient store pool does."""
     fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     buffer = bytearray()
     began = time.perf_counter()
@@ -380,7 +386,7 @@ def _joined(folder: Path, data: bytes, count: int) -> float:
     return count / took_s
 
 
-# --- finding a batch in a large store
+# --- selecting a batch in a large store
 
 
 BYTES_EACH = 300
@@ -390,8 +396,8 @@ _AT_ONCE = 500_000
 
 
 def make_store(path: Path, transactions: int) -> list[int]:
-    """A store as capture leaves it, but that its segments are holes: only their indexes are real. Returns a few of its
-    seqs."""
+    """Makes a store like one of capture's, but with sparse segment files: only the indexes have content. Returns some
+    of its seqs."""
     layout.create(path, "bench")
     TableNumbers(path).number("shop.orders")
     made = make_transactions(1)[0]
@@ -427,12 +433,12 @@ def make_store(path: Path, transactions: int) -> list[int]:
         finished=True,
     )
     replace_file(path / FILE_NAME, noted.render())
-    _begin_again(TransactionLog(path, destination="bench", segment_bytes=1 << 40))
+    _close_with_small_segment(TransactionLog(path, destination="bench", segment_bytes=1 << 40))
     return some
 
 
 def _to_crash(size_bytes: int) -> list[Transaction]:
-    """So many bytes of transactions with their own places: recovery numbers them by these."""
+    """Returns transactions of this total size, with rising positions, which recovery needs."""
     log = BinlogBuilder()
     while log.pos < size_bytes:
         log.transaction("shop", "orders", [0] * KINDS[1].rows)
@@ -440,7 +446,7 @@ def _to_crash(size_bytes: int) -> list[Transaction]:
 
 
 def _behind(path: Path, made: list[Transaction]) -> Iterator[Transaction]:
-    """The same transactions in the source's next file."""
+    """Yields the transactions again, in the source's next file."""
     number = split_seq(StoreReader(path).last_seq() or 0).file_number + 1
     source = SourceFile(0, make_file_name("binlog", number), made[0].source.format_description, 1)
     for one in made:
@@ -450,7 +456,7 @@ def _behind(path: Path, made: list[Transaction]) -> Iterator[Transaction]:
 
 
 def _crash(path: Path, made: list[Transaction]) -> None:
-    """A writer that fills a segment, everything acknowledged, and is killed."""
+    """Runs a writer in a child process that fills a segment, flushes it, and is killed."""
     child = os.fork()
     if child == 0:
         log = TransactionLog(path, destination="bench", segment_bytes=1 << 40, policy=FlushPolicy("async"))
@@ -462,8 +468,8 @@ def _crash(path: Path, made: list[Transaction]) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL and was_aborted(path)
 
 
-def _begin_again(log: TransactionLog) -> None:
-    """End in order, with a last segment that holds one transaction."""
+def _close_with_small_segment(log: TransactionLog) -> None:
+    """Closes the store after one more segment with a single transaction."""
     log.put(list(_behind(log.path, make_transactions(1))))
     log.close()
 
@@ -489,7 +495,7 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
     reader = StoreReader(path)
     row("a batch of 1 transaction", lambda seq: reader.select(seq, Limits(max_transactions=1)), "1")
     row("a batch of 100 transactions", lambda seq: reader.select(seq, Limits(max_transactions=100)), "1")
-    row("the same, by a new reader", lambda seq: StoreReader(path).select(seq, Limits(max_transactions=100)), "1")
+    row("the same with a new reader", lambda seq: StoreReader(path).select(seq, Limits(max_transactions=100)), "1")
     row("a batch of 1 MB", lambda seq: reader.select(seq, Limits(max_bytes=1_000_000)), "")
     opened = []
     for _ in range(5):
@@ -507,7 +513,7 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
             start = time.perf_counter()
             log = TransactionLog(path, destination="bench", segment_bytes=1 << 40)
             opened.append(time.perf_counter() - start)
-            _begin_again(log)
+            _close_with_small_segment(log)
         size_bytes = layout.list_segments(path)[-2].stat().st_size
         what = f"opening after a crash, {size_bytes / 1e6:,.0f} MB in the last segment"
         table.add_row(what, f"{statistics.median(opened) * 1e3:.1f}", "", "")
@@ -521,7 +527,7 @@ def find_part(folder: Path, options: argparse.Namespace, console: Console) -> No
 def ring_part(folder: Path, options: argparse.Namespace, console: Console) -> None:
     made = make_transactions(1)[0]
     for each in (1, 100):
-        lists = list(at_growing_places(made, max(100, int(options.scale * 100_000 / each)), each))
+        lists = list(at_rising_positions(made, max(100, int(options.scale * 100_000 / each)), each))
         best = 0.0
         for _ in range(options.rounds):
             store = MemoryStore(buffer_size=16384, batch_mode="itemsize")
@@ -533,7 +539,7 @@ def ring_part(folder: Path, options: argparse.Namespace, console: Console) -> No
                 store.ack(found.ack)
             best = max(best, len(lists) * each / (time.perf_counter() - began))
             store.close()
-        console.print(f"Memory ring, {each} at a time: {best:,.0f} transactions put, got and acked a second.")
+        console.print(f"Memory ring, {each} at a time: {best:,.0f} transactions per second through put, get and ack.")
 
 
 PARTS = {"put": put_part, "group": group_part, "find": find_part, "ring": ring_part, "disk": disk_part}
@@ -541,15 +547,15 @@ PARTS = {"put": put_part, "group": group_part, "find": find_part, "ring": ring_p
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--parts", default="put,group,find,ring", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--parts", default="put,group,find,ring", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of how much is put in a round")
-    parser.add_argument("--transactions", type=float, default=1e6, help="in the store in which a batch is found")
-    parser.add_argument("--folder", type=Path, default=None, help="on the disk that is measured")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of puts in a round")
+    parser.add_argument("--transactions", type=float, default=1e6, help="transactions in the store of the part find")
+    parser.add_argument("--folder", type=Path, default=None, help="a folder on the disk to measure")
     options = parser.parse_args()
     chosen = options.parts.split(",")
     if unknown := [part for part in chosen if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(PARTS)}")
     configure()
     console = Console(width=None if sys.stdout.isatty() else 160)
     with tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=options.folder or os.environ.get("TMPDIR")) as folder:

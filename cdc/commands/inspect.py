@@ -50,7 +50,7 @@ def inspect(
     try:
         if salvage is not None:
             _accept(path, salvage, report)
-        damage = _store(path, report) if is_store else _look(path, report)
+        damage = _store(path, report) if is_store else _file(path, report)
     except DamagedError as error:
         damage = error
     report["sound"] = damage is None
@@ -63,7 +63,7 @@ def inspect(
         raise damage
 
 
-def _look(path: Path, report: dict[str, Any]) -> DamagedError | None:
+def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
     """Fills the report on a file.
 
     Returns damage after which the file was readable in part, and raises any other DamagedError.

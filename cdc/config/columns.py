@@ -32,7 +32,7 @@ POLICIES = {
     "hash": "HMAC-SHA-256 of the value, with the key of `hash_key_env` or `hash_key_file`",
     "{mask: 4}": "the last 4 characters; each character before them becomes `*`",
     "{rename: name}": "the column under another name",
-    "text": "a date or time as the text that SELECT prints",
+    "text": "a DATE, DATETIME or TIMESTAMP as the text that SELECT prints, zero dates included",
     "bytes": "the bytes of a text in its own character set",
 }
 """The policies for columns as users write them, each with its meaning."""

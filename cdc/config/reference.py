@@ -153,7 +153,7 @@ def _written(path: str, kind: str, value: Any) -> Any:
     if kind == "choice" and value == "null":
         return None
     if kind == _DURATION and isinstance(value, float) and not path.endswith("_s"):
-        return next(f"{value / length:g}{unit}" for unit, length in (("h", 3600), ("s", 1)) if value % length == 0)
+        return f"{value / 3600:g}h" if value % 3600 == 0 else f"{value:g}s"
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, PurePath):
@@ -166,7 +166,7 @@ def _written(path: str, kind: str, value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes YAML as people do: text with signs that have a meaning anywhere in YAML is quoted everywhere."""
+    """Quotes every text with a character that has a meaning somewhere in YAML, as people quote regular expressions."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -208,8 +208,7 @@ def render_yaml(template: Template) -> str:
     for paragraph in template.head:
         lines += paragraph.splitlines() if paragraph.startswith("yaml-") else textwrap.wrap(paragraph, _WIDTH)
     lines = [f"# {line}" for line in lines]
-    known = sections()
-    for section in known:
+    for section in sections():
         if section.path.startswith(_OVERRIDES):
             continue
         body = _section_lines(section, template)
@@ -218,8 +217,8 @@ def render_yaml(template: Template) -> str:
         depth = section.path.count(".")
         if depth == 0:
             lines.append("")
-        said = f"{section.description} {template.notes.get(section.path, '')}".rstrip()
-        lines += [*_comment(said, depth), f"{'  ' * depth}{section.path.rpartition('.')[2]}:", *body]
+        comment = f"{section.description} {template.notes.get(section.path, '')}".rstrip()
+        lines += [*_comment(comment, depth), f"{'  ' * depth}{section.path.rpartition('.')[2]}:", *body]
     return "\n".join(lines) + "\n"
 
 
@@ -230,8 +229,8 @@ def _section_lines(section: SectionOfKeys, template: Template) -> list[str]:
         if key.path not in template.values and key.path not in template.commented_out:
             continue
         choices = {c: m for c, m in key.doc.choices.items() if (key.path, c) not in template.without_choices}
-        said = " ".join(filter(None, [_introduction(key, choices, template), template.notes.get(key.path, "")]))
-        lines += [*_comment(said, depth), *_choice_lines(choices, depth)]
+        comment = " ".join(filter(None, [_introduction(key, choices, template), template.notes.get(key.path, "")]))
+        lines += [*_comment(comment, depth), *_choice_lines(choices, depth)]
         if key.path in template.values:
             lines += _assignment(key.name, template.values[key.path], depth)
         else:
@@ -240,6 +239,7 @@ def _section_lines(section: SectionOfKeys, template: Template) -> list[str]:
 
 
 def _introduction(key: Key, choices: Mapping[str, str], template: Template) -> str:
+    """The description of a key, which ends with a colon if a list of choices follows."""
     text = key.description
     if key.doc.instead_of and key.path in template.commented_out:
         text = f"{text} It replaces `{key.doc.instead_of}`."
@@ -390,7 +390,7 @@ def section_table(page: str) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns the JSON schema of a configuration file. It accepts ``${NAME}`` for any value."""
+    """Returns the JSON schema of a configuration file. It accepts ``${NAME}`` in place of any single value."""
     schema = DestinationConfig.model_json_schema()
     _without_titles(schema)
     definitions = schema["$defs"]

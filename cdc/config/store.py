@@ -199,7 +199,7 @@ class StoreConfig(Section):
         if self.flush_thorough_interval_s < self.flush_interval_s:
             raise ValueError(
                 f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
-                f" {self.flush_interval_s:g}; it is when everything is flushed, so make it the larger of the two"
+                f" {self.flush_interval_s:g}; make it the larger of the two, since everything is flushed then"
             )
         return self
 
@@ -207,8 +207,8 @@ class StoreConfig(Section):
     def _sync_master_flushes_at_once(self) -> Self:
         if self.standby.role == "sync_master" and self.flush == "async":
             raise ValueError(
-                "flush: async and standby.role: sync_master contradict each other: a standby gets what is on the disk, "
-                "so a put would wait for the flush; use flush: sync, or async_master"
+                "flush: async and standby.role: sync_master contradict each other: a standby gets only what is on the "
+                "disk, so every put would wait for a flush; use flush: sync, or async_master"
             )
         return self
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.decode import read
+from cdc.decode import DecodeOptions, read
 from cdc.ledger import Ledger, TableHistory, read_commits
 from cdc.meta import TableRecord
 from cdc.meta.file import FileMeta
@@ -113,7 +113,7 @@ def changelog_faults(
 def store_faults(store: str | Path, target: str | Path, database: str, table: str) -> list[str]:
     """Where a table in mode ``append`` differs from what the store, decoded anew, holds of it."""
     stored: Counter[tuple[int, int, str]] = Counter()
-    for batch in read(store, table=f"{database}.{table}", images="both"):
+    for batch in read(store, table=f"{database}.{table}", options=DecodeOptions(images="both")):
         seqs, places, ops = (batch.column(name).to_pylist() for name in ("_seq", "_row", "_op"))
         stored.update((seq, row, _OPS[op]) for seq, row, op in zip(seqs, places, ops, strict=True))
     applied = Counter((row["_seq"], row["_row"], row["_op"]) for row in changelog(target, database, table))

@@ -104,7 +104,7 @@ def test_an_orphans_batch_with_other_borders_is_none() -> None:
 
 def test_foreign_epochs_and_servers() -> None:
     assert "epoch 0, after one of epoch 1" in check(entry(1, 0, 10, 0, epoch=1), entry(2, 10, 20, 10)).faults[0]
-    assert "server v, behind u" in check(entry(1, 0, 10, 0), entry(2, 10, 20, 10, server="v")).faults[0]
+    assert "server v, after one of server u" in check(entry(1, 0, 10, 0), entry(2, 10, 20, 10, server="v")).faults[0]
 
 
 def test_a_batch_that_was_acked_and_left_no_commit() -> None:
