@@ -83,5 +83,5 @@ lock: install ## new lock files from pyproject.toml
 	@scripts/lock.sh
 
 clean: ## remove .venv, caches and what the demo left here
-	@rm -rf .venv build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-* build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./.git -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf
