@@ -1,7 +1,7 @@
-"""Files that survive a kill and a power cut: replaced whole, fsynced, guarded by flock.
+"""Small files that survive a kill and a power cut: replaced whole, fsynced, guarded by flock.
 
-For small files of our own (meta, manifests, schemas). Errors of the operating system become
-:class:`~cdc.errors.StorageError`, or :class:`~cdc.errors.ConfigError` where the place itself is unusable.
+Meta, manifests and schemas are written this way. Errors of the operating system become
+:class:`~cdc.errors.StorageError`, or :class:`~cdc.errors.ConfigError` if the path itself is unusable.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _UNUSABLE = {errno.EACCES, errno.EEXIST, errno.EPERM, errno.EROFS, errno.ENOTDIR
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Make ``data`` the whole content of ``path``: a reader sees the old or the new content, never a mixture,
-    and after the return the new one is on disk (if ``durable``; else a power cut may lose it). The folder must
-    exist. Two writers of one path need a lock. Where it raises, the old content is there, unless it was the folder
-    that could not be synced: then it is one of both."""
+    """Replaces the content of ``path`` by ``data``. A reader sees the old or the new content, never a mixture.
+
+    With ``durable`` the new content is on disk when this returns; otherwise a power cut may lose it. The folder must
+    exist. Two writers of one path need a lock. After an error the old content is still there, unless syncing the
+    folder failed: then it is either one. Raises StorageError, ConfigError.
+    """
     temporary = path.with_name(f".{path.name}.new")
     with storage_errors(path):
         try:
@@ -37,7 +39,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
                 files.layer.close(fd)
             files.layer.replace(temporary, path)
         except OSError:
-            with contextlib.suppress(OSError):  # the first error is the one to tell; what is left is overwritten
+            with contextlib.suppress(OSError):  # the first error counts; the next call overwrites the file
                 files.layer.unlink(temporary)
             raise
         if durable:
@@ -45,7 +47,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file durably; it may be gone already."""
+    """Removes a file durably; it may be gone already. Raises StorageError, ConfigError."""
     with storage_errors(path):
         try:
             files.layer.unlink(path)
@@ -55,28 +57,31 @@ def remove_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the folder's list of names on disk. Raises OSError."""
+    """Makes the names in a folder durable. Raises OSError."""
     files.layer.sync_folder(folder)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and those above it, durably. It may exist already."""
+    """Creates a folder and its parents durably; it may exist already. Raises StorageError, ConfigError."""
     with storage_errors(folder):
         missing = [folder, *folder.parents]
         missing = missing[: next((i for i, f in enumerate(missing) if f.is_dir()), len(missing))]
         for each in reversed(missing):
             try:
                 files.layer.mkdir(each)
-            except FileNotFoundError:  # the folder above is there, but takes none: /proc, for one
+            except FileNotFoundError:  # the parent exists and takes no folders, like /proc
                 raise PermissionError(errno.EPERM, "no folder can be made there", str(each)) from None
             sync_folder(each.parent)
 
 
 @contextlib.contextmanager
 def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the exclusive flock of ``path`` (made when absent), which the operating system releases when the
-    process dies. The file holds the holder's process id. Waits up to ``wait_s``, then raises LeaseHeldError;
-    ``what`` says who else may be at work, as ``another command``. Works between threads, too."""
+    """Holds the exclusive flock of ``path``, which is created if it is missing. The operating system releases the lock
+    when the process dies. Works between threads, too.
+
+    Waits up to ``wait_s``, then raises LeaseHeldError, which names the holder: its process id is in the file, and
+    ``what`` says what it may be, such as ``another command``.
+    """
     with storage_errors(path):
         fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -114,7 +119,7 @@ def _wait_for(fd: int, path: Path, what: str, wait_s: float) -> None:
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turns OSError into an error that names the file."""
+    """Turns OSError into :func:`explain`'s error."""
     try:
         yield
     except OSError as error:
@@ -122,7 +127,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def explain(error: OSError, path: Path) -> CdcError:
-    """ConfigError where the place is unusable, else StorageError."""
+    """Returns a ConfigError that names the file if its path is unusable, else a StorageError."""
     where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
     reason = error.strerror or str(error)
     if error.errno in _UNUSABLE:

@@ -1,8 +1,8 @@
-"""The operations on files that durability hangs on, in one place: plain ``os`` calls, which tests can make fail.
+"""The file operations on which durability depends: plain ``os`` calls, which tests can make fail.
 
-What must survive a kill or a power cut (segments, indexes, the checkpoint, meta, manifests) is written through
-:data:`layer`. It costs an attribute and a call. :class:`cdc.testing.faults.FaultyFiles` takes its place in tests: it
-fails a flush, runs out of space, writes less than it was given, or loses what was never synced.
+Files that must survive a kill or a power cut (segments, indexes, the checkpoint, meta, manifests) are written through
+:data:`layer`, at the cost of an attribute and a call. In tests :class:`cdc.testing.faults.FaultyFiles` takes its place:
+it fails a flush, runs out of space, writes less than it was given, or loses bytes that were never synced.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _OTHERS = 0o007
 
 
 def file_mode(folder: Path) -> int:
-    """The mode of a new file: its owner may read and write it, and the group what the folder lets it do, if the folder
-    is closed to all others."""
+    """Returns the mode of a new file: read and write for its owner, and for the group what the folder allows, if the
+    folder is closed to all others."""
     mode = folder.stat().st_mode
     return 0o600 if mode & _OTHERS else 0o600 | (mode & 0o060)
 
 
 def _widen(fd: int, mode: int) -> None:
-    """Give a new file the group's rights that the process's umask has withheld."""
+    """Gives a new file the group's rights that the process's umask has withheld."""
     found = os.fstat(fd)
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != mode:
         os.fchmod(fd, mode)
 
 
 class Files:
-    """The operating system's own. Every method raises OSError as the call of the same name in ``os`` does."""
+    """The operating system's file operations. Each method raises OSError like the function of that name in ``os``."""
 
     def open(self, path: Path, flags: int) -> int:
-        """A descriptor, closed on exec; a new file has :func:`file_mode`."""
+        """Returns a descriptor, closed on exec; a new file gets :func:`file_mode`."""
         if not flags & os.O_CREAT:
             return os.open(path, flags | os.O_CLOEXEC)
         mode = file_mode(path.parent)
@@ -47,11 +47,11 @@ class Files:
         os.close(fd)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        """May write less than it was given: :func:`write_all` goes on."""
+        """Writes, perhaps less than it was given; :func:`write_all` writes all."""
         return os.write(fd, data)
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
-        """May write less than it was given: :func:`pwrite_all` goes on."""
+        """Writes at an offset, perhaps less than it was given; :func:`pwrite_all` writes all."""
         return os.pwrite(fd, data, offset)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -76,7 +76,7 @@ class Files:
         os.unlink(path)
 
     def mkdir(self, path: Path) -> None:
-        """A folder that may be there already. Below a folder that is closed to others it has the mode of that one."""
+        """Creates a folder, which may exist already. Below a folder that is closed to others it gets that mode."""
         above = path.parent.stat().st_mode
         try:
             path.mkdir()
@@ -88,7 +88,7 @@ class Files:
             path.chmod(stat.S_IMODE(above))
 
     def sync_folder(self, folder: Path) -> None:
-        """Put the folder's list of names on disk."""
+        """Makes the names in a folder durable."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -96,21 +96,21 @@ class Files:
             os.close(fd)
 
     def read_file(self, path: Path) -> bytes:
-        """The whole of a small file."""
+        """Returns the content of a small file."""
         return path.read_bytes()
 
 
 layer: Files = Files()
-"""What everybody uses: ``files.layer.fdatasync(fd)``, looked up at each call."""
+"""The operations in use. Look them up at each call: ``files.layer.fdatasync(fd)``."""
 
 
 plain = Files()
-"""The operating system's own in tests, too: for locks, and what durability does not hang on."""
+"""The operating system's operations, in tests too: for locks, and for files that need not be durable."""
 
 
 @contextmanager
 def use(other: Files) -> Iterator[None]:
-    """Put another layer in its place, in this process."""
+    """Replaces :data:`layer` in this process."""
     global layer
     before, layer = layer, other
     try:
@@ -120,7 +120,7 @@ def use(other: Files) -> Iterator[None]:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write all of it at the descriptor's place. Raises OSError, some of it may then be written."""
+    """Writes all of ``data`` at the descriptor's position. Raises OSError; a part may be written then."""
     written = layer.write(fd, data)
     if written < len(data):
         left = memoryview(data)[written:]
@@ -129,7 +129,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def pwrite_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of it at ``offset``. Raises OSError, some of it may then be written."""
+    """Writes all of ``data`` at ``offset``. Raises OSError; a part may be written then."""
     left = memoryview(data)
     while len(left):
         written = layer.pwrite(fd, left, offset)

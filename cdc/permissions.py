@@ -1,8 +1,8 @@
-"""Who may read what Towpath writes: its own user, or a group as well; never all.
+"""The permissions of folders that Towpath writes: for its own user, or for a group as well; never for all.
 
 A store holds rows, and a meta the tokens of leases. Their top folders get their mode here, when they are opened for
-writing; what is made below takes its mode from its folder (:func:`cdc.files.file_mode`), so nobody else needs to know
-the setting.
+writing. Files below take their mode from their folder (:func:`cdc.files.file_mode`), so no other module needs the
+setting.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from cdc.durable import make_folder, storage_errors
 from cdc.log import get_logger
 
 Permissions = Literal["private", "group"]
-"""``private``: the user's alone. ``group``: for the group of the folder, too."""
+"""``private``: for the user only. ``group``: for the group of the folder, too."""
 
 READ, CHANGE = 0o050, 0o070
-"""What ``group`` lets the group do in a folder: read the files, or change them as well."""
+"""The rights that ``group`` gives the group in a folder: to read the files, or to change them as well."""
 _told: set[Path] = set()
-"""Folders of other users of which this process has warned already."""
+"""Folders of other users that this process has warned about."""
 _log = get_logger(__name__)
 
 
 def secure_folder(folder: Path, permissions: Permissions, group_may: int) -> None:
-    """Make a folder where there is none, and let in whom ``permissions`` names. Where that changes, everything in it
-    changes with it: so a folder of an older version is closed to others when it is opened. Raises StorageError,
-    ConfigError."""
+    """Creates a folder if it is missing, and gives it the mode that ``permissions`` asks for. If the mode changes, that
+    of everything in the folder changes, too: a folder of an older version is closed to others when it is opened. Raises
+    StorageError, ConfigError."""
     make_folder(folder)
     with storage_errors(folder):
         now = folder.stat()
@@ -42,7 +42,7 @@ def secure_folder(folder: Path, permissions: Permissions, group_may: int) -> Non
                 return
             _told.add(folder)
             _log.warning(
-                "the mode of this folder is not what the configuration says, and only its owner can change it",
+                "the mode of this folder differs from the configuration, and only its owner can change it",
                 folder=str(folder),
                 mode=f"{stat.S_IMODE(now.st_mode):04o}",
                 wanted=f"{wanted:04o}",
@@ -50,7 +50,7 @@ def secure_folder(folder: Path, permissions: Permissions, group_may: int) -> Non
             return
         names = os.listdir(folder)
         _change_below(folder, wanted)
-        folder.chmod(wanted)  # last: a change that was cut off is then begun again
+        folder.chmod(wanted)  # last, so that an interrupted change is repeated
         if names:
             _log.info("folder secured", folder=str(folder), mode=f"{wanted:04o}", permissions=permissions)
 
@@ -70,4 +70,4 @@ def _chmod(path: Path, mode: int) -> None:
     except FileNotFoundError:
         return  # retention or another process removed it in the meantime
     except PermissionError:
-        _log.warning("this belongs to another user, and its mode stays as it is", path=str(path))
+        _log.warning("cannot change the mode of a file that belongs to another user", path=str(path))

@@ -53,7 +53,7 @@ class EntryFlag(enum.IntFlag):
     XA_PREPARED = 8
     """Reserved: prepared, its fate unknown, invisible to readers."""
     LOST = 16
-    """With POSITION: in the place of a transaction whose bytes were damaged; somebody has said to go on without it."""
+    """With POSITION: in the place of a transaction whose bytes are damaged, and whose loss was accepted."""
 
 
 def format_gtid(entry: np.void) -> str | None:

@@ -1,5 +1,7 @@
-"""A channel with transactions on both sides, after Flume's ``MemoryChannel``, for programs that think in events.
+"""A channel in memory with transactions for puts and takes, after Flume's ``MemoryChannel``.
 
-``channel`` is the way in, ``queue`` what it holds, ``transaction`` begin, commit, rollback and close. Nothing put is
-seen before its commit, nothing taken is gone before its commit. It knows nothing of the relay log.
+``channel`` is the channel, ``queue`` holds its items, ``transaction`` has begin, commit, rollback and close. Programs
+of users import it; it imports neither the store nor the event store.
+
+It promises that no item is seen before its put is committed, and that none is gone before its take is committed.
 """

@@ -1,7 +1,7 @@
-"""A channel in memory between threads, with transactions on both sides: Flume's ``MemoryChannel``.
+"""A channel in memory between threads, with transactions for puts and takes: Flume's ``MemoryChannel``.
 
-What is put is seen by nobody before its commit; what is taken is not gone before its commit. Where Flume's behaviour is
-not kept, ``docs/decisions/0012`` says why; ``docs/how-to/capacity.md`` has the sizing.
+An item is seen by no other transaction before its put is committed, and is not gone before its take is committed.
+``docs/decisions/0012`` names the differences from Flume and their reasons; ``docs/how-to/capacity.md`` has the sizing.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ChannelMetrics:
-    """Flume's ``ChannelCounter``, by its names; sizes as of now, counts since the channel was made."""
+    """Flume's ``ChannelCounter``, with its names. Sizes are those of this moment, counts are since the channel's
+    creation."""
 
     channel_size: int
     """Items that can be taken."""
     channel_capacity: int
     channel_fill_percentage: float
-    """Size by capacity."""
+    """Size as a percentage of the capacity."""
     event_put_attempt_count: int
     event_put_success_count: int
-    """Puts that were committed."""
+    """Committed puts."""
     event_take_attempt_count: int
     event_take_success_count: int
-    """Takes that were committed."""
+    """Committed takes."""
     held_events: int
-    """Items that can be taken, and those taken by transactions that are open: what the capacity counts."""
+    """Items that can be taken, and items taken by open transactions: the capacity limits their sum."""
     held_bytes: int
-    """The same in bytes, whole slots: what the byte capacity counts."""
+    """The same in bytes, in whole slots: the byte capacity limits it."""
     byte_capacity: int
-    """For items, the buffer percentage taken off, whole slots."""
+    """Bytes for items: without the buffer percentage, in whole slots."""
 
 
 class MemoryChannel(Generic[T]):
-    """Items, whole transactions for instance, between those who put and those who take; safe for threads.
+    """Passes items, such as whole transactions, from the threads that put them to those that take them. Thread-safe.
 
-    ``capacity``: items held, those taken and not committed included. ``transaction_capacity``: puts, and takes, of one
-    transaction. ``byte_capacity``: bytes of memory for items and what goes with them;
-    ``byte_capacity_buffer_percentage`` of it is kept free. ``size_of`` gives an item's bytes; its ``size_bytes`` where
-    it is left out. ``keep_alive_s``: how long a take waits for an item, a commit for room, a shrinking for its turn.
+    ``capacity`` is the number of items held, including taken ones that are not committed. ``transaction_capacity`` is
+    the number of puts, and of takes, in one transaction. ``byte_capacity`` is the memory for items and their overhead;
+    ``byte_capacity_buffer_percentage`` of it is kept free. ``size_of`` returns an item's bytes; the default is its
+    ``size_bytes``. ``keep_alive_s`` is how long a take waits for an item, a commit for room, and a resize for items to
+    be taken.
 
-    Raises ConfigError where a value is out of range or contradicts another. Source: Flume's ``MemoryChannel``, with its
-    defaults but for the byte capacity, which there is four fifths of Java's heap.
+    Raises ConfigError if a value is out of range or contradicts another. Source: Flume's ``MemoryChannel``, with its
+    defaults except for the byte capacity, which there is four fifths of Java's heap.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class MemoryChannel(Generic[T]):
         _at_least("keep_alive_s", keep_alive_s, 0)
         if not 0 <= byte_capacity_buffer_percentage < 100:
             raise ConfigError(
-                f"{byte_capacity_buffer_percentage} is no percentage that leaves room",
+                f"{byte_capacity_buffer_percentage} is not a percentage from 0 to 99",
                 place="byte_capacity_buffer_percentage",
                 remedy="Take 20, or another number from 0 to 99.",
             )
@@ -79,23 +81,27 @@ class MemoryChannel(Generic[T]):
         self._queue: ChannelQueue[T] = ChannelQueue(sizes, keep_alive_s)
 
     def transaction(self) -> ChannelTransaction[T]:
-        """A new one. ``with channel.transaction() as t:`` begins it, commits it, or rolls it back on an exception."""
+        """Returns a new transaction. ``with channel.transaction() as t:`` begins it and commits it, or rolls it back on
+        an exception."""
         return ChannelTransaction(self._queue, self.transaction_capacity, self._size_of)
 
     @property
     def capacity(self) -> int:
-        """Items."""
+        """The number of items that the channel may hold."""
         return self._queue.sizes.events
 
     @property
     def byte_capacity(self) -> int:
-        """Bytes for items, the buffer percentage taken off, whole slots."""
+        """Bytes for items: without the buffer percentage, in whole slots."""
         return self._queue.sizes.slots * SLOT_BYTES
 
     def resize(self, *, capacity: int | None = None, byte_capacity: int | None = None) -> None:
-        """Change a size, or both one after the other, while running. Growing is immediate. Shrinking waits until no
-        more is held than the new size, at most ``keep_alive_s``, with commits kept to the new size meanwhile; then
-        ChannelFullError, and the old size stays. Raises ConfigError like the constructor, and changes nothing then."""
+        """Changes a size, or both one after the other, while the channel is in use.
+
+        Growing is immediate. Shrinking waits until no more than the new size is held, at most ``keep_alive_s``, and
+        commits keep to the new size meanwhile. After that time it raises ChannelFullError, and the old size stays.
+        Raises ConfigError like the constructor, and changes nothing then.
+        """
         events = None if capacity is None else self._checked_capacity(capacity)
         slots = None if byte_capacity is None else self._usable_slots(byte_capacity)
         if events is not None:
@@ -104,7 +110,7 @@ class MemoryChannel(Generic[T]):
             self._queue.resize("byte_capacity", lambda sizes: Sizes(sizes.events, slots))
 
     def metrics(self) -> ChannelMetrics:
-        """As of now; also of a channel that is closed."""
+        """Returns the metrics, also of a closed channel."""
         queue = self._queue
         with queue.lock:
             queue.take_back_abandoned()
@@ -122,8 +128,11 @@ class MemoryChannel(Generic[T]):
             )
 
     def close(self) -> None:
-        """Calls that wait end with StoreClosedError. Raises TransactionStateError, once it is closed, where a
-        transaction is open or was garbage collected while open. Closing twice is nothing."""
+        """Closes the channel; calls that wait end with StoreClosedError. May be called twice.
+
+        Raises TransactionStateError, after the channel is closed, if a transaction is open or was garbage collected
+        while open.
+        """
         queue = self._queue
         with queue.lock:
             if queue.closed:
@@ -147,7 +156,7 @@ class MemoryChannel(Generic[T]):
         try:
             self.close()
         except TransactionStateError:
-            # Where the block ends by an error, that one says more.
+            # An error that ends the block is more important.
             if error is None:
                 raise
 

@@ -1,4 +1,4 @@
-"""What a channel holds, and who waits for it: the queue under :class:`cdc.channel.channel.MemoryChannel`."""
+"""The queue of a :class:`cdc.channel.channel.MemoryChannel`: its items, and the threads that wait for them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cdc.errors import ChannelFullError, StoreClosedError
 T = TypeVar("T")
 
 SLOT_BYTES = 100
-"""Bytes are counted in slots of so many, at least one for each item (Flume's ``byteCapacitySlotSize``)."""
+"""Size of a slot. Bytes are counted in slots, at least one for each item (Flume's ``byteCapacitySlotSize``)."""
 
 
 class Stored(NamedTuple, Generic[T]):
-    """An item in the channel; ``number`` is its place in the order of commits."""
+    """An item in the channel; ``number`` counts items in the order of commits."""
 
     number: int
     item: T
@@ -25,30 +25,32 @@ class Stored(NamedTuple, Generic[T]):
 
 
 class Sizes(NamedTuple):
-    """How much a channel may hold, or does: items, and slots of :data:`SLOT_BYTES`."""
+    """The sizes that a channel has or holds: items, and slots of :data:`SLOT_BYTES`."""
 
     events: int
     slots: int
 
 
 class ChannelQueue(Generic[T]):
-    """The items in order, with what they take of both capacities. All but :meth:`resize` is called under ``lock``."""
+    """Holds items in order, and counts their use of both capacities. Call every method but :meth:`resize` under
+    ``lock``."""
 
     def __init__(self, sizes: Sizes, keep_alive_s: float) -> None:
         self.keep_alive_s = keep_alive_s
         self.lock = threading.Lock()
         self.sizes = sizes
         self.goal = sizes
-        """The sizes that commits keep to: those of a shrinking while one waits, else it might never come to an end."""
+        """The sizes that commits keep to. While a resize waits they are the new, smaller ones; otherwise it might never
+        end."""
         self.held = Sizes(0, 0)
-        """What can be taken, and what was taken by transactions that are open. Always the sum over these items."""
+        """Sizes of the items that can be taken, and of those taken by open transactions."""
         self.items: deque[Stored[T]] = deque()
         self.put_attempts = self.put_successes = self.take_attempts = self.take_successes = 0
         self.open_transactions = 0
         self.left_open = 0
         """Transactions that were garbage collected while open."""
         self.abandoned: deque[list[Stored[T]]] = deque()
-        """What these had taken, until the next call takes it back."""
+        """The items that these transactions had taken, until the next call puts them back."""
         self.closed = False
         self._number = 0
         self._ready = threading.Condition(self.lock)
@@ -60,18 +62,18 @@ class ChannelQueue(Generic[T]):
             raise StoreClosedError("the channel is closed")
 
     def close(self) -> None:
-        """Wakes all who wait."""
+        """Closes the queue and wakes all threads that wait."""
         self.closed = True
         self._ready.notify_all()
         self._room.notify_all()
 
     def take(self) -> Stored[T] | None:
-        """The oldest; waits ``keep_alive_s`` for one."""
+        """Takes the oldest item; waits at most ``keep_alive_s`` for one, then returns None."""
         self.take_attempts += 1
         return self.items.popleft() if self._wait(self._ready, lambda: bool(self.items)) else None
 
     def give_back(self, taken: Iterable[Stored[T]]) -> None:
-        """To the head, in the order of commits, whoever took them and whoever gives them back first."""
+        """Puts taken items back to the head, in the order of commits, in whatever order transactions return them."""
         back = list(taken)
         if not back:
             return
@@ -83,7 +85,8 @@ class ChannelQueue(Generic[T]):
         self._ready.notify_all()
 
     def commit(self, puts: Sequence[tuple[T, int]], takes: Sequence[Stored[T]]) -> None:
-        """Both at once: what is taken makes room for what is put. Waits ``keep_alive_s`` for the rest."""
+        """Commits puts and takes together, so that takes make room for puts. Waits at most ``keep_alive_s`` for more
+        room, then raises ChannelFullError."""
         events = len(puts) - len(takes)
         slots = sum(slots for _, slots in puts) - sum(stored.slots for stored in takes)
 
@@ -107,7 +110,8 @@ class ChannelQueue(Generic[T]):
             self._room.notify_all()
 
     def resize(self, what: str, goal: Callable[[Sizes], Sizes]) -> None:
-        """From the sizes now to others; waits ``keep_alive_s`` until no more is held."""
+        """Changes the sizes; waits at most ``keep_alive_s`` until no more than the new sizes is held, then raises
+        ChannelFullError."""
         with self._one_resize, self.lock:
             self.goal = goal(self.sizes)
             self._room.notify_all()
@@ -117,10 +121,10 @@ class ChannelQueue(Generic[T]):
                     held = f"{self.held.events} items" if events else f"{self.held.slots * SLOT_BYTES} bytes"
                     size = self.goal.events if events else self.goal.slots * SLOT_BYTES
                     raise ChannelFullError(
-                        f"resizing was given up: {held} are still held after {self.keep_alive_s} s, "
+                        f"resizing was aborted: {held} are still held after {self.keep_alive_s} s, "
                         f"the new size is {size}",
                         place=what,
-                        remedy="The old size stays. Let more be taken first, or raise keep_alive_s.",
+                        remedy="The old size stays. Take more items first, or raise keep_alive_s.",
                     )
                 self.sizes = self.goal
             finally:
@@ -128,7 +132,7 @@ class ChannelQueue(Generic[T]):
                 self._room.notify_all()
 
     def take_back_abandoned(self) -> None:
-        """Whatever transactions had taken that were garbage collected while open."""
+        """Puts back the items of transactions that were garbage collected while open."""
         while self.abandoned:
             taken = self.abandoned.popleft()
             self.open_transactions -= 1
@@ -136,13 +140,13 @@ class ChannelQueue(Generic[T]):
             self.give_back(taken)
 
     def _within_goal(self) -> bool:
-        # What does not shrink may be over its size for no reason of this resizing, so it is not looked at.
+        # A size that does not shrink is not compared: it may be exceeded for other reasons.
         return (self.held.events <= self.goal.events or self.goal.events >= self.sizes.events) and (
             self.held.slots <= self.goal.slots or self.goal.slots >= self.sizes.slots
         )
 
     def _wait(self, condition: threading.Condition, done: Callable[[], bool]) -> bool:
-        """Until it is done, at most ``keep_alive_s``."""
+        """Waits until ``done`` returns true, at most ``keep_alive_s``. Returns whether it did."""
         deadline = time.monotonic() + self.keep_alive_s
         while True:
             self.check_open()
@@ -161,5 +165,5 @@ class ChannelQueue(Generic[T]):
         return ChannelFullError(
             f"no room for the commit after {self.keep_alive_s} s: {held} of {size} {unit} are held",
             place="byte_capacity" if too_large else "capacity",
-            remedy="Those who take do not keep up. Commit again or roll back; raise it if that happens often.",
+            remedy="The takes do not keep up. Commit again or roll back; raise the capacity if that happens often.",
         )

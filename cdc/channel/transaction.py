@@ -1,4 +1,4 @@
-"""Puts and takes of a channel that hold together: Flume's ``BasicTransactionSemantics``."""
+"""Transactions of a channel: Flume's ``BasicTransactionSemantics``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class ChannelTransaction(Generic[T]):
-    """Puts and takes that hold together. From :meth:`cdc.channel.channel.MemoryChannel.transaction`; for one
-    thread at a time.
+    """Puts and takes that are committed together. Made by :meth:`cdc.channel.channel.MemoryChannel.transaction`, and
+    used by one thread at a time.
 
-    In order: ``begin``; any of ``put`` and ``take``; ``commit`` or ``rollback``; ``close``. Anything else is a
-    TransactionStateError. A commit that found no room may be tried again. As a context manager it begins, and commits
-    at the end of the block, or rolls back on an exception.
+    The order of calls is ``begin``; any of ``put`` and ``take``; ``commit`` or ``rollback``; ``close``. Any other order
+    raises TransactionStateError. A commit that found no room may be tried again. As a context manager it begins, and
+    commits at the end of the block, or rolls back on an exception.
     """
 
     _state = "NEW"
@@ -38,7 +38,7 @@ class ChannelTransaction(Generic[T]):
         return self._state
 
     def begin(self) -> None:
-        """Open it; once."""
+        """Opens the transaction; once."""
         with self._queue.lock:
             self._need("NEW", "begin")
             self._queue.check_open()
@@ -46,9 +46,11 @@ class ChannelTransaction(Generic[T]):
             self._state = "OPEN"
 
     def put(self, item: T) -> None:
-        """Into the put list; nobody sees it before the commit. Raises ChannelFullError where the list is full, or would
-        be more than the byte capacity, and StoreLimitError for an item that alone is; the transaction stays open,
-        without the item."""
+        """Adds an item to the put list; it is not visible before the commit.
+
+        Raises ChannelFullError if the list is full or would exceed the byte capacity, and StoreLimitError if the item
+        alone would. The transaction then stays open, without the item.
+        """
         slots = max(1, -(-self._size_of(item) // SLOT_BYTES))
         with self._queue.lock:
             self._need("OPEN", "put")
@@ -72,8 +74,8 @@ class ChannelTransaction(Generic[T]):
             self._put_slots += slots
 
     def take(self) -> T | None:
-        """The oldest item, hidden from others from now on; waits ``keep_alive_s`` for one, then None. Raises
-        ChannelFullError where the take list is full."""
+        """Takes the oldest item, which other transactions do not see any more. Waits at most ``keep_alive_s``, then
+        returns None. Raises ChannelFullError if the take list is full."""
         with self._queue.lock:
             self._need("OPEN", "take")
             self._queue.check_open()
@@ -85,8 +87,8 @@ class ChannelTransaction(Generic[T]):
             return stored.item
 
     def commit(self) -> None:
-        """What was put is seen, in order; what was taken is gone. Waits ``keep_alive_s`` for room, then
-        ChannelFullError that names the capacity; the transaction is still open then, for another commit or a
+        """Makes the puts visible, in order, and removes the takes. Waits at most ``keep_alive_s`` for room, then raises
+        ChannelFullError, which names the capacity; the transaction is still open then, for another commit or a
         rollback."""
         with self._queue.lock:
             self._need("OPEN", "commit")
@@ -94,14 +96,14 @@ class ChannelTransaction(Generic[T]):
             self._end("COMPLETED")
 
     def rollback(self) -> list[T]:
-        """What was taken is at the head again, in order. What was put is forgotten by the channel, and returned here:
-        whoever cannot get it from its source once more puts it again."""
+        """Returns the taken items to the head of the channel, in order. The channel drops the puts and returns them:
+        put them again if their source cannot deliver them a second time."""
         with self._queue.lock:
             self._need("OPEN", "rollback")
             return self._undo("COMPLETED")
 
     def close(self) -> None:
-        """Done with it. One that is open is rolled back first, and TransactionStateError raised."""
+        """Ends the transaction. An open one is rolled back first, and TransactionStateError is raised."""
         with self._queue.lock:
             if self._state == "OPEN":
                 puts, takes = len(self._puts), len(self._takes)
@@ -129,8 +131,8 @@ class ChannelTransaction(Generic[T]):
             self.close()
 
     def __del__(self) -> None:
-        # May run in the middle of anything, in a thread that holds the lock too: so nothing here waits for it. Whoever
-        # uses the channel next takes the items back, and the channel's close() raises the error.
+        # This may run at any moment, also in a thread that holds the lock, so it must not wait for it. The next call
+        # to the channel puts the items back, and the channel's close() raises the error.
         if self._state != "OPEN":
             return
         self._queue.abandoned.append(self._takes)

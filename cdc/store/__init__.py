@@ -1,12 +1,16 @@
-"""Stage 3, the durable store between capture and the batches: a relay log on disk.
+"""The durable store between capture and the batches: a relay log on disk.
 
-``relaylog`` is the one writer, ``recovery`` what it does before it goes on, ``reader`` (with ``picker`` and
-``filters``) is for everybody else, ``retention`` removes, ``standby`` copies to another machine, ``staged`` to where
-executors can read. ``contract`` is what every store promises; ``file_store`` keeps it over the relay log, ``ring`` in
-memory; ``channel`` is for programs that think in Flume's transactions. ``layout`` is the folder, ``state`` and
-``clock`` its small files. Imported by ``capture``, ``batches``, ``decode`` and the Spark jobs; imports ``binlog``. It
-knows neither MySQL's network side nor Airflow nor Spark.
+Five layers, each of which imports only those below it (a contract in ``pyproject.toml``):
 
-It promises that a transaction becomes visible only when its bytes are on the disk, that it is never half there, and
-that sequence numbers rise.
+``retention``  removes segments that no subscriber needs
+``writer``     appends, flushes and makes visible; one for each store
+``recovery``   verifies and repairs a store before a writer goes on
+``reader``     finds batches, times and stats; any number, in any process
+``formats``    the files, their names and layouts
+
+Imported by capture, batches, decode, replication, the event store, the commands and Spark's jobs; imports the binlog
+format. It knows neither MySQL's network side nor the meta, Airflow or Spark.
+
+It promises that a transaction becomes visible only when its bytes are on the disk, that a part of one is never visible,
+and that sequence numbers rise.
 """

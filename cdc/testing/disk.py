@@ -1,4 +1,4 @@
-"""A disk whose fill one sets, for tests of what watches it."""
+"""A disk whose usage a test sets, and a clock that a test moves: for tests of the disk watch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cdc.store.retention.disk import Usage
 
 
 class FakeDisk:
-    """Takes the place of :func:`cdc.store.retention.disk.disk_usage`; with ``folder`` the files in it count, too."""
+    """Replaces :func:`cdc.store.retention.disk.disk_usage`. With ``folder`` the files in it count as used, too."""
 
     def __init__(self, total: int = 1_000_000, used: int = 0, folder: Path | None = None) -> None:
         self.total = total
         self.used = used
         self.folder = folder
         self.looks = 0
-        """How often somebody has looked."""
+        """The number of calls."""
 
     def __call__(self, path: Path) -> Usage:
         self.looks += 1
@@ -24,7 +24,7 @@ class FakeDisk:
 
 
 class FakeClock:
-    """Seconds that pass only when one says so."""
+    """A clock in seconds that moves only when ``now`` is set."""
 
     def __init__(self) -> None:
         self.now = 0.0

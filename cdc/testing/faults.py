@@ -1,8 +1,8 @@
-"""Disks that fail: a layer of files for tests, in place of the operating system's (:mod:`cdc.files`).
+"""Disks that fail: file operations for tests, in place of the operating system's (:mod:`cdc.files`).
 
-:class:`FaultyFiles` works on real files below a folder, so that everybody who reads sees what a page cache would show.
-It knows besides what has reached the disk: :meth:`FaultyFiles.power_cut` puts the folder into the state in which a
-machine would find it, and refuses everything from then on. Paths elsewhere are left alone.
+:class:`FaultyFiles` works on real files below a folder, so readers see what a page cache would show. It also knows
+which bytes have reached the disk: :meth:`FaultyFiles.power_cut` puts the folder into the state in which a machine would
+find it after a power cut, and fails every later call. Paths elsewhere are left alone.
 
 >>> faulty = FaultyFiles(store)
 >>> with files.use(faulty):
@@ -33,7 +33,7 @@ _CHANGES = {"open", "write", "pwrite", "fdatasync", "fsync", "ftruncate", "repla
 
 @dataclass
 class _Node:
-    """A file: what is on the disk of it, and what was done to it since (offset and bytes, or a new size)."""
+    """A file: its bytes on the disk, and the operations since (offset and bytes, or a new size)."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -64,30 +64,29 @@ class _Plan:
 
 
 class UnflushedFiles(Files):
-    """A disk that takes no time to flush, because it does not: for tests that ask what bytes mean, not whether they are
-    there after a power cut."""
+    """Files without syncing: for tests of the meaning of bytes, not of their durability."""
 
     def fdatasync(self, fd: int) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def fsync(self, fd: int) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class FaultyFiles(Files):
-    """A page cache and a disk below ``root``; what is there already counts as on the disk. Thread-safe."""
+    """A page cache and a disk below ``root``; files that exist already count as durable. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.calls: Counter[str] = Counter()
-        """How often each operation was called below the root."""
+        """The number of calls of each operation below the root."""
         self.changes = 0
-        """Calls that change files, or what is on the disk of them: the places where a power cut makes a difference."""
+        """The number of calls that change files or make them durable: the moments at which a power cut differs."""
         self.off = False
-        """The power is off: everything is refused."""
+        """Whether the power is off: every call fails."""
         self._lock = threading.RLock()
         self._plans: list[_Plan] = []
         self._off_at: int | None = None
@@ -101,40 +100,39 @@ class FaultyFiles(Files):
             node = _Node(folder=True) if path.is_dir() else _Node(bytearray(path.read_bytes()))
             self._names[path] = self._durable_names[path] = node
 
-    # --- what is to go wrong
+    # --- planning faults
 
     def fail(
         self, operation: Operation, error: int = errno.EIO, *, nth: int = 1, times: int | None = 1, name: str = "*"
     ) -> None:
-        """The ``nth`` call from now on of an operation on a file whose name matches the pattern fails with this errno,
-        and ``times`` in all (None: for ever). A failed flush loses what it was to flush, as Linux does: the page cache
-        shows it, the disk never gets it, and the next flush succeeds."""
+        """Makes the ``nth`` call from now on of an operation fail with this errno, on a file whose name matches the
+        pattern, and ``times`` calls in all (None: all later ones). A failed flush loses its bytes, as on Linux: the
+        page cache shows them, the disk never gets them, and the next flush succeeds."""
         self._plans.append(_Plan(operation, error, nth - 1, times, name))
 
     def limit_space(self, size_bytes: int | None) -> None:
-        """So many bytes can still be written, then ENOSPC; None: without limit."""
+        """Makes writes fail with ENOSPC after ``size_bytes``; None: no limit."""
         self._space = size_bytes
 
     def write_short(self, size_bytes: int | None) -> None:
-        """No write takes more than this at once; None: all."""
+        """Makes each write take at most ``size_bytes``; None: all."""
         self._short = size_bytes
 
     def power_off_at(self, change: int) -> None:
-        """Refuse everything from the call on that would be number ``change`` of :attr:`changes`, from 0."""
+        """Makes every call fail from the one that would be number ``change`` of :attr:`changes`, from 0."""
         self._off_at = change
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that were written and not synced."""
+        """The number of bytes that were written and not synced."""
         with self._lock:
             return sum(len(data) for node in self._nodes() for _, data in node.pending if data is not None)
 
     def power_cut(self, *, keep_bytes: int = 0, seed: int | None = None) -> None:
-        """The machine loses its power. Below the root is then what was on the disk, and every further call raises.
+        """Cuts the power: puts the folder into its state on the disk, and makes every later call fail.
 
-        Nothing that was not synced is kept; or of the bytes written since, the first ``keep_bytes``; or, with a
-        ``seed``, some: any operation on data may be lost, or torn at any byte, and of the changes of names the later
-        ones are.
+        Of the bytes that were not synced the first ``keep_bytes`` are kept. With a ``seed`` a random part is kept: any
+        operation on data may be lost, or torn at any byte, and later changes of names may be lost.
         """
         with self._lock:
             self.off = True
@@ -168,7 +166,7 @@ class FaultyFiles(Files):
             new = changes and not path.exists()
             fd = super().open(path, flags)
             node = self._names.get(path)
-            if node is None:  # new, or made by somebody who does not come this way
+            if node is None:  # new, or created without this layer
                 node = _Node(bytearray() if new else bytearray(path.read_bytes()))
                 self._rename({path: node}, durable=not new)
             if flags & os.O_TRUNC and not new:
@@ -275,10 +273,10 @@ class FaultyFiles(Files):
                 self._begin("read_file", path, changes=False)
         return super().read_file(path)
 
-    # --- inside
+    # --- internals
 
     def _begin(self, operation: Operation, path: Path, *, changes: bool) -> None:
-        """Count a call; raises what was planned for it."""
+        """Counts a call. Raises the error that was planned for it."""
         if changes and self._off_at is not None and self.changes >= self._off_at:
             self.off = True
         self._require_power(True)
@@ -315,7 +313,7 @@ class FaultyFiles(Files):
                 known[0].sync()
 
     def _take(self, data: bytes) -> bytes:
-        """As much of it as can be written. Raises ENOSPC where that is nothing."""
+        """Returns the part of ``data`` that can be written. Raises ENOSPC if it is empty."""
         if self._short is not None:
             data = data[: self._short]
         if self._space is not None:
@@ -348,7 +346,7 @@ class FaultyFiles(Files):
         return list(nodes.values())
 
     def _lay_out(self) -> None:
-        """Make the files what they are on the disk; new ones, so that descriptors of before do no harm."""
+        """Writes the durable state as new files, so that descriptors that are still open do no harm."""
         for path in sorted(self._names.keys() | self._durable_names.keys()):
             node = self._durable_names.get(path)
             if node is not None and node.folder:

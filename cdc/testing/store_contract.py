@@ -1,5 +1,5 @@
-"""The contract of :class:`cdc.event_store.contract.EventStore` as tests: subclass it for a store,
-and run it with pytest.
+"""The contract of :class:`cdc.event_store.contract.EventStore` as tests. Subclass it for a store, and run it with
+pytest.
 
 ::
 
@@ -13,8 +13,8 @@ and run it with pytest.
         def batch_size(self, store, transactions):
             return sum(t.size_bytes for t in transactions)
 
-What a subclass declares says what its store can do; a test that the store has no part in is not collected for it.
-Random tests print their seed; ``TOWPATH_SEED`` sets another.
+A subclass declares what its store can do; tests of anything else are not collected for it. Random tests print their
+seed; ``TOWPATH_SEED`` sets another.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from cdc.testing.threads import Call, took_s
 from cdc.testing.transactions import make_transactions
 
 ALL = 1 << 40
-"""A batch size that everything fits in."""
+"""A batch size that is never reached."""
 EVENTS = 5
-"""Events of each transaction here: GTID, BEGIN, table map, rows, commit. A DDL has two."""
+"""Events of each transaction in these tests: GTID, BEGIN, table map, rows, commit. A DDL has two."""
 SEED = int(os.environ.get("TOWPATH_SEED") or 20_240_601)
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ class MakeStore(Protocol):
 
 
 def needs(capability: str) -> Callable[[F], F]:
-    """The test is only collected for stores that declare this."""
+    """Marks a test that is only collected for stores that declare this capability."""
 
     def mark(test: F) -> F:
         test._needs = capability  # type: ignore[attr-defined]
@@ -62,14 +62,16 @@ def needs(capability: str) -> Callable[[F], F]:
 
 
 class StoreContract:
-    """Every rule of the contract. Subclasses override the fixture ``make_store``, and declare what their store is."""
+    """Tests every rule of the contract. Subclasses override the fixture ``make_store``, and declare the capabilities of
+    their store."""
 
     limited: ClassVar[bool] = True
-    """Has it a limit of events, so that a put waits for room? Where not, the tests of full stores are left out."""
+    """Whether the store has a limit of events, so that a put waits for room. If not, tests of full stores are left
+    out."""
     durable: ClassVar[bool] = False
-    """Does what was put outlive :meth:`reopen`?"""
+    """Whether transactions survive :meth:`reopen`."""
     put_ok: ClassVar[frozenset[PutStatus]] = frozenset({PutStatus.PUT_OK})
-    """What a put that was stored may answer."""
+    """The statuses that a successful put may return."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,21 +80,21 @@ class StoreContract:
             if capability is not None and not getattr(cls, capability):
                 setattr(cls, name, None)
 
-    # what a subclass overrides
+    # overridden by subclasses
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
         raise NotImplementedError("a subclass of StoreContract overrides the fixture make_store")
 
     def batch_size(self, store: EventStore, transactions: Sequence[Transaction]) -> int:
-        """The batch size that these, and no more, fit in; best one that they fill."""
+        """Returns a batch size that fits these transactions and no more; best one that they fill."""
         return sum(t.events for t in transactions)
 
     def reopen(self, store: EventStore) -> EventStore:
-        """Close a durable store, and open it again."""
+        """Closes a durable store, and opens it again."""
         raise NotImplementedError("a subclass of StoreContract that is durable overrides reopen")
 
-    # what the tests use
+    # used by the tests
 
     @pytest.fixture
     def store(self, make_store: MakeStore) -> Iterator[EventStore]:
@@ -101,7 +103,7 @@ class StoreContract:
 
     @pytest.fixture
     def small(self, make_store: MakeStore) -> Iterator[EventStore]:
-        """Room for 16 events: three transactions, and one event more."""
+        """A store with room for 16 events: three transactions, and one more event."""
         with make_store(16) as store:
             yield store
 
@@ -138,7 +140,7 @@ class StoreContract:
         assert store.try_put(made) in self.put_ok
         assert self.seqs(store.try_get(ALL)) == [t.seq for t in made]
 
-    def test_a_transaction_read_again_is_passed_over(self, store: EventStore) -> None:
+    def test_a_transaction_read_again_is_ignored(self, store: EventStore) -> None:
         made = make_transactions(6)
         self.fill(store, made[:4])
         self.fill(store, made[:4])
@@ -146,7 +148,7 @@ class StoreContract:
         self.fill(store, [made[5], made[0], made[5]])
         assert self.seqs(store.try_get(ALL)) == [t.seq for t in made]
 
-    def test_an_acked_transaction_read_again_is_passed_over(self, store: EventStore) -> None:
+    def test_an_acked_transaction_read_again_is_ignored(self, store: EventStore) -> None:
         made = make_transactions(3)
         self.fill(store, made)
         store.try_get(ALL)
@@ -163,13 +165,13 @@ class StoreContract:
         waiting = Call(lambda: small.put(made[3:]))
         assert waiting.waits()
         small.try_get(self.batch_size(small, made[:1]))
-        assert waiting.waits(), "what is handed out still holds its room"
+        assert waiting.waits(), "outstanding transactions still take room"
         small.ack(made[0].position)
         assert waiting.result() in self.put_ok
         assert self.seqs(small.try_get(ALL)) == [t.seq for t in made[1:]]
 
     @needs("limited")
-    def test_a_put_gives_up_after_its_time(self, small: EventStore) -> None:
+    def test_a_put_times_out(self, small: EventStore) -> None:
         made = make_transactions(4)
         self.fill(small, made[:3])
         status: list[PutStatus] = []
@@ -211,7 +213,7 @@ class StoreContract:
         assert small.try_put(made[3:]) is PutStatus.STORE_FULL
 
     @needs("limited")
-    def test_a_full_store_still_passes_over_what_it_has(self, small: EventStore) -> None:
+    def test_a_full_store_still_ignores_what_it_has(self, small: EventStore) -> None:
         made = make_transactions(3)
         self.fill(small, made)
         assert Call(lambda: small.put(made)).result() in self.put_ok
@@ -240,7 +242,7 @@ class StoreContract:
 
     @needs("limited")
     def test_a_put_that_waits_is_not_overtaken(self, small: EventStore) -> None:
-        """What overtook it has the higher seq: the one that waits would be passed over, and lost."""
+        """The overtaking put has the higher seq: the waiting one would be ignored as a repetition, and lost."""
         made = make_transactions(7)
         self.fill(small, made[:2])
         first = Call(lambda: small.put(made[2:5]))
@@ -257,7 +259,7 @@ class StoreContract:
         assert self.seqs(small.try_get(ALL)) == [made[5].seq]
 
     @needs("limited")
-    def test_a_put_that_gives_up_lets_the_next_one_go(self, small: EventStore) -> None:
+    def test_a_put_that_times_out_lets_the_next_one_go(self, small: EventStore) -> None:
         made = make_transactions(6)
         self.fill(small, made[:2])
         first = Call(lambda: small.put(made[2:5], timeout_s=0.3))
@@ -294,7 +296,8 @@ class StoreContract:
 
     @needs("limited")
     def test_put_and_get_do_not_wait_for_each_other(self, small: EventStore) -> None:
-        """A get for more than the store has room for, and a put that waits for the ack of what was not got."""
+        """A get asks for more than the store has room for, and a put waits for the ack of transactions that were not
+        returned."""
         made = make_transactions(4)
         getting = Call(lambda: small.get(ALL))
         self.fill(small, made[:3])
@@ -326,7 +329,7 @@ class StoreContract:
         self.fill(store, made)
         assert self.seqs(store.try_get(self.batch_size(store, made[:2]) - 1)) == [made[0].seq]
 
-    def test_the_first_transaction_is_handed_out_whatever_its_size(self, store: EventStore) -> None:
+    def test_the_first_transaction_is_returned_whatever_its_size(self, store: EventStore) -> None:
         made = make_transactions(2, rows=2000)
         self.fill(store, made)
         assert self.seqs(store.try_get(1)) == [made[0].seq]
@@ -370,7 +373,7 @@ class StoreContract:
         self.fill(store, made)
         assert self.seqs(waiting.result()) == [made[0].seq]
 
-    def test_a_get_hands_out_what_there_is_after_its_time(self, store: EventStore) -> None:
+    def test_a_get_returns_what_there_is_after_its_time_out(self, store: EventStore) -> None:
         made = make_transactions(3)
         self.fill(store, made[:2])
         found: list[Events] = []
@@ -394,11 +397,11 @@ class StoreContract:
 
     # get, from a position
 
-    def test_a_get_from_a_position_begins_behind_it(self, store: EventStore) -> None:
+    def test_a_get_from_a_position_begins_after_it(self, store: EventStore) -> None:
         made = make_transactions(5)
         self.fill(store, made)
         assert self.seqs(store.try_get(ALL, start=made[1].position)) == [t.seq for t in made[2:]]
-        assert self.seqs(store.try_get(1, start=made[0].position)) == [made[1].seq], "what was handed out, again"
+        assert self.seqs(store.try_get(1, start=made[0].position)) == [made[1].seq], "an outstanding transaction again"
         assert self.seqs(store.try_get(ALL, start=made[4].position)) == []
 
     def test_a_get_from_a_position_included(self, store: EventStore) -> None:
@@ -408,7 +411,7 @@ class StoreContract:
         assert self.seqs(store.try_get(1, start=made[0].position, included=True)) == [made[0].seq]
 
     def test_the_first_event_after_a_subscription_is_not_lost(self, store: EventStore) -> None:
-        """Canal's reason for ``included``: the store's first position is where a new subscriber begins."""
+        """Canal's reason for ``included``: a new subscriber begins at the store's first position."""
         made = make_transactions(3)
         self.fill(store, made)
         first = store.first_position()
@@ -420,7 +423,7 @@ class StoreContract:
         first = store.first_position()
         assert self.seqs(store.try_get(ALL, start=first, included=True)) == [], "acked: never again"
 
-    def test_a_get_from_an_acked_position_begins_behind_the_last_ack(self, store: EventStore) -> None:
+    def test_a_get_from_an_acked_position_begins_after_the_last_ack(self, store: EventStore) -> None:
         made = make_transactions(4)
         self.fill(store, made)
         store.try_get(ALL)
@@ -436,8 +439,8 @@ class StoreContract:
         assert store.first_position() == made[3].position
         assert self.seqs(store.try_get(ALL)) == []
 
-    def test_a_get_goes_on_behind_the_last_that_was_handed_out(self, store: EventStore) -> None:
-        """A second look at what is outstanding does not turn the reader back."""
+    def test_a_get_goes_on_after_the_last_that_was_returned(self, store: EventStore) -> None:
+        """Reading outstanding transactions a second time does not move the reader back."""
         made = make_transactions(4)
         self.fill(store, made)
         store.try_get(self.batch_size(store, made[:3]))
@@ -470,7 +473,7 @@ class StoreContract:
         assert [self.seqs(store.try_get(ALL)) for _ in range(4)] == [*([t.seq] for t in made), []]
 
     def test_a_get_does_not_wait_for_what_a_ddl_forbids(self, store: EventStore) -> None:
-        """A DDL behind it, or in it: the batch cannot grow."""
+        """With a DDL after it, or in it, the batch cannot grow."""
         made = make_transactions(2, ddl_every=2)
         self.fill(store, made)
         assert self.seqs(Call(lambda: store.get(ALL)).result()) == [made[0].seq]
@@ -513,7 +516,7 @@ class StoreContract:
         assert self.seqs(store.try_get(ALL)) == [made[3].seq]
 
     def refuse_ack(self, store: EventStore, position: LogPosition) -> None:
-        """A BatchError that names the position, and nothing has changed."""
+        """Requires a BatchError that names the position, and that nothing has changed."""
         before, first = store.metrics(), store.first_position()
         with pytest.raises(BatchError) as error:
             store.ack(position)
@@ -523,7 +526,7 @@ class StoreContract:
         assert store.first_position() == first
         assert (after.ack_transactions, after.held_events) == (before.ack_transactions, before.held_events)
 
-    def test_an_ack_of_what_was_not_handed_out_is_an_error(self, store: EventStore) -> None:
+    def test_an_ack_of_what_was_not_returned_is_an_error(self, store: EventStore) -> None:
         made = make_transactions(3)
         self.refuse_ack(store, made[0].position)
         self.fill(store, made[:2])
@@ -550,7 +553,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("other", [{"seq": 1}, {"pos": 1}, {"file": "binlog.000009"}, {"commit_time_us": 1}])
     def test_an_ack_needs_exactly_this_position(self, store: EventStore, other: dict[str, Any]) -> None:
-        """Seq, journal, offset and time, as Canal compares them."""
+        """By seq, journal, offset and time, as Canal compares positions."""
         made = make_transactions(2)
         self.fill(store, made)
         store.try_get(ALL)
@@ -563,7 +566,7 @@ class StoreContract:
 
     # rollback
 
-    def test_a_rollback_hands_out_again_what_was_not_acked(self, store: EventStore) -> None:
+    def test_a_rollback_returns_again_what_was_not_acked(self, store: EventStore) -> None:
         made = make_transactions(6)
         self.fill(store, made)
         store.try_get(self.batch_size(store, made[:2]))
@@ -575,7 +578,7 @@ class StoreContract:
         assert self.seqs(again) == self.seqs(first) == [t.seq for t in made[2:4]]
         assert [t.data for t in again.transactions] == [t.data for t in first.transactions]
 
-    def test_a_rollback_of_nothing_is_nothing(self, store: EventStore) -> None:
+    def test_a_rollback_of_nothing_does_nothing(self, store: EventStore) -> None:
         made = make_transactions(2)
         store.rollback()
         self.fill(store, made)
@@ -667,7 +670,7 @@ class StoreContract:
 
     # cleaning
 
-    def test_readers_go_on_behind_what_is_removed(self, store: EventStore) -> None:
+    def test_readers_go_on_after_what_is_removed(self, store: EventStore) -> None:
         made = make_transactions(5)
         self.fill(store, made)
         store.try_get(1)
@@ -687,7 +690,7 @@ class StoreContract:
         self.refuse_ack(store, made[1].position)
         store.ack(made[2].position)
 
-    def test_removing_what_is_gone_is_nothing(self, store: EventStore) -> None:
+    def test_removing_what_is_gone_does_nothing(self, store: EventStore) -> None:
         made = make_transactions(4)
         store.clean_until(made[0].position)
         self.fill(store, made)
@@ -794,7 +797,7 @@ class StoreContract:
             with pytest.raises(StoreClosedError):
                 Call(call).result()
 
-    def test_a_store_is_closed_where_its_block_ends(self, make_store: MakeStore) -> None:
+    def test_a_store_is_closed_at_the_end_of_its_block(self, make_store: MakeStore) -> None:
         with make_store() as store:
             self.fill(store, make_transactions(1))
         with pytest.raises(StoreClosedError):
@@ -817,7 +820,7 @@ class StoreContract:
     # threads
 
     def test_puts_from_many_threads_stay_whole(self, store: EventStore) -> None:
-        """Each thread puts all transactions, in lists of its own cut; each is stored once, and in order."""
+        """Each thread puts all transactions, in lists of its own; each is stored once, and in order."""
         made = make_transactions(120)
 
         def put(step: int) -> None:
@@ -828,7 +831,7 @@ class StoreContract:
             call.result()
         assert self.seqs(store.try_get(ALL)) == [t.seq for t in made]
 
-    def test_gets_from_many_threads_hand_out_each_transaction_once(self, store: EventStore) -> None:
+    def test_gets_from_many_threads_return_each_transaction_once(self, store: EventStore) -> None:
         made = make_transactions(200)
         found: list[int] = []
         lock = threading.Lock()
@@ -846,7 +849,7 @@ class StoreContract:
         assert sorted(found) == [t.seq for t in made]
 
     def test_one_writes_and_one_reads(self, make_store: MakeStore) -> None:
-        """Random lists, batch sizes, acks and rollbacks: what is acked is everything, once, in order."""
+        """With random lists, batch sizes, acks and rollbacks every transaction is acked once, in order."""
         print(f"TOWPATH_SEED={SEED}")
         made = make_transactions(400, ddl_every=17)
         with make_store(64) as store:
@@ -877,6 +880,6 @@ class StoreContract:
             assert self.seqs(store.try_get(ALL)) == []
 
     def some_batches(self, store: EventStore, made: list[Transaction], chance: random.Random) -> list[Events]:
-        """One to three, all outstanding."""
+        """Gets one to three batches, all outstanding."""
         sizes = [self.batch_size(store, made[: chance.randint(1, 6)]) for _ in range(chance.randint(1, 3))]
         return [batch for size in sizes if (batch := store.get(size, timeout_s=0.01)).transactions]

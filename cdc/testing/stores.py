@@ -1,4 +1,4 @@
-"""A store filled without a server: binlogs made by hand go through the real framer and relay log."""
+"""Fills a store without a server: binlogs made by hand go through the real framer and relay log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdc.testing.binlog import BinlogBuilder
 
 
 class Filler:
-    """Puts the transactions of a :class:`BinlogBuilder` into a store; every table is captured."""
+    """Appends the transactions of a :class:`BinlogBuilder` to a store; every table is captured."""
 
     def __init__(self, path: Path, *, segment_bytes: int = 1 << 30, destination: str = "shop") -> None:
         self.store = RelayLog(path, destination=destination, segment_bytes=segment_bytes)
@@ -24,7 +24,7 @@ class Filler:
         self._framer: Framer | None = None
 
     def put(self, log: BinlogBuilder) -> None:
-        """Everything in ``log`` that is not in the store yet; visible and durable at return."""
+        """Appends everything in ``log`` that is not in the store yet. It is visible and durable when this returns."""
         stream = np.frombuffer(log.packets, dtype=np.uint8).copy()
         self._framer = Framer(stream, self, packets=True, out_bytes=3 << 20)
         self._framer.fed(len(stream))

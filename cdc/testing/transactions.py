@@ -1,4 +1,4 @@
-"""Transactions made without a server, as capture would hand them to a store."""
+"""Makes transactions without a server, as a program would put them into an event store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.testing.binlog import BinlogBuilder
 def transactions_of(
     log: BinlogBuilder, *, tables: Sequence[str] = ("shop.orders",), file: str = "binlog.000001", epoch: int = 0
 ) -> list[Transaction]:
-    """The transactions in a binlog made by hand, as if it were the source's file of this name."""
+    """Returns the transactions of a binlog made by hand, as if it were the source's file of this name."""
     numbers: dict[str, int] = {name: n for n, name in enumerate(tables)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file
@@ -36,7 +36,8 @@ def transactions_of(
 def make_transactions(
     count: int, *, rows: int = 3, tables: Sequence[str] = ("shop.orders",), ddl_every: int = 0
 ) -> list[Transaction]:
-    """``count`` transactions of ``rows`` rows each, the tables in turn; with ``ddl_every`` each n-th is a DDL."""
+    """Returns ``count`` transactions of ``rows`` rows each, of the tables in turn; with ``ddl_every`` each n-th is a
+    DDL."""
     log = BinlogBuilder()
     for n in range(count):
         db, _, table = tables[n % len(tables)].partition(".")

@@ -500,8 +500,8 @@ def test_shrinking_below_what_is_queued_waits_for_takes() -> None:
 @pytest.mark.parametrize(
     ("sizes", "named"),
     [
-        ({"capacity": 2}, "^capacity: resizing was given up: 3 items .* the new size is 2"),
-        ({"byte_capacity": 200}, "^byte_capacity: resizing was given up: 300 bytes .* the new size is 200"),
+        ({"capacity": 2}, "^capacity: resizing was aborted: 3 items .* the new size is 2"),
+        ({"byte_capacity": 200}, "^byte_capacity: resizing was aborted: 300 bytes .* the new size is 200"),
     ],
 )
 def test_shrinking_is_given_up_and_the_old_size_stays(sizes: dict[str, int], named: str) -> None:
@@ -523,7 +523,7 @@ def test_a_shrinking_waits_the_keep_alive_before_it_is_given_up() -> None:
     put(of, "b")
 
     def shrink() -> None:
-        with pytest.raises(ChannelFullError, match="resizing was given up"):
+        with pytest.raises(ChannelFullError, match="resizing was aborted"):
             of.resize(capacity=1)
 
     assert took_s(shrink) >= QUICK_S
