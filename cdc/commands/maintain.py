@@ -28,7 +28,7 @@ def maintain(
     """Remove segments of the store that nobody needs any more (store.retain), at any hour of the day.
 
     Capture does it by itself, too. The Delta tables are not touched: use OPTIMIZE and VACUUM for them; Towpath's own
-    compaction is not there yet.
+    compaction is not available yet.
     """
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
