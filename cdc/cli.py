@@ -21,7 +21,6 @@ import typer
 
 from cdc import __version__
 from cdc.commands import (
-    accept_gap,
     apply,
     batch,
     capture,
@@ -44,7 +43,7 @@ _HELP = (
     "`cdc apply` merges the store into the Delta tables."
 )
 
-_AGAIN_AFTER_S = 0.1
+_RESEND_AFTER_S = 0.1
 
 app = typer.Typer(
     name="cdc",
@@ -94,7 +93,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, accept_gap, inspect, decode, maintain, later):
+for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
     _module.register(app)
 
 
@@ -119,27 +118,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
             if sys.unraisablehook is sys.__unraisablehook__:
-                sys.unraisablehook = _interrupt_again
+                sys.unraisablehook = _resend_interrupt
         result = app(args=arguments, prog_name="cdc", standalone_mode=False)
     except CdcError as error:
         if verbose:
             traceback.print_exc()
-        _complain(str(error))
+        _print_error(str(error))
         return error.exit_code
     except typer.Abort:
-        _complain("Stopped.")
+        _print_error("Stopped.")
         return 1
     except typer.TyperException as error:  # a wrong command line
-        return _usage(error)
+        return _usage_error(error)
     except KeyboardInterrupt:
-        _complain("Stopped.")
+        _print_error("Stopped.")
         return 1
     except SystemExit as stop:  # a closed pipe: `cdc decode … | head`
         return stop.code if isinstance(stop.code, int) else 1
     except Exception as error:  # noqa: BLE001 - the last resort: users get a message instead of a traceback
-        return _unexpected(error, verbose)
+        return _unexpected_error(error, verbose)
     if result == 130:  # the exit code by which the parser reports an interrupt
-        _complain("Stopped.")
+        _print_error("Stopped.")
         return 1
     return result if isinstance(result, int) else 0
 
@@ -149,7 +148,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+def _resend_interrupt(lost: sys.UnraisableHookArgs) -> None:
     """Repeats an interrupt that was lost.
 
     Python can only print an exception that is raised in a destructor, or in a callback at a fork. The signal is sent
@@ -160,9 +159,9 @@ def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
         return
     main_thread = threading.main_thread().ident
     assert main_thread is not None
-    again = threading.Timer(_AGAIN_AFTER_S, signal.pthread_kill, (main_thread, signal.SIGTERM))
-    again.daemon = True
-    again.start()
+    timer = threading.Timer(_RESEND_AFTER_S, signal.pthread_kill, (main_thread, signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
 
 
 def _wants_tracebacks(arguments: Sequence[str]) -> bool:
@@ -180,11 +179,11 @@ def _command_names() -> frozenset[str]:
     return frozenset(names | {group.name or "" for group in app.registered_groups})
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write(f"cdc: {' '.join(text.split())}\n")
 
 
-def _usage(error: typer.TyperException) -> int:
+def _usage_error(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "cdc"
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -192,16 +191,16 @@ def _usage(error: typer.TyperException) -> int:
         return error.exit_code
     message = error.format_message().strip()
     end = "" if message.endswith((".", "!", "?")) else "."
-    _complain(f"{message}{end} See `{path} --help`.")
+    _print_error(f"{message}{end} See `{path} --help`.")
     return error.exit_code
 
 
-def _unexpected(error: Exception, verbose: bool) -> int:
+def _unexpected_error(error: Exception, verbose: bool) -> int:
     """Reports an error that Towpath did not raise on purpose: its own mistake, or one of a library or the system."""
     text = f"unexpected {type(error).__name__}: {error}" if str(error) else f"unexpected {type(error).__name__}"
     if verbose:
         traceback.print_exc()
-        _complain(text)
+        _print_error(text)
         return 1
     try:
         with tempfile.NamedTemporaryFile(
@@ -211,5 +210,5 @@ def _unexpected(error: Exception, verbose: bool) -> int:
         where = f"The traceback is in {file.name}; please report it."
     except OSError as trouble:
         where = f"The traceback could not be written ({trouble}); `cdc -v …` shows it."
-    _complain(f"{text}. {where}")
+    _print_error(f"{text}. {where}")
     return 1

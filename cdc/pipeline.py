@@ -1,6 +1,6 @@
 """The three steps of a run, for ``cdc apply`` and for the DAG: fetch a batch, merge it, ack it or roll it back.
 
-Where the merge runs is the configuration's: in this process (a ``local`` master), on a Spark Connect server, or under
+The configuration says where the merge runs: in this process (a ``local`` master), on a Spark Connect server, or under
 spark-submit on any other master.
 """
 
@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cdc.errors
 from cdc.batches.manifest import TableResult
 from cdc.errors import MergeFailedError
 
@@ -35,12 +34,12 @@ def fetch(
     *,
     ahead: bool = False,
 ) -> Lease | None:
-    """Take the next batch; None when there is nothing within ``wait_s`` (default: ``batch.max_wait_s``).
+    """Takes the next batch. Returns None if there is no transaction within ``wait_s`` (default: ``batch.max_wait_s``).
 
-    ``until`` (aware): only what was committed before; None then says that all of it was taken. Where the store has
-    nothing more from before, and is not known to be complete up to then within ``wait_s`` (default:
-    ``batch.until_wait_s``), raises StoreIncompleteError. ``ahead``: the batch after the outstanding ones. Raises
-    LeaseHeldError.
+    ``until`` (with a time zone): only transactions that were committed before; None then means that all of them were
+    taken. Raises StoreIncompleteError if the store has no more of them, and is not known to be complete up to
+    ``until`` within ``wait_s`` (default: ``batch.until_wait_s``). ``ahead``: the batch after the outstanding ones.
+    Raises LeaseHeldError.
     """
     from cdc.batches.service import BatchService
 
@@ -48,24 +47,24 @@ def fetch(
 
 
 def resume(config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
-    """The lease that :func:`fetch` returned to another process of the same run, by :attr:`Lease.fingerprint`. Raises
-    TokenError where the batch never had it, DamagedError where the manifest is gone."""
+    """Returns the lease that :func:`fetch` returned to another process of the same run, by its
+    :attr:`Lease.fingerprint`. Raises TokenError if the batch never had it, DamagedError if the manifest is gone."""
     from cdc.batches.service import BatchService
 
     return BatchService(config).resume(batch, fingerprint)
 
 
 def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    """Merge the batch; one result per table. The lease is renewed meanwhile; when it is lost, the merge is stopped.
+    """Merges the batch and returns one result per table. Renews the lease meanwhile, and stops the merge if it is lost.
 
-    Raises MergeFailedError (also when the driver was killed), TokenError when the lease was lost, or the
-    PermanentError of the table that failed. The batch stays outstanding: :func:`finalize` rolls it back.
+    Raises MergeFailedError (also if the driver was killed), TokenError if the lease was lost, or the PermanentError of
+    the table that failed. After an error call :func:`finalize` to roll the batch back: it stays outstanding.
     """
     from cdc.batches.lease import renewed
     from cdc.batches.service import BatchService
     from spark_jobs.runtime.session import in_process
 
-    # On a Connect server nothing can be killed from here: there the check before each statement stops the merge.
+    # A driver on a Connect server cannot be killed from here; the check before each statement stops its merge.
     with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
         if config.spark.remote is not None or in_process(config.spark):
             return _merge_here(config, lease)
@@ -73,7 +72,7 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
 
 def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
-    """Ack the batch, with the results of its merge, or roll it back. Repeating either is harmless."""
+    """Acks the batch with the results of its merge, or rolls it back. Either may be repeated."""
     from cdc.batches.service import BatchService
 
     service, manifest = BatchService(config), lease.manifest
@@ -84,15 +83,17 @@ def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = N
 
 
 def release(config: DestinationConfig, owner: str) -> list[int]:
-    """Roll back whatever this owner has outstanding, token or not; the ids of those batches. For who is the owner's
-    only process, and finds that one before it was killed between two batches."""
+    """Rolls back all outstanding batches of this owner, without a token, and returns their ids.
+
+    Call this only from the owner's sole process, after a process before it was killed.
+    """
     from cdc.batches.service import BatchService
 
     return BatchService(config).release(owner)
 
 
 def stop() -> None:
-    """Kill the driver that this process has started, at once; a merge under way fails. Safe in signal handlers."""
+    """Kills the driver that this process has started; a running merge fails. Safe in signal handlers."""
     process = _submitted
     pids = [process.pid] if process is not None and process.poll() is None else []
     if "spark_jobs.runtime.session" in sys.modules:
@@ -119,13 +120,13 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     try:
         return merge_tables(batch, warm.tables)
     except Exception as error:
-        # Spark, py4j and gRPC raise hundreds of kinds; each is one sentence to the user.
+        # Spark, py4j and gRPC raise hundreds of exception types; the user gets one sentence.
         failure = explain(error, ", ".join(manifest.tables))
         if not isinstance(failure, MergeFailedError):
             raise failure from error
         if warm.alive() and config.spark.remote is None:
             raise failure from error
-        session.discard()  # a server that was started anew knows our sessions no more
+        session.discard()  # a restarted server no longer knows these sessions
         if config.spark.remote is None:
             place = f"batch {manifest.batch}"
             failure = MergeFailedError("the Spark driver ended while the batch was merged", place=place)
@@ -137,7 +138,7 @@ def _check(service: Any, lease: Lease) -> None:
 
 
 def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    """Run the merge under spark-submit and wait for it."""
+    """Runs the merge under spark-submit and waits for it."""
     global _submitted
     from spark_jobs import apply_batch
     from spark_jobs.runtime.driver import submit_options
@@ -172,16 +173,17 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
 
 def _read_results(path: Path, code: int, lease: Lease) -> list[TableResult]:
+    from spark_jobs.runtime.failures import from_json
+
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     error = content.get("error")
     if error is not None:
-        kind = getattr(cdc.errors, error["class"], MergeFailedError)
-        raise kind(error["message"], place=error["place"], remedy=error["remedy"])
+        raise from_json(error)
     if code != 0 or "results" not in content:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         raise MergeFailedError(
             f"the Spark driver {how} before the batch was merged",
             place=f"batch {lease.manifest.batch}",
-            remedy="What it wrote stands above; CDC_SPARK_LOG=info shows Spark's own log.",
+            remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
         )
     return [TableResult.model_validate(item) for item in content["results"]]

@@ -1,7 +1,7 @@
-"""Makes no DAG: shows what is wrong in the configuration files as an Airflow import error.
+"""Defines no DAG: shows errors in the configuration files as an Airflow import error.
 
-It stands in a file of its own because Airflow hides all DAGs of a file that has an import error, and the destinations
-whose configuration is sound must go on.
+It is a file of its own because Airflow hides all DAGs of a file with an import error, and the destinations with a valid
+configuration must keep running.
 """
 
 from cdc.airflow import check_configurations, conf_folder

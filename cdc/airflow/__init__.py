@@ -1,8 +1,8 @@
-"""Airflow's side of Towpath: operators, and DAGs made from the configuration files.
+"""Operators for Airflow, and DAGs that are built from the configuration files.
 
-The only package in ``cdc`` that imports Airflow; ``dags/`` imports nothing else. It decides nothing about data: what a
-batch is and when it may be acked stands in ``cdc.batches`` and ``cdc.pipeline``. It promises that a run either acks its
-batch or rolls it back and fails, and that of a batch only id, token and the manifest's path pass through Airflow.
+The only package in ``cdc`` that imports Airflow; ``dags/`` imports nothing else. The rules for batches and acks are in
+``cdc.batches`` and ``cdc.pipeline``. Promises that a run either acks its batch or rolls it back and fails, and that
+only the batch's id, the lease's fingerprint, the manifest's path and the results pass through Airflow, never a token.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FACTORY = ("build_dags", "check_configurations", "conf_folder")
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used: Airflow asks this package's entry point who it is while Airflow itself
-    is still being imported, and whatever imports Airflow would fail then."""
+    """Loads a public name when it is first used. Airflow loads this package's entry point while Airflow itself is still
+    being imported, and an import of Airflow would fail then."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

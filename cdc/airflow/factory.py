@@ -1,7 +1,7 @@
-"""DAGs out of configuration files: ``capture_<dest>`` and ``apply_<dest>`` for each ``conf/<dest>.yaml``.
+"""Builds DAGs from configuration files: ``capture_<dest>`` and ``apply_<dest>`` for each ``conf/<dest>.yaml``.
 
-Parsing asks no server and no connection. A broken file hides no other destination's DAGs: its own keep their names and
-tasks, are tagged ``configuration-error``, show the sentence as their documentation, and fail with it when they run.
+Parsing connects to no server and reads no connection. A broken file affects only its own DAGs: they keep their names
+and tasks, are tagged ``configuration-error``, show the error as their documentation, and fail with it when they run.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from cdc.errors import ConfigError
 Kind = Literal["capture", "apply"]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-"""Nothing is caught up, so this only has to lie in the past."""
+"""Any time in the past: the DAGs have no catch-up."""
 RETRY_DELAY = timedelta(seconds=10)
 MAX_RETRY_DELAY = timedelta(minutes=5)
 FINALIZE_RETRIES = 5
-"""Ack and rollback are small and may be repeated: worth more patience than a merge."""
+"""More than for a merge, because ack and rollback are cheap and may be repeated."""
 ERROR_TAG = "configuration-error"
 
 _DAG_NAME = re.compile(r"[\w.-]{1,200}", re.ASCII)
 
 
 def conf_folder(dag_file: str) -> Path:
-    """``$CDC_CONF``, else the folder ``conf`` beside the folder that the DAG file lies in, as Airflow names that: where
-    git-sync swaps a link, the configuration keeps its path."""
+    """Returns ``$CDC_CONF``, else the folder ``conf`` beside the folder of the DAG file.
+
+    Links in the path are kept, so that the path stays the same when git-sync swaps a link.
+    """
     return as_named(Path(os.environ.get("CDC_CONF") or as_named(Path(dag_file)).parent.parent / "conf"))
 
 
 def build_dags(conf_dir: Path, kinds: Iterable[Kind] = ("capture", "apply")) -> dict[str, DAG]:
-    """The DAGs of a configuration folder by their ids, sorted; none when there is no such folder.
+    """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
-    When Airflow says that it needs a single DAG (a task is about to run), only that one is made.
+    If Airflow needs a single DAG because a task is about to run, only that one is built.
     """
     wanted = get_parsing_context().dag_id
     dags: dict[str, DAG] = {}
@@ -57,7 +59,7 @@ def build_dags(conf_dir: Path, kinds: Iterable[Kind] = ("capture", "apply")) -> 
 
 
 def check_configurations(conf_dir: Path) -> None:
-    """Raises one ConfigError with all that is wrong in the folder's configuration files."""
+    """Raises one ConfigError with all errors in the configuration files of the folder."""
     errors: list[str] = []
     for name in destinations(conf_dir):
         file = conf_dir / f"{name}.yaml"
@@ -73,7 +75,7 @@ def check_configurations(conf_dir: Path) -> None:
 
 
 def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
-    """Runs capture for ``airflow.capture_for`` at a time, one run after the other."""
+    """Builds the DAG that runs capture for ``airflow.capture_for`` at a time, one run after the other."""
     settings, error = _settings(file)
     dag = DAG(
         dag_id,
@@ -83,7 +85,7 @@ def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
         max_active_runs=1,
         default_args=_task_defaults(settings),
         tags=_tags("capture", name, error),
-        doc_md=error or f"Reads the source of `{name}` into its store. Stopped, it resumes where it was.",
+        doc_md=error or f"Reads the source of `{name}` into its store. After a stop it resumes at its last position.",
     )
     with dag:
         CaptureOperator(
@@ -93,18 +95,19 @@ def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
 
 
 def apply_dag(dag_id: str, name: str, file: Path) -> DAG:
-    """``fetch >> merge >> finalize``, every ``airflow.apply_every``: one batch per run, or the run's data interval."""
+    """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every``: a run applies one batch, or its
+    data interval."""
     settings, error = _settings(file)
     every = timedelta(seconds=settings.apply_every)
     what = "a batch" if settings.until == "none" else "what was committed before the end of each run's interval"
     dag = DAG(
         dag_id,
-        # A bare timedelta makes intervals without length in Airflow 3; their end is right, but nobody sees what a run
-        # applies.
+        # In Airflow 3 a plain timedelta makes intervals of length zero. Their end is right, but the interval does not
+        # show what a run applies.
         schedule=every if settings.until == "none" else DeltaDataIntervalTimetable(every),
         start_date=START,
         catchup=False,
-        # The owner of a batch is the DAG, so two runs at once would take each other's batch away.
+        # The DAG owns its batches, so two concurrent runs would take each other's batch.
         max_active_runs=1,
         default_args=_task_defaults(settings),
         tags=_tags("apply", name, error),

@@ -1,8 +1,8 @@
-"""Runs that apply exactly their data interval (``airflow.until: interval_end``), in as many batches as that takes.
+"""Runs that apply exactly their data interval (``airflow.until: interval_end``), in as many batches as needed.
 
-A run has three tasks whatever its number of batches: ``merge`` acks each batch but the last when the next one is there,
-and hands on the last, which ``finalize`` acks. A run that ends before leaves at most two batches outstanding; a retry
-takes them up, and ``finalize`` rolls them back.
+A run has three tasks, however many batches it takes. ``merge`` acks each batch when it has fetched the next one, and
+passes on the last batch, which ``finalize`` acks. A run that is interrupted leaves at most two batches outstanding: a
+retry continues with them, and ``finalize`` rolls them back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import xcom as handoff
+from cdc.airflow import xcom
 from cdc.errors import StoreIncompleteError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def end(config: DestinationConfig, context: Mapping[str, Any]) -> datetime | None:
-    """The end of this run's interval; None where a run takes what is there. A run without an interval (triggered
-    without a date) ends where it begins to be due."""
+    """Returns the end of this run's interval; None if runs take a batch of what the store has. The interval of a run
+    that was triggered without a date ends when the run was due."""
     if config.airflow.until == "none":
         return None
     found: datetime | None = context.get("data_interval_end")
@@ -29,30 +29,33 @@ def end(config: DestinationConfig, context: Mapping[str, Any]) -> datetime | Non
 
 
 def merge_all(
-    config: DestinationConfig, owner: str, until: datetime, handed: Mapping[str, Any], first_try: bool
+    config: DestinationConfig, owner: str, until: datetime, fetched: Mapping[str, Any], first_try: bool
 ) -> dict[str, Any]:
-    """Merge the interval's batches from the one that was handed on; returns what ``merge`` hands on. Raises
-    StoreIncompleteError when more may come from before ``until``; what was merged by then is acked."""
+    """Merges the interval's batches, beginning with the fetched one, and returns the XCom of ``merge``.
+
+    Raises StoreIncompleteError if the store may still get transactions from before ``until``; merged batches are acked
+    by then.
+    """
     from cdc.batches.results import run_stats
 
     with run_stats() as report:
-        return _merge_all(config, owner, until, handed, first_try, report)
+        return _merge_all(config, owner, until, fetched, first_try, report)
 
 
 def _merge_all(
     config: DestinationConfig,
     owner: str,
     until: datetime,
-    handed: Mapping[str, Any],
+    fetched: Mapping[str, Any],
     first_try: bool,
     report: RunStats,
 ) -> dict[str, Any]:
     from cdc.batches.results import read_results
 
-    steps = handoff.pipeline()
-    # A try before this one may have acked the batch that fetch handed on, and have left another.
-    lease = handoff.to_lease(config, handed) if first_try else steps.fetch(config, owner, until)
-    fetched = {"fetched": [handed["batch"], handed["lease"]]}
+    steps = xcom.pipeline()
+    # An earlier try may have acked the fetched batch and left another one outstanding.
+    lease = xcom.to_lease(config, fetched) if first_try else steps.fetch(config, owner, until)
+    began_with = {"fetched": [fetched["batch"], fetched["lease"]]}
     while lease is not None:
         results = steps.merge(config, lease)
         report.add(read_results(results))
@@ -62,12 +65,12 @@ def _merge_all(
             steps.finalize(config, lease, True, results)
             raise
         if following is None:
-            return {**handoff.of_lease(lease), **handoff.of_results(lease, results), **fetched}
+            return {**xcom.from_lease(lease), **xcom.from_results(lease, results), **began_with}
         steps.finalize(config, lease, True, results)
         lease = following
-    return {"batch": None, "lease": None, "results": [], **fetched}
+    return {"batch": None, "lease": None, "results": [], **began_with}
 
 
-def is_result_of(merged: Mapping[str, Any] | None, handed: Mapping[str, Any]) -> bool:
-    """Did this merge begin with that batch, under that very lease?"""
-    return merged is not None and merged.get("fetched") == [handed["batch"], handed["lease"]]
+def is_result_of(merged: Mapping[str, Any] | None, fetched: Mapping[str, Any]) -> bool:
+    """Whether this merge began with that batch, under that very lease."""
+    return merged is not None and merged.get("fetched") == [fetched["batch"], fetched["lease"]]

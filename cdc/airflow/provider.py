@@ -1,4 +1,4 @@
-"""What Airflow lists about this package: the entry point ``apache_airflow_provider``."""
+"""Describes this package to Airflow: the entry point ``apache_airflow_provider``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Name and operators, in the form of Airflow's provider schema."""
+    """Returns name and operators, in Airflow's provider schema."""
     return {
         "package-name": "towpath",
         "name": "Towpath",

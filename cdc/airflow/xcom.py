@@ -1,8 +1,8 @@
-"""What passes between the tasks of a run: never data, only where it lies.
+"""The XComs between the tasks of a run. They hold references, never data.
 
-``fetch`` hands on the batch's id, the lease's fingerprint and the manifest's path; ``merge`` hands on the first two and
-one result per table. Everybody who may read Airflow's pages may read this, so it holds no token: the tasks look that up
-in the meta, where only a lease with this fingerprint is found (:meth:`cdc.batches.service.BatchService.resume`).
+``fetch`` returns the batch's id, the lease's fingerprint and the manifest's path; ``merge`` returns the first two and
+one result per table. Airflow shows XComs to all its users, so they hold no token. The tasks look the token up in the
+meta by the fingerprint (:meth:`cdc.batches.service.BatchService.resume`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Pipeline(Protocol):
-    """The steps of a run, as ``cdc.pipeline`` has them; ``cdc.testing.pipeline`` has a fake."""
+    """The steps of a run. Implemented by ``cdc.pipeline``, and by a fake in ``cdc.testing.pipeline``."""
 
     def fetch(
         self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
@@ -40,43 +40,43 @@ class Pipeline(Protocol):
 
 
 def pipeline() -> Pipeline:
-    """``cdc.pipeline``, imported when a task runs: a DAG file's parsing must not pay for it."""
+    """Returns ``cdc.pipeline``, imported only when a task runs, because DAG files are parsed often."""
     from cdc import pipeline as module
 
     return cast("Pipeline", module)
 
 
-def of_lease(lease: Lease) -> dict[str, Any]:
-    """What ``fetch`` hands on."""
+def from_lease(lease: Lease) -> dict[str, Any]:
+    """Returns the XCom of ``fetch``."""
     return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "manifest": str(lease.manifest_path)}
 
 
-def to_lease(config: DestinationConfig, handed: Mapping[str, Any] | None) -> Lease:
-    """The lease again, in another task.
+def to_lease(config: DestinationConfig, fetched: Mapping[str, Any] | None) -> Lease:
+    """Returns the lease of an XCom, in another task.
 
-    Raises BatchError when nothing was handed on, DamagedError when the manifest is gone or cannot be read, TokenError
-    when the batch never had this lease.
+    Raises BatchError if there is no XCom, DamagedError if the manifest is missing or cannot be read, TokenError if the
+    batch never had this lease.
     """
-    if handed is None:
-        raise BatchError("there is no batch: the task before this one handed on none", remedy="Clear the whole run.")
-    return pipeline().resume(config, handed["batch"], handed["lease"])
+    if fetched is None:
+        raise BatchError("there is no batch: the task before this one returned none", remedy="Clear the whole run.")
+    return pipeline().resume(config, fetched["batch"], fetched["lease"])
 
 
-def of_results(lease: Lease, results: Sequence[Any]) -> dict[str, Any]:
-    """What ``merge`` hands on: the batch it merged, and one JSON object per table."""
+def from_results(lease: Lease, results: Sequence[Any]) -> dict[str, Any]:
+    """Returns the XCom of ``merge``: the merged batch, and one JSON object per table."""
     from cdc.batches.results import read_results
 
     tables = [result.model_dump(mode="json") for result in read_results(results)]
     return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "results": tables}
 
 
-def is_result_of(merged: Mapping[str, Any] | None, handed: Mapping[str, Any]) -> bool:
-    """Did this merge merge that batch, under that very lease?"""
-    return merged is not None and (merged["batch"], merged["lease"]) == (handed["batch"], handed["lease"])
+def is_result_of(merged: Mapping[str, Any] | None, fetched: Mapping[str, Any]) -> bool:
+    """Whether this merge merged that batch, under that very lease."""
+    return merged is not None and (merged["batch"], merged["lease"]) == (fetched["batch"], fetched["lease"])
 
 
 def to_results(merged: Mapping[str, Any]) -> list[Any]:
-    """The results of ``merge`` again."""
+    """Returns the results in the XCom of ``merge``."""
     return list(merged["results"])
 
 
@@ -90,7 +90,7 @@ def airflow_errors() -> Iterator[None]:
 
 
 def task_states(context: Mapping[str, Any], task_ids: Sequence[str]) -> dict[str, str | None]:
-    """The states of tasks of this very run; None for one that has none yet."""
+    """Returns the states of tasks of this run; None for a task without a state."""
     ti = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=list(task_ids))
     found: Mapping[str, Any] = states.get(ti.run_id, {})

@@ -1,4 +1,4 @@
-"""``cdc apply``: the DAG's steps without Airflow: fetch, merge, ack or rollback."""
+"""``cdc apply``: the steps of the apply DAG without Airflow: fetch, merge, ack or rollback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def apply(
     try:
         with exclusive(config), run_stats() as report, _rolled_back_at_a_signal(config):
             while True:
-                # With a time limit each wait is for the store to be complete, and the last one tells that it is.
+                # With a time limit each fetch waits until the store is known to be complete; the last one confirms it.
                 wait_s = 0.0 if limit is None and (done or (until_empty and wait is None)) else wait
                 lease = pipeline.fetch(config, cli_owner(config), limit, wait_s)
                 if lease is None:
@@ -94,20 +94,20 @@ def apply(
 
 
 class _Stopped(Exception):
-    """The command was told to end; the message is for the user."""
+    """The command was stopped by a signal; the message is for the user."""
 
 
 @contextmanager
 def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
-    """Turns SIGTERM and SIGINT into :class:`_Stopped`, after what this owner has outstanding was rolled back: the batch
-    under way, or one that was taken at that very moment."""
+    """Turns SIGTERM and SIGINT into :class:`_Stopped`, after a rollback of the owner's outstanding batches: the current
+    one, or one that was fetched at that very moment."""
     from cdc import pipeline
     from cdc.batches.lease import cli_owner
 
     try:
         yield
     except KeyboardInterrupt:
-        pipeline.stop()  # leave no driver behind that goes on
+        pipeline.stop()  # no driver may continue
         gone = pipeline.release(config, cli_owner(config))
         if not gone:
             raise _Stopped(f"{config.name}: stopped; no batch was under way.") from None
@@ -116,7 +116,7 @@ def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
 
 
 def _one_batch(config: DestinationConfig, lease: Lease, quiet: bool) -> list[TableResult]:
-    """Merge and ack; whatever goes wrong, roll back and say what it was. A signal is the caller's."""
+    """Merges and acks the batch, or rolls it back and raises the error. The caller handles signals."""
     from cdc import pipeline
 
     try:
@@ -138,13 +138,13 @@ def _roll_back(config: DestinationConfig, lease: Lease) -> None:
 
     try:
         pipeline.finalize(config, lease, False)
-    except CdcError as error:  # its reason must not hide why the batch failed
+    except CdcError as error:  # log it only: the caller raises the error of the merge
         _log.warning("the batch was not rolled back", batch=lease.batch, reason=str(error))
 
 
 def _time(text: str) -> datetime:
-    """Raises UsageError, also for a time without an offset: whose clock it means would be a guess, and what was applied
-    too early is not taken back."""
+    """Parses a time. Raises UsageError, also for a time without an offset: its time zone would be a guess, and changes
+    that were applied too early cannot be taken back."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -165,7 +165,7 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
         "last_seq": manifest.last_seq,
         "transactions": manifest.transactions,
         "row_events": manifest.row_events,
-        # The rest is the manifest's: the keys here are an interface.
+        # The keys are an interface, so only these fields are shown.
         "tables": [result.model_dump(mode="json", include=_SHOWN) for result in results],
     }
 

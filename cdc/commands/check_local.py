@@ -32,7 +32,7 @@ def _store(config: DestinationConfig) -> list[Finding]:
 
     path = config.store.path
     found = _folder("store", path, "store.path")
-    fleeting = _fleeting("store", path, "store.path")
+    fleeting = _removable("store", path, "store.path")
     if found.level == "ok":
         try:
             layout.check(path)
@@ -54,13 +54,13 @@ def _meta(config: DestinationConfig) -> list[Finding]:
             open_meta(config).read()
         except CdcError as trouble:
             return [from_error("meta", trouble)]
-    return [found, *_fleeting("meta", config.meta.path, "meta.path")]
+    return [found, *_removable("meta", config.meta.path, "meta.path")]
 
 
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
-def _fleeting(subject: str, path: Path, key: str) -> list[Finding]:
+def _removable(subject: str, path: Path, key: str) -> list[Finding]:
     """Returns a warning if something else than Towpath may remove or replace the folder."""
     real = Path(os.path.realpath(path))
     through = "" if real == path else f" (by a symbolic link: {real})"
@@ -101,11 +101,11 @@ def _target(config: DestinationConfig) -> list[Finding]:
         ]
     found = [_folder("target", folder, "apply.target")]
     if found[0].level == "ok":
-        found += _strangers(config, folder)
+        found += _foreign_folders(config, folder)
     return found
 
 
-def _strangers(config: DestinationConfig, folder: Path) -> list[Finding]:
+def _foreign_folders(config: DestinationConfig, folder: Path) -> list[Finding]:
     """Returns errors for folders that captured tables would be written to, and that hold something else."""
     found: list[Finding] = []
     for database in sorted(p for p in folder.glob("*") if p.is_dir()):

@@ -101,7 +101,7 @@ def init(
 
     folder = options(ctx).conf_dir
     if name is not None:
-        _free(folder, name)
+        _new_file(folder, name)
     address = _Address.parse(url)
     login = _password(address)
     patterns = _patterns(tables)
@@ -116,7 +116,7 @@ def init(
         finally:
             conn.close()
     name = name or _default_name(found, info)
-    file = _free(folder, name)
+    file = _new_file(folder, name)
     address = replace(address, scheme=info.flavor)
     text = render(
         Answers(
@@ -124,7 +124,7 @@ def init(
             url=address.url,
             password_in_environment=login.from_environment,
             password_place=PASSWORD_VARIABLE if login.from_environment else f"{name}.password",
-            server_id=_unused(taken),
+            server_id=_free_server_id(taken),
             include=tuple(patterns),
             target=target,
             product=info.product,
@@ -205,7 +205,7 @@ def _password(address: _Address) -> _Login:
     return _Login(asked, from_environment=False)
 
 
-def _free(folder: Path, name: str) -> Path:
+def _new_file(folder: Path, name: str) -> Path:
     """Returns the path of the new file. Raises UsageError if the name is taken or cannot name a file."""
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -245,7 +245,7 @@ def _replica_ids(conn: Connection) -> set[int]:
         return set()
 
 
-def _unused(taken: set[int]) -> int:
+def _free_server_id(taken: set[int]) -> int:
     while (number := random.randint(100_000_000, 999_999_999)) in taken:
         pass
     return number

@@ -1,4 +1,4 @@
-"""A pipeline without store, meta and Spark: for tests of what drives ``cdc.pipeline``."""
+"""A fake of ``cdc.pipeline`` without store, meta and Spark, for tests of its callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.errors import TokenError
 
 
 def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Manifest:
-    """A manifest of ``rows`` transactions of one row each, in no segment that exists."""
+    """Returns a manifest of ``rows`` transactions of one row each, without segments."""
     first = (batch - 1) * rows + 1
     return Manifest(
         destination=destination,
@@ -39,11 +39,11 @@ def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Man
 
 
 class FakePipeline:
-    """Hands out ``waiting`` batches, one at a time, by the rules of the batch protocol.
+    """Returns ``waiting`` batches, one at a time, by the rules of the batch protocol.
 
-    ``acked`` and ``rolled_back`` are the batches' ids in order; ``calls`` every step that was asked for; ``limits``
-    each fetch's ``until``. A function in ``fail`` under a step's name (``fetch``, ``merge``, ``finalize``, ``release``)
-    is called in it, and may raise.
+    ``acked`` and ``rolled_back`` record the batches' ids in order, ``calls`` every called step, and ``limits`` the
+    ``until`` of each fetch. A function in ``fail`` under a step's name (``fetch``, ``merge``, ``finalize``,
+    ``release``) is called in that step, and may raise.
     """
 
     def __init__(self, folder: Path, batches: int = 1) -> None:
@@ -67,7 +67,7 @@ class FakePipeline:
     def fetch(
         self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
     ) -> Lease | None:
-        """The first waiting batch (``ahead``: the second), with a new token; None when there is none."""
+        """Returns the first waiting batch (``ahead``: the second) with a new token; None if there is none."""
         self._step("fetch")
         self.owners.append(owner)
         self.limits.append(until)
@@ -82,7 +82,7 @@ class FakePipeline:
         return lease
 
     def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
-        """The lease that was handed out, whatever became of it."""
+        """Returns the lease that :meth:`fetch` returned, valid or not."""
         return self._leases[batch, fingerprint]
 
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]:
@@ -94,7 +94,7 @@ class FakePipeline:
     results: Sequence[Any] = ()
 
     def finalize(self, config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
-        """Acks or rolls back; doing the same once more changes nothing."""
+        """Acks or rolls back; a repetition changes nothing."""
         self._step("finalize")
         batch = lease.manifest.batch
         if (self.acked if ok else self.rolled_back)[-1:] == [batch] and batch not in self._tokens:
@@ -109,7 +109,7 @@ class FakePipeline:
             self._roll_back(batch)
 
     def release(self, config: DestinationConfig, owner: str) -> list[int]:
-        """Rolls back all that is outstanding."""
+        """Rolls back all outstanding batches."""
         self._step("release")
         gone = sorted(self._tokens)
         for batch in gone[:1]:
@@ -121,7 +121,7 @@ class FakePipeline:
         self._tokens = {batch: token for batch, token in self._tokens.items() if batch < first}
 
     def stop(self) -> None:
-        """Says only that it was asked."""
+        """Records only the call."""
         self.calls.append("stop")
 
     def _check(self, lease: Lease) -> None:

@@ -53,12 +53,11 @@ def write_conf(tmp_path: Path) -> Write:
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
     """The operators' pipeline is this fake, with one batch waiting."""
-    from cdc.airflow import factory
-    from cdc.airflow import xcom as handoff
+    from cdc.airflow import factory, xcom
     from cdc.testing.pipeline import FakePipeline
 
     fake = FakePipeline(tmp_path)
-    monkeypatch.setattr(handoff, "pipeline", lambda: fake)
+    monkeypatch.setattr(xcom, "pipeline", lambda: fake)
     monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
     monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
     return fake

@@ -12,8 +12,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from cdc.airflow import MergeOperator, build_dags, factory
-from cdc.airflow import xcom as handoff
+from cdc.airflow import MergeOperator, build_dags, factory, xcom
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TargetError
@@ -129,7 +128,7 @@ def test_clearing_a_merge_whose_batch_was_rolled_back_fails(
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
     pipeline.finalize(load(file), lease, ok=False)
-    context: Any = {"ti": Handed(handoff.of_lease(lease))}
+    context: Any = {"ti": Handed(xcom.from_lease(lease))}
     with pytest.raises(AirflowFailException, match="the token of batch 1 is not the latest"):
         MergeOperator(task_id="merge", conf_file=str(file)).execute(context)
 

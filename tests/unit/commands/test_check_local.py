@@ -12,28 +12,30 @@ from cdc.config import load
 from tests.support.configurations import release
 
 
-def test_check_warns_of_a_store_that_others_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = check_local._fleeting("store", tmp_path / "data" / "store", "store.path")
-    assert [f.level for f in found] == ["warning"], "tests lie in a temporary folder"
+def test_a_store_that_others_may_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = check_local._removable("store", tmp_path / "data" / "store", "store.path")
+    assert [f.level for f in found] == ["warning"], "tests run in a temporary folder"
     assert "temporary folder" in found[0].message
     monkeypatch.setattr(check_local, "_TEMPORARY", ())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    assert check_local._fleeting("store", tmp_path / "data" / "store", "store.path") == []
+    assert check_local._removable("store", tmp_path / "data" / "store", "store.path") == []
     worktree = release(tmp_path, "a")
     (worktree / ".git").write_text("gitdir: /elsewhere\n")
     (tmp_path / "current").symlink_to(worktree)
     for path in (worktree / "data" / "store", tmp_path / "current" / "data" / "store"):
-        (warning,) = check_local._fleeting("meta", path, "meta.path")
+        (warning,) = check_local._removable("meta", path, "meta.path")
         assert f"{path} lies inside the git checkout " in warning.message
         assert "meta.path" in (warning.remedy or "")
     assert "by a symbolic link" in warning.message
     (tmp_path / "conf").symlink_to(worktree / "conf")
     config = load(tmp_path / "conf" / "shop.yaml")
-    assert check_local._fleeting("store", config.store.path, "store.path") == [], "it stays outside"
+    assert check_local._removable("store", config.store.path, "store.path") == [], (
+        "the store is outside of the checkout"
+    )
 
 
-def test_check_says_so(tmp_path: Path) -> None:
-    """The warnings are among what `cdc check` examines."""
+def test_check_prints_these_warnings(tmp_path: Path) -> None:
+    """`cdc check` reports them."""
     config = load(release(tmp_path, "a") / "conf" / "shop.yaml")
     warnings = [f for f in check_local.examine(config) if f.level == "warning" and "temporary folder" in f.message]
     assert [f.subject for f in warnings] == ["store", "meta"]

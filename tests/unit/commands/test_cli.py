@@ -1,4 +1,4 @@
-"""The command line itself: help, errors, exit codes, and what may not be loaded to show it."""
+"""The command line: help, errors, exit codes, and modules that must not be loaded for help."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["snapshot", "replay", "verify"])
-def test_commands_to_come_end_with_a_sentence(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_planned_commands_are_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, err = run(capsys, name, "shop", "shop.orders", "--from", "5")
     assert (code, out) == (2, "")
     assert err.startswith(f"cdc: `cdc {name}` is not available yet. ")
@@ -87,11 +87,11 @@ def test_no_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     ("error", "code", "expected"),
     [
         (SourceUnavailableError("it\nsleeps", place="source h:1"), 1, "cdc: source h:1: it sleeps\n"),
-        (ConfigError("is wrong", place="f", remedy="Mend it."), 2, "cdc: f: is wrong. Mend it.\n"),
+        (ConfigError("is wrong", place="f", remedy="Correct it."), 2, "cdc: f: is wrong. Correct it.\n"),
         (KeyboardInterrupt(), 1, "cdc: Stopped.\n"),
     ],
 )
-def test_errors_become_a_sentence_and_a_code(
+def test_errors_become_a_message_and_an_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, expected: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -138,7 +138,7 @@ def test_sigterm_ends_a_command_cleanly() -> None:
 
 
 def test_a_sigterm_that_python_cannot_raise_is_not_lost() -> None:
-    """One that arrives in a destructor, or in a callback at a fork: an exception there ends nothing."""
+    """Python only prints an exception that is raised in a destructor, or in a callback at a fork."""
     script = (
         "import os, signal, sys, time; from cdc import cli, config\n"
         "class Gone:\n"
@@ -197,7 +197,7 @@ def test_init_needs_a_password(
     assert "Set $CDC_SOURCE_PASSWORD" in err
 
 
-def test_json_takes_what_commands_have(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_all_types_that_commands_print(capsys: pytest.CaptureFixture[str]) -> None:
     from datetime import UTC, datetime
 
     common.print_json({"at": datetime(2026, 1, 2, tzinfo=UTC), "path": Path("/x"), "set": {2, 1}, "text": "ü"})

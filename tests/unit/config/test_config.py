@@ -1,4 +1,4 @@
-"""The configuration file: what is accepted, and the sentence for everything that is wrong."""
+"""The sections of the configuration file: accepted values, and the message for each wrong one."""
 
 from __future__ import annotations
 
@@ -358,11 +358,11 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"airflow__retries": -1}, "airflow.retries: -1 must be at least 0"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], expected: str) -> None:
+def test_a_message_names_key_and_value(changes: dict[str, Any], expected: str) -> None:
     assert message(**changes).startswith(expected)
 
 
-def test_all_findings_are_told_at_once() -> None:
+def test_one_message_has_all_findings() -> None:
     text = message(source__server_id=0, batch__max_bytes=0)
     assert "source.server_id: 0 must be at least 1; batch.max_bytes: 0 must be more than 0" in text
 

@@ -1,18 +1,21 @@
-"""The two compiled passes over documents: measure them and collect their doubles, then write their text.
+"""The two compiled passes over JSON documents: measure them and collect their doubles, then write their text.
 
-A document is a type byte and a value. An object or array begins with its number of elements and its size, then come
-the entries of its keys (where, how long), the entries of its values (type, and where or the value itself), the keys,
-the values. "Where" counts from the container's own beginning, in 2 bytes, or 4 in a large one.
+A document is a type byte and a value. An object or array holds its number of elements, its size, the entries of its
+keys (offset and length), the entries of its values (type, and offset or the value itself), the keys, and the values.
+Offsets count from the container's own beginning and have 2 bytes, or 4 in a large container.
 Source: MySQL's ``sql-common/json_binary.h``.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import inlined, njit
-from cdc.decode.binary_json.kernels.constants import (
+from cdc.binlog.memory import i64, u16, u32
+from cdc.decode.binary_json.scalar_kernels import (
     BAD_SCALAR,
     BAD_TYPE,
     CUT,
@@ -27,16 +30,19 @@ from cdc.decode.binary_json.kernels.constants import (
     MAX_DEPTH,
     OPAQUE,
     OVERLAP,
-    PARTIAL,
     SMALL_ARRAY,
     STRING,
     TOO_DEEP,
     UINT16,
     UINT32,
     UINT64,
+    put_opaque,
+    put_quoted,
+    put_signed,
+    put_unsigned,
+    put_word,
 )
-from cdc.decode.binary_json.kernels.scalars import put_opaque, put_quoted, put_signed, put_unsigned, put_word
-from cdc.decode.kernels.scan import i64, u16, u32
+from cdc.decode.kernels.constants import JSON_DIFFS
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -45,47 +51,56 @@ Bools = npt.NDArray[np.bool_]
 
 _BASE, _LIMIT, _COUNT, _INDEX, _KIND = 0, 1, 2, 3, 4
 STACK_SHAPE = (MAX_DEPTH, 5)
-"""Room that a caller hands in for the containers around a value."""
+"""The shape of ``DocumentArrays.stack``."""
 
 _ENDLESS = np.int64(0x7FF) << np.int64(52)
-"""The exponent of infinities and of what is not a number."""
+"""The exponent of infinities and NaN."""
 
 
 @inlined
 def number(buf: Bytes, p: int, width: int) -> int:
-    """Unsigned, of 2 or 4 bytes."""
+    """The unsigned number of 2 or 4 bytes at ``p``."""
     return u32(buf, p) if width == 4 else u16(buf, p)
 
 
 @inlined
 def bad(err: Longs, code: int, pos: int) -> tuple[int, int]:
-    """Note a fault."""
+    """Notes a fault and returns (-1, 0)."""
     err[ERR_CODE] = code
     err[ERR_POS] = pos
     return -1, 0
 
 
+class DocumentArrays(NamedTuple):
+    """What a pass over documents writes to. Both passes give arrays of the same types, so that they call the same
+    compiled :func:`put_document`; those that a pass does not need are empty."""
+
+    stack: Longs
+    """STACK_SHAPE: room for the containers around a value."""
+    double_bits: Longs
+    """First pass: room for the bits of all doubles, an eighth of the bytes of all documents."""
+    double_at: Ints
+    """(doubles + 1,), second pass: offset of each double's text in ``double_text``."""
+    double_text: Bytes
+    out: Bytes
+    """Second pass: room for exactly the text of all documents."""
+    err: Longs
+    """(ERR_SIZE,)"""
+
+
 @njit
 def put_document(
-    buf: Bytes,
-    begin: int,
-    end: int,
-    stack: Longs,
-    doubles: int,
-    double_bits: Longs,
-    double_at: Ints,
-    double_text: Bytes,
-    out: Bytes,
-    at: int,
-    write: bool,
-    err: Longs,
+    buf: Bytes, begin: int, end: int, arrays: DocumentArrays, doubles: int, at: int, write: bool
 ) -> tuple[int, int]:
-    """Measure or write the document at ``buf[begin:end]``, at least one byte; see the two passes below.
+    """Measures or writes the document in ``buf[begin:end]``, at least one byte; ``doubles`` is the number of doubles
+    before it.
 
-    Every byte of a sound document belongs to one value only, so what is visited is counted against its size: offsets
-    that lead to the same bytes again and again end there. Returns (where the next text goes, doubles so far), or
-    (-1, 0) with the fault noted.
+    Every byte of a sound document belongs to one value only. So the bytes that are visited are counted against the
+    document's size, and offsets that lead to the same bytes again and again end there. Returns (offset behind the text,
+    doubles so far), or (-1, 0) with a fault noted.
     """
+    stack, err = arrays.stack, arrays.err
+    double_bits, double_at, double_text, out = arrays.double_bits, arrays.double_at, arrays.double_text, arrays.out
     unvisited = end - begin - 1
     kind = np.int64(buf[begin])
     p = begin + 1
@@ -254,62 +269,41 @@ def put_document(
 
 @njit
 def measure_documents(
-    buf: Bytes,
-    offsets: Ints,
-    nulls: Bools,
-    stack: Longs,
-    double_bits: Longs,
-    partial: Bools,
-    no_at: Ints,
-    no_text: Bytes,
-    err: Longs,
+    buf: Bytes, offsets: Ints, nulls: Bools, arrays: DocumentArrays, partial: Bools
 ) -> tuple[int, int]:
     """First pass over the documents between ``offsets`` (rows + 1) of ``buf``.
 
-    Collects the bits of all doubles in their order; marks the rows that are partial updates in ``partial``, and leaves
-    them out. Returns (bytes of text without the doubles', number of doubles), or (-1, 0) with a fault in ``err``.
-    ``double_bits`` must have room for an eighth of the bytes, ``stack`` is STACK_SHAPE. ``no_at`` and ``no_text`` are
-    empty arrays: with them, both passes call the same compiled :func:`put_document`.
+    Collects the bits of all doubles in their order. Marks the rows that are partial updates in ``partial`` (rows,) and
+    leaves them out. Returns (bytes of text without the doubles' text, number of doubles), or (-1, 0) with a fault
+    noted.
     """
     total = np.int64(0)
     doubles = np.int64(0)
-    write = no_text.shape[0] > 0  # not a constant: else everything would be compiled twice
+    write = arrays.out.shape[0] > 0  # not a constant, with which all would be compiled twice
     for row in range(nulls.shape[0]):
         if nulls[row]:
             continue
         begin = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
-        if begin == end:  # what the server stores where a JSON column without a default was filled in
+        if begin == end:  # the server stores this when it fills in a JSON column that has no default
             total += 4
-        elif buf[begin] == PARTIAL:
+        elif buf[begin] == JSON_DIFFS:
             partial[row] = True
         else:
-            total, doubles = put_document(
-                buf, begin, end, stack, doubles, double_bits, no_at, no_text, no_text, total, write, err
-            )
+            total, doubles = put_document(buf, begin, end, arrays, doubles, total, write)
             if total < 0:
-                err[ERR_ROW] = row
-                err[ERR_POS] -= begin
+                arrays.err[ERR_ROW] = row
+                arrays.err[ERR_POS] -= begin
                 return -1, 0
     return total, doubles
 
 
 @njit
-def write_documents(
-    buf: Bytes,
-    offsets: Ints,
-    nulls: Bools,
-    stack: Longs,
-    double_at: Ints,
-    double_text: Bytes,
-    out: Bytes,
-    out_offsets: Ints,
-    err: Longs,
-) -> int:
-    """Second pass: the text of the documents that the first one found sound; empty for partial updates.
+def write_documents(buf: Bytes, offsets: Ints, nulls: Bools, arrays: DocumentArrays, out_offsets: Ints) -> int:
+    """Second pass: writes the text of the documents that the first pass found sound, and no text for partial updates.
+    ``out_offsets`` (rows + 1) gets the end of each text.
 
-    ``double_at`` (doubles + 1) says where in ``double_text`` each double's text lies. ``out`` has exactly the room
-    that is needed. Returns the bytes written, -1 with a fault in ``err`` where the bytes changed since the first pass.
+    Returns the bytes written, or -1 with a fault noted if the documents changed since the first pass.
     """
     at = np.int64(0)
     doubles = np.int64(0)
@@ -319,14 +313,12 @@ def write_documents(
         end = np.int64(offsets[row + 1])
         if not nulls[row]:
             if begin == end:
-                at = put_word(0, out, at, write)
-            elif buf[begin] != PARTIAL:
-                at, doubles = put_document(
-                    buf, begin, end, stack, doubles, err, double_at, double_text, out, at, write, err
-                )
+                at = put_word(0, arrays.out, at, write)
+            elif buf[begin] != JSON_DIFFS:
+                at, doubles = put_document(buf, begin, end, arrays, doubles, at, write)
                 if at < 0:
-                    err[ERR_ROW] = row
-                    err[ERR_POS] -= begin
+                    arrays.err[ERR_ROW] = row
+                    arrays.err[ERR_POS] -= begin
                     return -1
         out_offsets[row + 1] = at
     return at
