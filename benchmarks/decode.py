@@ -35,8 +35,8 @@ from rich.table import Table
 
 from benchmarks.decode_tables import BATCH, DB, HEAVY, Heavy
 from cdc.binlog.file import BinlogFile
-from cdc.decode import buffers, cursor, decoder
-from cdc.decode.decoder import TARGET_BYTES, decode_transactions
+from cdc.decode import DecodeOptions, reader, scan
+from cdc.decode.reader import TARGET_BYTES, decode_transactions
 from cdc.decode.transactions import Transactions
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
@@ -209,7 +209,9 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
         shares = Shares()
         with _stopwatches(shares):
             start = time.process_time()
-            found = sum(b.num_rows for b in decode_transactions(transactions, table=table, images="both"))
+            found = sum(
+                b.num_rows for b in decode_transactions(transactions, table=table, options=DecodeOptions(images="both"))
+            )
             shares.all = time.process_time() - start
         if found != rows:
             raise SystemExit(f"decoded {found} rows of {table} instead of {rows}")
@@ -221,8 +223,8 @@ def measured(path: Path, table: str, rows: int, repeats: int) -> tuple[Shares, f
 @contextmanager
 def _stopwatches(shares: Shares) -> Iterator[None]:
     """Patches the decoder's steps, so that they add their time to the shares."""
-    places = [(cursor, "scan_events", "scan"), (decoder, "locate_rows", "locate"), (buffers, "fill_rows", "fill"),
-              (decoder.Decoder, "_converted", "convert"), (decoder, "sound_utf8", "convert")]  # fmt: skip
+    places = [(scan, "scan_events", "scan"), (reader, "locate_rows", "locate"), (reader, "fill_rows", "fill"),
+              (reader.Decoder, "_converted", "convert"), (reader, "sound_utf8", "convert")]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
 
     def timed(function: Callable[..., Any], share: str) -> Callable[..., Any]:
@@ -246,12 +248,12 @@ def _stopwatches(shares: Shares) -> Iterator[None]:
 
 _PEAK = """
 import sys, threading, time
-from cdc.decode import read
+from cdc.decode import DecodeOptions, read
 def anonymous():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
 path, table = sys.argv[1:]
-for batch in read(path, table=table, images="both"):
+for batch in read(path, table=table, options=DecodeOptions(images="both")):
     break  # load kernels, libraries and the index of transactions before the measurement
 del batch
 peak = before = anonymous()
@@ -263,7 +265,7 @@ def watch():
         time.sleep(0.002)
 watcher = threading.Thread(target=watch)
 watcher.start()
-for batch in read(path, table=table, images="both"):
+for batch in read(path, table=table, options=DecodeOptions(images="both")):
     pass
 done = True
 watcher.join()

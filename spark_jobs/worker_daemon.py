@@ -17,7 +17,7 @@ def main() -> None:
         import pyspark.worker  # noqa: F401
 
         import spark_jobs.source.data_source  # noqa: F401
-        from cdc.decode.warm import warm_up
+        from cdc.decode.reader import warm_up
 
         warm_up()
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

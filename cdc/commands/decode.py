@@ -92,21 +92,23 @@ def decode(
     if output is not None:
         _check_output(output, output_format)
 
-    from cdc.decode import DecodeStats, ValuePolicies, read
+    from cdc.decode import DecodeOptions, DecodeStats, ValuePolicies, read
 
     name = _only_table(paths) if table is None else table
     stats = DecodeStats()
     batches = read(
         *paths,
         table=name,
-        images="both" if before else "after",
-        columns=column,
-        after_seq=max(0, (from_seq or 0) - 1),
-        upto_seq=to_seq,
         schemas=None if schema is None else _schemas(schema, name),
-        policies=ValuePolicies(zero_dates="fail" if zero_dates is ZeroDates.fail else "null"),
-        target_bytes=_BATCH_BYTES,
         stats=stats,
+        options=DecodeOptions(
+            images="both" if before else "after",
+            columns=column,
+            after_seq=max(0, (from_seq or 0) - 1),
+            upto_seq=to_seq,
+            policies=ValuePolicies(zero_dates="fail" if zero_dates is ZeroDates.fail else "null"),
+            target_bytes=_BATCH_BYTES,
+        ),
     )
     with _progress(name, stats, wanted=output is not None or not sys.stdout.isatty()) as tick:
         if output is not None:

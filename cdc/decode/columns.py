@@ -1,8 +1,8 @@
-"""A table's columns as the decoder knows them: from the table map, and from what ``information_schema`` told capture.
+"""A table's columns as the decoder knows them: from the table map, and from the schema that capture stored.
 
-Servers with ``binlog_row_metadata=FULL`` name everything in the table map but a few types in disguise (MariaDB's UUID,
-INET4, INET6 and VECTOR look like BINARY and VARBINARY). MySQL 5.6 and 5.7 tell types and lengths alone; the rest comes
-from the stored schema, and a table map that contradicts it is refused.
+Servers with ``binlog_row_metadata=FULL`` describe columns in the table map, except for MariaDB's UUID, INET4, INET6 and
+VECTOR, which look like BINARY and VARBINARY. MySQL 5.6 and 5.7 give only types and lengths; the rest comes from the
+stored schema (``information_schema``), and a table map that contradicts it is refused.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cdc.binlog.table_map import ColumnMeta, ColumnType, TableMap
-from cdc.decode.charsets.collations import BINARY_COLLATION, charset_by_name, charset_of, decode_text
+from cdc.decode.charsets.convert import decode_text
+from cdc.decode.charsets.tables import BINARY_COLLATION, charset_by_name, charset_of
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 from cdc.sql.tokens import word_set
 
 BINARY = "binary"
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
-"""Names of the columns that Towpath adds, in lower case."""
+"""The names of the columns that Towpath adds, in lower case."""
 
 BLOBS = frozenset({ColumnType.TINY_BLOB, ColumnType.BLOB, ColumnType.MEDIUM_BLOB, ColumnType.LONG_BLOB})
 COMPRESSED = frozenset({ColumnType.BLOB_COMPRESSED, ColumnType.VARCHAR_COMPRESSED})
 TEXTS = frozenset({ColumnType.STRING, ColumnType.VARCHAR, ColumnType.VAR_STRING}) | BLOBS | COMPRESSED
 MEMBERED = frozenset({ColumnType.ENUM, ColumnType.SET})
-_IN_DISGUISE = {"uuid": 16, "inet4": 4, "inet6": 16, "vector": None}
-"""MariaDB's types that a table map calls BINARY(n), or VARBINARY."""
+_SHOWN_AS_BINARY = {"uuid": 16, "inet4": 4, "inet6": 16, "vector": None}
+"""MariaDB's types that a table map calls BINARY(n) with this n, or VARBINARY (None)."""
 
 _BINLOG_TYPES: dict[str, frozenset[int]] = {
     "tinyint": frozenset({ColumnType.TINY}),
@@ -62,19 +63,19 @@ _GEOMETRIES = word_set(
 _LONGEST_CHARACTER = {"utf8": 3, "utf8mb3": 3, "utf8mb4": 4, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4} | {
     "gbk": 2, "gb2312": 2, "gb18030": 4, "big5": 2, "sjis": 2, "cp932": 2, "ujis": 3, "eucjpms": 3, "euckr": 2
 }  # fmt: skip
-"""Bytes of the longest character; 1 in all other character sets."""
+"""Bytes of the longest character of each character set; 1 in all others."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column, with all that its values need to be understood."""
+    """A column with everything that decoding its values needs."""
 
     name: str
     type: int
     """A :class:`~cdc.binlog.table_map.ColumnType`."""
     length: int = 0
-    """STRING, VARCHAR: the most bytes a value can have; BLOB, JSON, GEOMETRY, VECTOR: bytes of its length; BIT: bits;
-    ENUM, SET: bytes of a value."""
+    """STRING, VARCHAR: the maximal size of a value in bytes; BLOB, JSON, GEOMETRY, VECTOR: bytes of its length; BIT:
+    bits; ENUM, SET: bytes of a value."""
     precision: int = 0
     scale: int = 0
     """DECIMAL: digits after the point; DATETIME, TIMESTAMP, TIME: digits of the fraction."""
@@ -85,9 +86,9 @@ class Column:
     members: tuple[str, ...] = ()
     """ENUM, SET."""
     declared: str | None = None
-    """The data type in ``information_schema`` (``uuid``, ``tinyint``), where it is known."""
+    """The data type in ``information_schema`` (``uuid``, ``tinyint``), if it is known."""
     column_type: str = ""
-    """The same with everything: ``tinyint(1)``, ``datetime(3) /* mariadb-5.3 */``."""
+    """The column type in ``information_schema``: ``tinyint(1)``, ``datetime(3) /* mariadb-5.3 */``."""
 
     @property
     def is_text(self) -> bool:
@@ -95,10 +96,11 @@ class Column:
 
 
 def resolve(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The columns and the primary key's names. ``schema``: the table in ``information_schema`` at that place.
+    """The columns of a table, and the names of the primary key's columns. ``schema``: the table in
+    ``information_schema`` at that position of the binlog.
 
-    Raises SourceRefusedError where the table map lacks names and there is no schema, or one that contradicts it;
-    UnsupportedError where a column's name is one of ours; DamagedError.
+    Raises SourceRefusedError if the table map lacks names and the schema is missing or contradicts it; UnsupportedError
+    if a column has the name of a metadata column; DamagedError.
     """
     if table_map.has_metadata:
         columns, key = (
@@ -110,7 +112,7 @@ def resolve(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Colu
     for column in columns:
         if column.name.lower() in METADATA_COLUMNS:
             raise UnsupportedError(
-                f"the column {column.name} has a name that Towpath uses itself",
+                f"the column {column.name} has the name of a column that Towpath adds",
                 place=f"table {table_map.full_name}",
                 remedy="Rename it on the source, or exclude the table.",
             )
@@ -128,7 +130,7 @@ def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Col
         if meta.type in MEMBERED:
             column = replace(column, members=_members(table_map.full_name, meta, charset))
         known = declared.get(meta.name)
-        # The schema may be of another time than the row: where the two contradict each other, the table map is right.
+        # The schema may be of another time than the row. If the two contradict each other, the table map is right.
         if known is not None and contradiction(meta, known) is None and _same_charset(column, known):
             column = replace(column, declared=known.data_type, column_type=known.column_type.lower())
         found.append(column)
@@ -136,7 +138,7 @@ def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Col
 
 
 def _same_charset(column: Column, known: ColumnSchema) -> bool:
-    if not (column.type in TEXTS or column.type in MEMBERED) or known.data_type in _IN_DISGUISE:
+    if not (column.type in TEXTS or column.type in MEMBERED) or known.data_type in _SHOWN_AS_BINARY:
         return True
     return column.charset == _canonical(known.charset)
 
@@ -178,16 +180,16 @@ def _members(table: str, meta: ColumnMeta, charset: str | None) -> tuple[str, ..
         ) from error
 
 
-# --- servers that tell types and lengths alone -------------------------------------------------------------------
+# --- servers that give only types and lengths --------------------------------------------------------------------
 
 
 def _from_schema(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     place = f"table {table_map.full_name}"
     if schema is None:
         raise SourceRefusedError(
-            "the binlog does not hold the names of its columns, and there is no stored schema of it",
+            "the binlog does not hold the names of its columns, and no schema of it is stored",
             place=place,
-            remedy="Set binlog_row_metadata=FULL on the source, and capture from a position after that. Where the "
+            remedy="Set binlog_row_metadata=FULL on the source, and capture from a position after that. If the "
             "server has no such setting, decode from the store, which keeps the schemas, or give one of its files "
             "(cdc decode --schema).",
         )
@@ -224,8 +226,8 @@ def _contradicted(why: str, place: str) -> SourceRefusedError:
     return SourceRefusedError(
         f"the rows contradict the stored schema, so their columns have no names: {why}",
         place=place,
-        remedy="The table was altered where capture did not see the statement, or twice in a moment. Reload the table, "
-        "or exclude it, and skip the batch.",
+        remedy="The table was altered by a statement that capture did not see, or twice in a moment. Reload the "
+        "table, or exclude it, and skip the batch.",
     )
 
 
@@ -233,8 +235,8 @@ _NUMBERS = re.compile(r"\((\d+)(?:,(\d+))?\)")
 
 
 def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
-    """What a table map's column is, in words, when it cannot be the one that ``information_schema`` describes; else
-    None."""
+    """The type of a table map's column in words if it cannot be the column that ``information_schema`` describes; None
+    if it can."""
     kind, full = known.data_type, known.column_type.lower()
     shown = meta.type_name
     if kind in _GEOMETRIES:
@@ -255,8 +257,8 @@ def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
         return f"BIT({meta.length})"
     if meta.type in (ColumnType.TIME2, ColumnType.DATETIME2, ColumnType.TIMESTAMP2):
         return None if meta.scale == (numbers[0] if numbers else 0) else f"{shown}({meta.scale})"
-    if kind in _IN_DISGUISE:
-        size = _IN_DISGUISE[kind]
+    if kind in _SHOWN_AS_BINARY:
+        size = _SHOWN_AS_BINARY[kind]
         return None if size is None or meta.length == size else f"{shown}({meta.length})"
     if kind in ("char", "varchar", "binary", "varbinary") and numbers and meta.type not in COMPRESSED:
         longest = numbers[0] * _LONGEST_CHARACTER.get(known.charset or BINARY, 1)
@@ -274,9 +276,9 @@ def _members_size(kind: str, meta: ColumnMeta, count: int) -> str | None:
 
 
 def describe(column: Column) -> str:
-    """A column's type for people: ``DECIMAL(65,30)``, ``BIT(9)``, ``VARCHAR in sjis``."""
+    """A column's type for messages: ``DECIMAL(65,30)``, ``BIT(9)``, ``VARCHAR in sjis``."""
     kind = column.type
-    if column.declared in _IN_DISGUISE:
+    if column.declared in _SHOWN_AS_BINARY:
         return str(column.declared).upper()
     names = {ColumnType.TIME2: "TIME", ColumnType.DATETIME2: "DATETIME", ColumnType.TIMESTAMP2: "TIMESTAMP"}
     names |= {old: f"{old.name} (old storage)" for old in (ColumnType.TIME, ColumnType.DATETIME, ColumnType.TIMESTAMP)}

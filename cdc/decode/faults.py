@@ -1,20 +1,23 @@
-"""From a kernel's code to a sentence with file, position, table and column."""
+"""Turns the fault codes of kernels into errors with file, position, table and column."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdc.binlog.constants import type_name
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.columns import describe
 from cdc.decode.kernels import constants as k
-from cdc.decode.layout import TableLayout
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
+
+if TYPE_CHECKING:
+    from cdc.decode.layout import TableLayout
 
 _SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
 
 LOST_BYTES = -1
-"""In the place of a kernel's code: a conversion has met a key's text with bytes that mean nothing."""
+"""The code of a conversion that met a text of the key with bytes without a meaning."""
 
 _OLD_TIMES = (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.TIME)
 
@@ -22,14 +25,14 @@ _WHAT = {
     k.BAD_HEADER: "the row event's header is damaged",
     k.WRONG_COLUMNS: "the row event has another number of columns than its table map",
     k.CUT: "a value reaches beyond the end of its row event",
-    k.BAD_VALUE: "the value's bytes mean nothing that a server writes",
+    k.BAD_VALUE: "a server never writes the bytes of this value",
     k.BAD_MEMBER: "the number of the ENUM member is larger than the number of members",
     k.NO_ROOM: "the value is longer than its column allows, or the file changed while it was read",
 }
 
 
 def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | None) -> CdcError:
-    """A fault of the walk over events; ``kind`` is the type of the event at ``pos``."""
+    """The error for a fault of a scan; ``kind`` is the type of the event at ``pos``."""
     place = f"{path}, position {pos}"
     if code == k.BAD_CRC:
         return DamagedError("the event fails its checksum", place=place, remedy=_SEGMENT_REMEDY)
@@ -44,7 +47,7 @@ def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | No
     return DamagedError("the chain of events is broken", place=place, remedy=_SEGMENT_REMEDY)
 
 
-def _of_key(table: str, column: str, policy: str) -> str:
+def _key_remedy(table: str, column: str, policy: str) -> str:
     return (
         f"Keep the column as {policy} (tables.overrides.{table}: {{columns: {{{column}: {policy}}}}}), with the Delta "
         "table moved away to have it made anew; or write mode: append, or exclude the table."
@@ -60,7 +63,8 @@ def row_fault(
     column: int,
     why: str | None = None,
 ) -> CdcError:
-    """A fault inside a row event. ``pos`` is None where the byte is not known; ``why`` is a conversion's own word."""
+    """The error for a fault inside a row event. ``pos`` is None if the byte is not known; ``why`` is the reason that a
+    conversion gave."""
     if code == k.PART_IMAGE:
         return SourceRefusedError(
             f"the rows of table {layout.table} do not hold all columns",
@@ -77,22 +81,22 @@ def row_fault(
             "a text of the key with bytes that mean nothing in its character set: as ? in Delta, different keys would "
             "be the same",
             place=where,
-            remedy=_of_key(layout.table, name, "bytes"),
+            remedy=_key_remedy(layout.table, name, "bytes"),
         )
     if code == k.ZERO_DATE and name.lower() in layout.policies.exact:
         return UnsupportedError(
             "a zero or impossible date in the key: as null in Delta, different keys would be the same",
             place=where,
-            remedy=_of_key(layout.table, name, "text"),
+            remedy=_key_remedy(layout.table, name, "text"),
         )
     if code == k.ZERO_DATE:
         return UnsupportedError(
-            "a zero or impossible date, which has no place in Delta",
+            "a zero or impossible date, which Delta cannot hold",
             place=where,
             remedy="Correct it on the source and skip the batch, or let such dates become null (zero_dates: null).",
         )
     why = why or _WHAT.get(code, "the row event is damaged")
     guessed = [c.name for c in layout.columns if c.type in _OLD_TIMES and c.declared is None]
     if guessed:
-        why += f"; or {guessed[0]}, a time in MariaDB's old storage, has a fraction, of which only a schema tells"
+        why += f"; or {guessed[0]}, a time in MariaDB's old storage, has a fraction, which only a schema shows"
     return DamagedError(why, place=where, remedy=_SEGMENT_REMEDY)

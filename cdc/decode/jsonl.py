@@ -1,9 +1,10 @@
-"""Record batches as JSON lines, a column at a time.
+"""Prints record batches as JSON lines, a column at a time.
 
 Numbers are numbers; DECIMAL, unsigned BIGINT and BIT(64) are strings, so that no digit is lost. Times are ISO 8601
-with microseconds, with a ``Z`` where they are instants. Bytes are hexadecimal. A VECTOR is an array of numbers. JSON
-columns are strings that hold the document's text: to nest them would lose digits and the order of keys in most readers.
-Numbers that JSON does not have are the strings ``NaN``, ``Infinity`` and ``-Infinity``. ``_op`` is the word.
+with microseconds, with a ``Z`` if they are instants. Bytes are hexadecimal. A VECTOR is an array of numbers. JSON
+columns are strings that hold the document's text: most readers would lose digits and the order of keys of nested ones.
+Numbers that JSON does not have are the strings ``NaN``, ``Infinity`` and ``-Infinity``. ``_op`` is a word of
+:data:`OPERATIONS`.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.decode.arrow_text import MAX_TEXT_BYTES
-from cdc.decode.kernels.texts import measure_points, write_points
+from cdc.decode.conversion import MAX_TEXT_BYTES
+from cdc.decode.kernels.values import measure_points, write_points
 
 OPERATIONS = ("delete", "insert", "update")
 _ROWS_AT_ONCE = 1 << 16
 _SLICE_BYTES = 64 << 20
 
-_Part: TypeAlias = "str | pa.Array"
-"""A piece of each row's line: the same for all, or an array of strings without nulls."""
+_Segment: TypeAlias = "str | pa.Array"
+"""A part of each row's line: a text that all rows share, or an array of strings without nulls."""
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
 _DIGITS_IN_64_BITS = 18
 
 
 def to_json_lines(batch: pa.RecordBatch) -> str:
-    """One line, with its end, for each row."""
+    """One line for each row, with its line end."""
     return b"".join(json_lines(batch)).decode()
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview | bytes]:
-    """The same in UTF-8, in pieces of bounded size that may end inside a line."""
+    """Yields the lines of all rows in UTF-8, in pieces of bounded size that may end inside a line."""
     at = 0
     while at < batch.num_rows:
         count = min(_ROWS_AT_ONCE, batch.num_rows - at)
@@ -49,25 +50,25 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview | bytes]:
 
 
 def with_words(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with ``_op`` as a word."""
+    """The batch with ``_op`` as a word of :data:`OPERATIONS`."""
     at = batch.schema.get_field_index("_op")
     words = pa.array(OPERATIONS).take(batch.column(at))
     return batch.set_column(at, pa.field("_op", pa.string()), words)
 
 
-def _row_parts(batch: pa.RecordBatch) -> list[_Part]:
+def _row_parts(batch: pa.RecordBatch) -> list[_Segment]:
     names = batch.schema.names
     return [*_object(names, [_op(c) if n == "_op" else _json(c) for n, c in zip(names, batch, strict=True)]), "\n"]
 
 
-def _joined(parts: list[_Part]) -> Iterator[memoryview]:
+def _joined(parts: list[_Segment]) -> Iterator[memoryview]:
     text = _join(parts)
     offsets = np.frombuffer(text.buffers()[1], dtype=np.int32)[text.offset : text.offset + len(text) + 1]
     yield memoryview(text.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
 
 
 def _single(row: pa.RecordBatch) -> Iterator[memoryview | bytes]:
-    """A row by itself is not joined in memory: its values may be as large as an array can hold."""
+    """Yields the parts of one row without joining them in memory: its values may be as large as an array can hold."""
     for part in _row_parts(row):
         if isinstance(part, str):
             yield part.encode()
@@ -75,8 +76,8 @@ def _single(row: pa.RecordBatch) -> Iterator[memoryview | bytes]:
             yield memoryview(part[0].as_buffer())
 
 
-def _join(parts: list[_Part]) -> pa.Array:
-    merged: list[_Part] = []
+def _join(parts: list[_Segment]) -> pa.Array:
+    merged: list[_Segment] = []
     for part in parts:
         last = merged[-1] if merged else None
         if isinstance(part, str) and isinstance(last, str):
@@ -87,19 +88,19 @@ def _join(parts: list[_Part]) -> pa.Array:
     return values[0] if len(values) == 1 else pc.binary_join_element_wise(*values, pa.scalar(""))
 
 
-def _op(column: pa.Array) -> list[_Part]:
+def _op(column: pa.Array) -> list[_Segment]:
     return ['"', pa.array(OPERATIONS, pa.string()).take(column), '"']
 
 
-def _object(names: list[str], values: list[list[_Part]]) -> list[_Part]:
-    parts: list[_Part] = []
+def _object(names: list[str], values: list[list[_Segment]]) -> list[_Segment]:
+    parts: list[_Segment] = []
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
         parts += [f"{', ' if i else '{'}{encode_basestring(name)}: ", *value]
     return [*parts, "}"]
 
 
-def _json(column: pa.Array) -> list[_Part]:
-    """Each value as JSON text; null as ``null``."""
+def _json(column: pa.Array) -> list[_Segment]:
+    """Each value as JSON text, null as ``null``."""
     if column.null_count == len(column):
         return ["null"]
     parts = _values(column)
@@ -108,8 +109,8 @@ def _json(column: pa.Array) -> list[_Part]:
     return [pc.if_else(column.is_valid(), _join(parts), "null")]
 
 
-def _values(column: pa.Array) -> list[_Part]:
-    """Each value as JSON text; anything, but no null, in a null's place."""
+def _values(column: pa.Array) -> list[_Segment]:
+    """Each value as JSON text, and any text in the place of a null."""
     kind = column.type
     if pa.types.is_struct(kind):
         names = [kind.field(i).name for i in range(kind.num_fields)]
@@ -158,10 +159,10 @@ def _hexadecimal(raw: pa.Array) -> pa.Array:
 
 
 def _decimals(column: pa.Array) -> pa.Array:
-    """Decimals without exponents, and with all digits after the point."""
+    """Decimals without exponents, with all digits after the point."""
     whole_type = pa.decimal128(38, 0)
     digits = pa.Array.from_buffers(whole_type, len(column), [None, column.buffers()[1]], offset=column.offset)
-    if column.type.precision <= _DIGITS_IN_64_BITS:  # much quicker
+    if column.type.precision <= _DIGITS_IN_64_BITS:  # much faster
         halves = np.frombuffer(column.buffers()[1], dtype=np.int64)[2 * column.offset :: 2][: len(column)]
         digits = pa.array(np.ascontiguousarray(halves))
     whole = pc.cast(digits, pa.string())
@@ -188,7 +189,7 @@ def _moments(column: pa.Array) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """The shortest digits that are the same number again."""
+    """The shortest digits that are read as the same number."""
     text = pc.cast(column, pa.string())
     number = column.to_numpy(zero_copy_only=False)
     minus = (number == 0) & np.signbit(number)
@@ -202,7 +203,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _lists(column: pa.Array) -> pa.Array:
-    """The elements, with commas between."""
+    """The elements of each list, separated by commas."""
     begin = column.offsets.to_numpy(zero_copy_only=False)
     values = column.values.slice(int(begin[0]), int(begin[-1] - begin[0]))
     texts = _join(_json(values)) if len(values) else pa.array([], pa.string())

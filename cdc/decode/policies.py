@@ -1,6 +1,7 @@
-"""Column policies over decoded record batches: what a user does not want in the lake does not leave the decoder.
+"""Applies column policies to decoded record batches, in the executors: a value that a user does not want in the lake
+does not leave the decoder.
 
-Columns that are dropped or made null are not decoded at all; hashing and masking work on a batch's distinct values.
+Columns that are dropped or made null are not decoded; hashing and masking work on the distinct values of a batch.
 """
 
 from __future__ import annotations
@@ -15,27 +16,26 @@ import pyarrow.compute as pc
 
 from cdc.config.columns import ColumnPolicy
 from cdc.decode.layout import BEFORE
-from cdc.decode.select_text import as_select_prints
 from cdc.errors import ConfigError
 
 KEEP = ColumnPolicy(kind="keep")
 _BLOCK_BYTES = 64
-"""SHA-256 takes its input in blocks of so many bytes."""
+"""The size of SHA-256's input blocks."""
 
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """A column as it is decoded without a policy."""
+    """A source column as it is decoded without a policy."""
 
     name: str
     type: pa.DataType
     digits: int = 0
-    """DATETIME, TIMESTAMP: digits of the fraction, which SELECT prints even where they are zeros."""
+    """DATETIME, TIMESTAMP: digits of the fraction, which SELECT prints even if they are zeros."""
 
 
 @dataclass(frozen=True)
 class PolicedColumn:
-    """A source's column, and what of it stands in the lake."""
+    """A source column, its policy, and the column that it becomes in the lake."""
 
     source: SourceColumn
     policy: ColumnPolicy
@@ -49,10 +49,10 @@ class PolicedColumn:
 
 @dataclass(frozen=True)
 class ColumnPolicies:
-    """What becomes of a table's columns; ``key`` is that of ``hash``, and never shown."""
+    """The policies of a table's columns. ``key`` is the key of ``hash``; it is never printed."""
 
     columns: tuple[PolicedColumn, ...]
-    """Without the dropped ones, in the table's order."""
+    """The columns that are not dropped, in the table's order."""
     key: bytes | None = field(default=None, repr=False)
 
     @property
@@ -66,14 +66,14 @@ class ColumnPolicies:
         return tuple(column.field for column in self.columns)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch (of :func:`~cdc.decode.decode_range` with ``columns=self.sources``) with :attr:`fields` in place
-        of the source's columns, in ``_before`` as well. Raises ConfigError without a key where one is needed."""
+        """Replaces the source columns of a batch (of :func:`~cdc.decode.decode_range` with ``columns=self.sources``) by
+        :attr:`fields`, in ``_before`` as well. Raises ConfigError if a key is needed and missing."""
         names = batch.schema.names
         first = len(names) - len(self.sources) - (1 if BEFORE in names else 0)
         fields = [batch.schema.field(i) for i in range(first)]
-        own = [self._array(one, batch.column, len(batch)) for one in self.columns]
-        arrays = [*batch.columns[:first], *own]
-        fields += self._fields_of(own)
+        new = [self._array(one, batch.column, len(batch)) for one in self.columns]
+        arrays = [*batch.columns[:first], *new]
+        fields += self._fields_of(new)
         if BEFORE in names:
             before = batch.column(BEFORE)
             old = [self._array(one, before.field, len(batch)) for one in self.columns]
@@ -99,7 +99,7 @@ class ColumnPolicies:
 
 
 def police(table: str, source: SourceColumn, policy: ColumnPolicy) -> PolicedColumn | None:
-    """What becomes of one column; None when it is dropped. Raises ConfigError where policy and type do not fit."""
+    """A column with its policy; None if it is dropped. Raises ConfigError if the policy does not fit the type."""
     if policy.kind == "drop":
         return None
     name, kind = source.name, source.type
@@ -123,12 +123,12 @@ def _misfit(table: str, source: SourceColumn, policy: ColumnPolicy, why: str, in
 
 
 def hashed(array: pa.Array, key: bytes, digits: int = 0) -> pa.StringArray:
-    """HMAC-SHA-256 in 64 hexadecimal digits: of a text in UTF-8, of bytes as they are, of other values as SELECT
-    prints them; null stays null."""
+    """The HMAC-SHA-256 of each value in 64 hexadecimal digits: of texts in UTF-8, of bytes unchanged, of other values
+    as SELECT prints them; null stays null."""
     encoded = array.dictionary_encode()
     values = as_select_prints(encoded.dictionary, digits)
-    # What hmac.digest() computes. The two halves that depend on the key alone are prepared once, since there may be
-    # millions of distinct values: a third of the time.
+    # The same as hmac.digest(). The two halves that depend on the key alone are prepared once, because there may be
+    # millions of distinct values; that takes a third of the time.
     if len(key) > _BLOCK_BYTES:
         key = hashlib.sha256(key).digest()
     block = key.ljust(_BLOCK_BYTES, b"\0")
@@ -146,7 +146,7 @@ def hashed(array: pa.Array, key: bytes, digits: int = 0) -> pa.StringArray:
 
 
 def masked(array: pa.StringArray, last: int) -> pa.StringArray:
-    """All characters but the last so many become ``*``; null stays null."""
+    """Replaces all characters but the last ``last`` ones by ``*``; null stays null."""
     encoded = array.dictionary_encode()
     values = encoded.dictionary
     lengths = pc.utf8_length(values)
@@ -154,3 +154,34 @@ def masked(array: pa.StringArray, last: int) -> pa.StringArray:
     stars = pc.binary_repeat(pa.repeat(pa.scalar("*"), len(values)), hidden)
     shown = pc.utf8_slice_codeunits(values, start=-last) if last else pa.repeat(pa.scalar(""), len(values))
     return pc.binary_join_element_wise(stars, shown, "").take(encoded.indices)
+
+
+def as_select_prints(values: pa.Array, digits: int = 0) -> pa.Array:
+    """Converts single values without nulls to ``string``; ``binary`` is returned unchanged. ``digits``: the number of
+    digits of a timestamp's fraction.
+
+    BIT is printed as a number and TIMESTAMP in UTC. A FLOAT has the digits that distinguish it from its neighbours;
+    servers print six.
+    """
+    kind = values.type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return values
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int8()).cast(pa.string())
+    if pa.types.is_decimal(kind):
+        return pa.array([format(value, "f") for value in values.to_pylist()], pa.string())
+    if pa.types.is_floating(kind):
+        return pa.array([_float_text(value) for value in values.to_numpy(zero_copy_only=False)], pa.string())
+    if pa.types.is_timestamp(kind):
+        full = values.cast(pa.timestamp("us")).cast(pa.string())  # 2024-02-29 12:34:56.789000
+        return pc.utf8_slice_codeunits(full, start=0, stop=19 + (digits + 1 if digits else 0))
+    return values.cast(pa.string())
+
+
+def _float_text(value: np.floating) -> str:
+    """The shortest text that is read as the same number, with an exponent only if servers print one."""
+    size = abs(value)
+    if size == 0 or 1e-15 <= size < 1e15:
+        return np.format_float_positional(value, trim="-")
+    mantissa, _, exponent = np.format_float_scientific(value, trim="-").partition("e")
+    return f"{mantissa}e{int(exponent)}"

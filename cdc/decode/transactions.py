@@ -1,21 +1,26 @@
-"""Transactions in files: what is opened and mapped, and which of it is wanted."""
+"""Opens and maps files of transactions, selects among the transactions, and finds the table schemas stored with
+them."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC
-from cdc.binlog.entry import Entries, EntryFlag
+from cdc.binlog.entry import Entries, EntryFlag, format_gtid
 from cdc.binlog.events import parse_format_description
 from cdc.binlog.file import BinlogFile, map_file
+from cdc.decode.kernels.scan import TransactionBytes
 from cdc.errors import DamagedError, UsageError
-from cdc.store.formats.layout import index_path, list_segments
+from cdc.schemas import Schemas, TableSchema
+from cdc.store.formats.layout import index_path, list_segments, schemas_folder, segments_folder
 from cdc.store.reader.staged import is_uri, local_transactions
 
 Longs = npt.NDArray[np.int64]
@@ -24,8 +29,8 @@ ALL_TABLES = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Transactions:
-    """Whole transactions in an opened file: ``entries`` say where, offsets in ``buf`` (uint8). ``path`` is for
-    messages: a staged file's URI is a text."""
+    """Whole transactions in an opened file. ``entries`` hold their offsets in ``buf`` (uint8); ``path`` is for
+    messages, and a string if it is the URI of a staged file."""
 
     path: Path | str
     buf: npt.NDArray[np.uint8]
@@ -38,34 +43,43 @@ class Transactions:
         return CHECKSUM_SIZE if self.has_checksum else 0
 
     def between(self, after_seq: int, upto_seq: int | None) -> Transactions:
-        """Those with a larger seq than the one and no larger one than the other, without position entries and
-        prepared ones."""
+        """The transactions with ``after_seq`` < seq ≤ ``upto_seq``, without position entries and prepared ones."""
         entries = self.entries
         keep = (entries["length"] > 0) & (entries["seq"] > np.uint64(after_seq))
         keep &= (entries["flags"] & int(EntryFlag.XA_PREPARED | EntryFlag.POSITION)) == 0
         if upto_seq is not None:
             keep &= entries["seq"] <= np.uint64(upto_seq)
-        return Transactions(self.path, self.buf, self.has_checksum, entries if keep.all() else entries[keep])
+        return self if keep.all() else replace(self, entries=entries[keep])
 
     def of_tables(self, mask: int) -> Transactions:
-        """Those with one of the bits in their table mask."""
+        """The transactions with at least one of the bits in their table mask."""
         if mask == ALL_TABLES:
             return self
-        entries = self.entries[(self.entries["table_mask"] & np.uint64(mask)) != 0]
-        return Transactions(self.path, self.buf, self.has_checksum, entries)
+        return replace(self, entries=self.entries[(self.entries["table_mask"] & np.uint64(mask)) != 0])
 
     def bounds(self) -> tuple[Longs, Longs]:
-        """Where each begins and ends."""
+        """The offsets of each transaction's first byte, and behind its last."""
         begin = self.entries["offset"].astype(np.int64)
         return begin, begin + self.entries["length"].astype(np.int64)
+
+    def for_kernels(self, stop: int | None = None) -> TransactionBytes:
+        """The transactions for the scan kernels, up to the offset ``stop``."""
+        begin, end = self.bounds()
+        return TransactionBytes(self.buf, begin, end if stop is None else np.minimum(end, stop), self.tail)
+
+
+# ---------------------------------------------------------------- opening files
 
 
 def open_range(
     path: Path | str, offset: int | None = None, length: int | None = None, table_mask: int = ALL_TABLES
 ) -> Transactions:
-    """Map a segment, and read its index; only transactions with one of the bits of ``table_mask`` in their entry are
-    wanted. Of a staged one (a URI) these are fetched first, or all of it where that costs little more; the mapping then
-    outlives the copy. Raises DamagedError, StorageError, ConfigError."""
+    """Maps a segment and reads the part of its index that describes the byte range, or all of it.
+
+    Only transactions with one of the bits of ``table_mask`` in their index entry are returned. For a staged segment (a
+    URI) only their bytes are fetched, or the whole range if that costs little more; the mapping outlives the local
+    copy. Raises DamagedError, StorageError, ConfigError.
+    """
     with local_transactions(path, offset, length, table_mask) as (copy, entries):
         buf = map_file(copy)
     at = len(MAGIC)
@@ -73,11 +87,25 @@ def open_range(
     if size < HEADER_SIZE or at + size > len(buf):
         raise DamagedError("does not begin with a format description", place=str(path))
     event = buf[at : at + size].tobytes()
-    # Our segments always have checksums; a flipped algorithm byte must not switch their verification off.
+    # Segments always have checksums: a flipped algorithm byte must not switch their verification off.
     if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
         raise DamagedError("the checksum of its format description is wrong", place=f"{path}: byte {at}")
     place = path if is_uri(path) else Path(path)
     return Transactions(place, buf, parse_format_description(event).has_checksum, entries).of_tables(table_mask)
+
+
+def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path, DamagedError | None]]:
+    """Opens the files of the paths (folders are stores) one after another. Yields each file's transactions, its path,
+    and the damage behind its last whole transaction, if there is any. Raises UsageError for a path that does not exist,
+    DamagedError, StorageError."""
+    for path in paths:
+        for one in _files(Path(path)):
+            if index_path(one).exists():
+                yield open_range(one), one, None
+            else:
+                opened = BinlogFile.open(one)
+                transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries)
+                yield transactions, one, opened.damage
 
 
 def _files(path: Path) -> list[Path]:
@@ -87,18 +115,71 @@ def _files(path: Path) -> list[Path]:
             raise UsageError(f"{path} is a folder, but not a store with segments", remedy="Give a store or files.")
         return segments
     if not path.exists():
-        raise UsageError(f"{path} is not there", remedy="Give a binlog file, a segment or a store.")
+        raise UsageError(f"{path} does not exist", remedy="Give a binlog file, a segment or a store.")
     return [path]
 
 
-def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path, DamagedError | None]]:
-    """Each file of the paths (folders are stores), opened; its path; and the damage behind its last transaction, if
-    there is any. Raises UsageError for a path that is not there, DamagedError, StorageError."""
-    for path in paths:
-        for one in _files(Path(path)):
-            if index_path(one).exists():
-                yield open_range(one), one, None
-            else:
-                opened = BinlogFile.open(one)
-                transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries)
-                yield transactions, one, opened.damage
+# ---------------------------------------------------------------- stored table schemas
+
+
+@dataclass(frozen=True)
+class TableHistory:
+    """The descriptions of one table in ``information_schema`` that capture stored. Each is in force after the seq in
+    ``since`` (ascending); the first one also before it."""
+
+    since: tuple[int, ...] = ()
+    schema: Callable[[int], TableSchema | None] = lambda _: None
+    """Returns a description by its number. Its file is read only when rows need it."""
+
+    @classmethod
+    def always(cls, schema: TableSchema | None) -> TableHistory:
+        """The history of a table with one description, or with none."""
+        return cls((0,), lambda _: schema)
+
+    def at(self, seqs: npt.NDArray[np.uint64]) -> Longs:
+        """The numbers of the descriptions in force at these seqs."""
+        if len(self.since) < 2:
+            return np.zeros(len(seqs), dtype=np.int64)
+        found = np.searchsorted(np.array(self.since, dtype=np.uint64), seqs, side="right") - 1
+        return np.maximum(found, 0).astype(np.int64)
+
+
+NO_HISTORY = TableHistory()
+
+
+def history_of(path: Path, table: str) -> TableHistory:
+    """The history of a table in the store of a segment; NO_HISTORY for a file that is not in a store."""
+    folder = schemas_folder(path.parent.parent)
+    if path.parent != segments_folder(path.parent.parent) or not folder.is_dir():
+        return NO_HISTORY
+    files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
+    if not files:
+        return NO_HISTORY
+    return TableHistory(tuple(seq for seq, _ in files), lambda number: Schemas.load(files[number][1]).tables.get(table))
+
+
+# ---------------------------------------------------------------- GTIDs
+
+
+def gtid_strings(entries: Entries) -> pa.Array:
+    """The (last) GTID of each index entry as the server prints it; null for entries without one.
+
+    Most transactions differ only in the number, so the rest is formatted once for each distinct source.
+    """
+    if len(entries) == 0:
+        return pa.array([], pa.string())
+    key = np.zeros((len(entries), 50), dtype=np.uint8)
+    key[:, :16] = np.ascontiguousarray(entries["gtid_source"]).view(np.uint8).reshape(-1, 16)
+    key[:, 16:48] = np.ascontiguousarray(entries["gtid_tag"]).view(np.uint8).reshape(-1, 32)
+    key[:, 48] = (entries["flags"] & int(EntryFlag.GTID_MARIADB)) != 0
+    key[:, 49] = entries["gtid_count"] != 0
+    if (key == key[0]).all():
+        first, inverse = np.zeros(1, dtype=np.int64), np.zeros(len(entries), dtype=np.int64)
+    else:
+        _, first, inverse = np.unique(key.view("V50").ravel(), return_index=True, return_inverse=True)
+    prefixes = []
+    for at in first:
+        text = format_gtid(entries[at])
+        prefixes.append(None if text is None else text[: -len(str(int(entries["gtid_number"][at])))])
+    numbers = pc.cast(pa.array(np.ascontiguousarray(entries["gtid_number"])), pa.string())
+    return pc.binary_join_element_wise(pa.array(prefixes, pa.string()).take(pa.array(inverse)), numbers, "")

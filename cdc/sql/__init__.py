@@ -1,1 +1,6 @@
-"""What the statements in a binary log do: tokens, statements, the clauses of ALTER TABLE."""
+"""Classifies the statements in a binary log: ``tokens`` splits their text, ``statements`` tells their kind, tables and
+effects, ``alter_table`` reads the clauses of ALTER TABLE.
+
+Imported by ``binlog``, ``capture``, the store's reader and the Spark jobs; imports nothing of Towpath. It promises to
+be conservative: a statement that is not certainly harmless is never reported as harmless, and no text raises an error.
+"""

@@ -22,7 +22,7 @@ from pyspark.sql import types as t
 
 from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
-from cdc.decode.layout import META_FIELDS
+from cdc.decode.layout import METADATA_FIELDS
 from spark_jobs.apply.large_values import careful_parquet, has_large_values, keep_last, mark_large
 from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.statements import append_statement, empty_statement, key_ranges, upsert_statement, user_metadata
@@ -174,7 +174,7 @@ def read_changes(
 ) -> DataFrame:
     """Returns the changes of the table after a seq, with these columns; None: with the metadata columns only.
     ``counts``: also with the number of dates that became null."""
-    fields = list(from_arrow_schema(pa.schema(META_FIELDS)))
+    fields = list(from_arrow_schema(pa.schema(METADATA_FIELDS)))
     if columns is not None:
         fields += columns.read_fields
         if images == "both":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import Manifest
-from cdc.decode.table_maps import Survey, survey
+from cdc.decode.layout import Survey, survey
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription

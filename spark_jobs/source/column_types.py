@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
+from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.errors import UnsupportedTypeError
 from cdc.sql.tokens import word_set
 

@@ -18,8 +18,8 @@ from pyspark.sql import types as t
 from cdc.binlog.table_map import ColumnType
 from cdc.config.columns import ColumnPolicy
 from cdc.config.secrets import hash_key
+from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.columns import METADATA_COLUMNS
-from cdc.decode.plans import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, police
 from cdc.errors import ConfigError, UnsupportedError
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
@@ -197,8 +197,8 @@ def columns_of_layout(layout: TableLayout, policies: TablePolicies) -> SourceCol
     names = [column.name for column in layout.columns]
     policies.require_names(names)
     wanted = [name for name in names if policies.lake_name(name) is not None]
-    plain = {f.name: f.type for f in replace(layout, policies=DEFAULT_POLICIES).own_fields(wanted)}
-    types = {f.name: f.type for f in layout.own_fields(wanted)}
+    plain = {f.name: f.type for f in replace(layout, policies=DEFAULT_POLICIES).source_fields(wanted)}
+    types = {f.name: f.type for f in layout.source_fields(wanted)}
     columns = {column.name: column for column in layout.columns}
     digits = {name: columns[name].scale or _digits(columns[name].column_type) for name in wanted}
     documents = {name for name in wanted if columns[name].type == ColumnType.JSON}

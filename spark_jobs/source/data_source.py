@@ -83,7 +83,7 @@ class ChangesReader(DataSourceReader):
         """Yields batches with exactly the columns of the schema."""
         from pyspark.sql.types import StructType
 
-        from cdc.decode import DecodeStats, decode_range
+        from cdc.decode import DecodeOptions, DecodeStats, decode_range
 
         one = cast(InputSplit, partition)
         if one == EMPTY:
@@ -101,15 +101,17 @@ class ChangesReader(DataSourceReader):
                 one.offset,
                 one.length,
                 table=self._options["table"],
-                images=cast(Literal["after", "both"], self._options.get("images", "after")),
-                after_seq=int(self._options.get("after_seq", "0")),
-                upto_seq=int(upto) if upto is not None else None,
-                columns=policies.sources,
                 schema=_table_schema(self._options.get("schema")),
-                policies=_value_policies(self._options.get("values")),
                 part=one.part,
-                table_mask=one.table_mask,
                 stats=stats,
+                options=DecodeOptions(
+                    images=cast(Literal["after", "both"], self._options.get("images", "after")),
+                    after_seq=int(self._options.get("after_seq", "0")),
+                    upto_seq=int(upto) if upto is not None else None,
+                    columns=policies.sources,
+                    policies=_value_policies(self._options.get("values")),
+                    table_mask=one.table_mask,
+                ),
             ):
                 found = conform(policies.apply(batch), schema, self._options["table"])
                 yield null_dates.add_column(found, increments.next()) if counts else found

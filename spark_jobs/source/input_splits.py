@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cdc.batches.manifest import ByteRange
 from cdc.binlog.entry import Entries
-from cdc.decode.cursor import Part
+from cdc.decode.scan import TransactionSlice
 from cdc.decode.transactions import ALL_TABLES
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.state import TableNumbers
@@ -29,7 +29,7 @@ class InputSplit(InputPartition):
     length: int
     table_mask: int = ALL_TABLES
     """Only transactions with one of these bits in their index entry can have rows of the table."""
-    part: Part | None = None
+    part: TransactionSlice | None = None
 
 
 EMPTY = InputSplit("", 0, 0, 0)
@@ -58,7 +58,7 @@ class _Splitter:
             first = following
 
     def _slices(self, path: str, offset: int, length: int, table: str) -> Iterator[InputSplit]:
-        from cdc.decode.parts import split_transaction
+        from cdc.decode.scan import split_transaction
         from cdc.decode.transactions import open_range
 
         transaction = open_range(path, offset, length, self.mask).between(0, None)

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from cdc.batches.subscribers import accept_beginning, accept_tables
-from cdc.commands.accept_gap import table_record
+from cdc.commands.batch import table_record
 from cdc.errors import (
     CdcError,
     CutOffError,

@@ -198,7 +198,9 @@ class Tally:
 def our_changes(batch: Batch, played: Played) -> list[RowChange]:
     """By :func:`cdc.decode.read`."""
     out: list[RowChange] = []
-    for record_batch in decode.read(batch.path, table=played.full_name, images="both", schemas=batch.schemas):
+    for record_batch in decode.read(
+        batch.path, table=played.full_name, options=decode.DecodeOptions(images="both"), schemas=batch.schemas
+    ):
         for row in record_batch.to_pylist():
             own = {name: value for name, value in row.items() if name not in _META}
             op = _OPS[row["_op"]]

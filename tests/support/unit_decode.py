@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.file import BinlogFile
-from cdc.decode.decoder import decode_transactions
-from cdc.decode.history import TableHistory
-from cdc.decode.transactions import Transactions
+from cdc.decode.reader import DecodeOptions, decode_transactions
+from cdc.decode.transactions import TableHistory, Transactions
 from cdc.schemas import Schemas
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -72,7 +71,7 @@ def decode(transactions: Transactions, **options: Any) -> pa.Table:
 
 def batches(transactions: Transactions, **options: Any) -> Iterator[pa.RecordBatch]:
     """The golden table's record batches."""
-    return decode_transactions(transactions, table=TABLE, **{"columns": DECODABLE, **options})
+    return _decode(transactions, TABLE, {"columns": DECODABLE, **options})
 
 
 @cache
@@ -100,7 +99,13 @@ def decode_typed(
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of a golden table with every type."""
     history = TableHistory.always(schemas_of(kind).tables[f"shop.{table}"])
-    return decode_transactions(transactions, table=f"shop.{table}", **{"history": history, **options})
+    return _decode(transactions, f"shop.{table}", {"history": history, **options})
+
+
+def _decode(transactions: Transactions, table: str, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Calls ``decode_transactions`` with its own arguments and with those of ``DecodeOptions``."""
+    arguments = {name: options.pop(name) for name in ("history", "part", "stats") if name in options}
+    return decode_transactions(transactions, table=table, options=DecodeOptions(**options), **arguments)
 
 
 def find_events(transactions: Transactions, kinds: set[int]) -> Iterator[tuple[int, int]]:
@@ -126,13 +131,16 @@ def changed(transactions: Transactions, change: Callable[[np.ndarray[Any, np.dty
     return copy
 
 
+_WITH_KERNELS = ("cdc.decode.", "cdc.binlog.memory")
+
+
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, the decoder's kernels run as plain Python."""
+    """Inside, the decoder's kernels run as plain Python; only ``copy_bytes``, which is an intrinsic, stays compiled."""
     before: list[tuple[Any, str, Any]] = []
-    for module in [module for name, module in sys.modules.items() if name.startswith("cdc.decode.")]:
+    for module in [module for name, module in sys.modules.items() if name.startswith(_WITH_KERNELS)]:
         for name, value in list(vars(module).items()):
-            if hasattr(value, "py_func") and value.__module__.startswith("cdc.decode."):
+            if hasattr(value, "py_func") and value.__module__.startswith(_WITH_KERNELS) and name != "copy_bytes":
                 before.append((module, name, value))
                 setattr(module, name, value.py_func)
     assert len(before) > 60

@@ -18,12 +18,11 @@ import pyarrow as pa
 
 from cdc.binlog.table_map import parse_table_map
 from cdc.decode import DecodeStats
-from cdc.decode.buffers import LATIN1_TABLE
-from cdc.decode.decoder import Decoder
-from cdc.decode.events import Events, whole
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.rows import rows_begin, walk_image
+from cdc.decode.kernels.rows import Measured, rows_begin, step_over_image
 from cdc.decode.layout import Images, TableLayout
+from cdc.decode.reader import DecodeOptions, Decoder
+from cdc.decode.scan import RowEvents, whole_updates
 from cdc.decode.transactions import Transactions
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError
 from tests.support.unit_decode import (
@@ -95,21 +94,20 @@ class Target:
     def owner(self) -> list[int]:
         """For each byte of the event the column that it belongs to; -1 for headers, bitmaps and checksum."""
         owner = [-1] * self.length
-        if self.type == PARTIAL:  # not walked by this kernel: each byte may be any column's
+        if self.type == PARTIAL:  # this kernel cannot read them: each byte may be any column's
             return owner
         buf = np.frombuffer(self.event, dtype=np.uint8)
-        spec = self.layout.kernel_spec([])
-        numbers = spec.spec.copy()
-        numbers[:, k.SPEC_KEY] = 1
+        columns = self.layout.kernel_spec([]).arrays
+        columns = columns._replace(spec=columns.spec.copy())
+        columns.spec[:, k.SPEC_KEY] = 1
         at = self.rows_at
         while at < self.length - 4:
-            places = np.zeros((len(self.names), 2), dtype=np.int64)
-            totals, err = np.zeros(len(self.names), np.int64), np.zeros(k.ERR_SIZE, np.int64)
-            at = int(
-                walk_image(buf, at, self.length - 4, numbers, False, totals, spec.member_at, LATIN1_TABLE, True, places, err)
-            )  # fmt: skip
+            places = np.zeros((2, len(self.names), 2), dtype=np.int64)
+            totals = np.zeros((2, len(self.names)), dtype=np.int64)
+            measured = Measured(totals, totals, places, np.zeros(k.ERR_SIZE, np.int64))
+            at = int(step_over_image(buf, at, self.length - 4, columns, measured, 0, False, True))
             assert at > 0
-            for column, (begin, end) in enumerate(places.tolist()):
+            for column, (begin, end) in enumerate(places[0].tolist()):
                 owner[begin:end] = [column] * (end - begin)
         return owner
 
@@ -124,16 +122,18 @@ class Target:
         one = np.array([self.pos], dtype=np.int64)
         zero = np.zeros(1, dtype=np.int64)
         length = np.array([len(event)], dtype=np.int64)
-        run = Events(self.layout, buf, one, one, length, np.array([self.type], dtype=np.int64), zero, zero)
+        run = RowEvents(self.layout, buf, one, one, length, np.array([self.type], dtype=np.int64), zero, zero)
         if self.type == PARTIAL:
-            run = whole(run, self.transactions)
+            run = whole_updates(run, self.transactions)
         known = self.decoders.setdefault(columns, {})
         if images not in known:
-            known[images] = Decoder(self.transactions, self.layout, images, columns, DecodeStats())
+            known[images] = Decoder(
+                self.transactions, self.layout, DecodeOptions(images=images, columns=columns), DecodeStats()
+            )
         found = []
         done = 0
         while done < len(run):
-            batch, count = known[images].decode(run.part(done, len(run)))
+            batch, count = known[images].decode(run.slice(done, len(run)))
             batch.validate(full=True)
             found.append(batch)
             done += count

@@ -1,4 +1,4 @@
-"""A JSON column's raw values to text."""
+"""The conversion of a JSON column's raw values to text."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.decode.arrow_text import TextBuffers, binary_parts
+from cdc.decode.binary_json import scalar_kernels as k
 from cdc.decode.binary_json.diffs import apply_partial
-from cdc.decode.binary_json.kernels import constants as k
-from cdc.decode.binary_json.kernels.doubles import MAX_DOUBLE_BYTES, put_doubles
-from cdc.decode.binary_json.kernels.walk import STACK_SHAPE, measure_documents, write_documents
-from cdc.decode.conversion import BadValueError
+from cdc.decode.binary_json.document_kernels import (
+    STACK_SHAPE,
+    DocumentArrays,
+    measure_documents,
+    write_documents,
+)
+from cdc.decode.conversion import BadValueError, TextBuffers, binary_parts
 from cdc.errors import UnsupportedError
 
 _WHAT = {
     k.CUT: "a part reaches beyond the end of what holds it",
     k.BAD_TYPE: "a value has an unknown type",
-    k.BAD_SCALAR: "a value's bytes mean nothing that a server writes",
+    k.BAD_SCALAR: "a server never writes the bytes of a value",
     k.TOO_DEEP: f"arrays and objects are nested more than {k.MAX_DEPTH} deep",
     k.OVERLAP: "several values lie in the same bytes",
 }
-_MAX_DOUBLES = (2**31 - 1) // MAX_DOUBLE_BYTES
+_MAX_DOUBLES = (2**31 - 1) // k.MAX_DOUBLE_BYTES
 
 
 def json_text(raw: pa.Array) -> pa.Array:
-    """The conversion of a JSON column of MySQL: binary documents, as SELECT prints them.
+    """Converts MySQL's binary JSON documents to text, exactly as SELECT prints them.
 
-    Values that :func:`cdc.decode.binary_json.partial.expand_partial` made (a document and diffs) become the text of the
-    document with the diffs applied. Raises BadValueError, and UnsupportedError for more than 2 GiB of text.
+    A document followed by diffs, which :func:`cdc.decode.scan.expand_partial` makes of a partial update, becomes the
+    text of the document with the diffs applied. Raises BadValueError, and UnsupportedError for more than 2 GiB of text.
     Source: MySQL's ``sql-common/json_binary.h`` and ``Json_wrapper::to_string``.
     """
     texts, partial = documents(raw)
@@ -41,32 +44,28 @@ def json_text(raw: pa.Array) -> pa.Array:
 
 
 def documents(raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Texts, and which rows are partial updates: these are left empty."""
+    """The texts of all rows, and which rows are partial updates; the texts of these are empty."""
     parts = binary_parts(raw)
     rows = len(parts.nulls)
     size = int(parts.offsets[-1]) - int(parts.offsets[0])
-    stack = np.zeros(STACK_SHAPE, dtype=np.int64)
     bits = np.empty(size // 8 + 1, dtype=np.int64)
     partial = np.zeros(rows, dtype=np.bool_)
-    err = np.zeros(k.ERR_SIZE, dtype=np.int64)
-    total, doubles = measure_documents(
-        parts.data,
-        parts.offsets,
-        parts.nulls,
-        stack,
-        bits,
-        partial,
-        np.empty(0, dtype=np.int32),
-        np.empty(0, dtype=np.uint8),
-        err,
+    arrays = DocumentArrays(
+        stack=np.zeros(STACK_SHAPE, dtype=np.int64),
+        double_bits=bits,
+        double_at=np.empty(0, dtype=np.int32),
+        double_text=np.empty(0, dtype=np.uint8),
+        out=np.empty(0, dtype=np.uint8),
+        err=np.zeros(k.ERR_SIZE, dtype=np.int64),
     )
+    total, doubles = measure_documents(parts.data, parts.offsets, parts.nulls, arrays, partial)
     if total < 0:
-        raise _bad(err)
+        raise _bad(arrays.err)
     at, text = double_texts(bits[:doubles].view(np.float64))
     texts = TextBuffers(parts, int(total) + int(at[-1]))
-    written = write_documents(parts.data, parts.offsets, parts.nulls, stack, at, text, texts.data, texts.offsets, err)
-    if written < 0:
-        raise _bad(err)
+    arrays = arrays._replace(double_at=at, double_text=text, out=texts.data)
+    if write_documents(parts.data, parts.offsets, parts.nulls, arrays, texts.offsets) < 0:
+        raise _bad(arrays.err)
     array = texts.array()
     try:
         array.validate(full=True)
@@ -76,7 +75,7 @@ def documents(raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
 
 
 def double_texts(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Finite numbers as the server prints them: where each begins (n + 1), and the texts one after another."""
+    """Finite numbers as the server prints them: the offset of each text (n + 1), and all texts in one array."""
     if len(doubles) > _MAX_DOUBLES:
         raise UnsupportedError(
             f"the JSON documents of one batch of rows hold {len(doubles)} floating-point numbers",
@@ -85,10 +84,10 @@ def double_texts(doubles: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32
     at = np.zeros(len(doubles) + 1, dtype=np.int32)
     if len(doubles) == 0:
         return at, np.empty(0, dtype=np.uint8)
-    # Arrow finds the shortest digits; its layout is another one.
+    # Arrow finds the shortest digits, and the kernel rewrites them in the server's layout.
     shortest = binary_parts(pa.array(doubles).cast(pa.string()).cast(pa.binary()))
-    out = np.empty(MAX_DOUBLE_BYTES * len(doubles), dtype=np.uint8)
-    put_doubles(shortest.offsets, shortest.data, np.empty(400, dtype=np.uint8), at, out)
+    out = np.empty(k.MAX_DOUBLE_BYTES * len(doubles), dtype=np.uint8)
+    k.put_doubles(shortest.offsets, shortest.data, np.empty(400, dtype=np.uint8), at, out)
     return at, out
 
 

@@ -1,28 +1,55 @@
-"""Applying the diffs of partial updates: Python over single values, since they are rare and small.
+"""Applies the diffs of partial updates, in Python over single values, because they are rare and small.
 
-A value is what ``expand_partial`` made: 0xFF, the size of the document before (4 bytes), that document, then diffs:
-an operation, the path's size and text, and unless it removes something, the new value's size and binary form.
-Source: MySQL's ``sql-common/json_diff.h`` and ``json_path.h``.
+A value is what ``expand_partial`` makes: 0xFF, the size of the old document (4 bytes), that document, then the diffs. A
+diff is an operation, the size and text of its path, and, unless it removes something, the size and binary form of the
+new value. A path names members and array cells and has no wildcards. Sources: MySQL's ``sql-common/json_diff.h`` and
+``json_path.h``, https://dev.mysql.com/doc/refman/9.4/en/json.html#json-path-syntax
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any
 
 import pyarrow as pa
 
-from cdc.decode.binary_json.kernels import constants as k
-from cdc.decode.binary_json.paths import Leg, array_index, parse_path
+from cdc.decode.binary_json.scalar_kernels import MAX_DEPTH
 from cdc.decode.conversion import BadValueError
+from cdc.decode.kernels.constants import JSON_DIFFS
 
 ToTexts = Callable[[pa.Array], pa.Array]
 
+REPLACE, INSERT, REMOVE = 0, 1, 2
+"""The operations of a diff."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An array cell, counted from the first or, with ``from_end``, backwards from the last; both count from 0."""
+
+    index: int
+    from_end: bool = False
+
+
+Leg = str | Cell
+
+_LEG = re.compile(
+    r"""\s*(?:
+        \.\s*(?P<quoted>"(?:[^"\\]|\\.)*")
+      | \.\s*(?P<name>[^.\[\s"*]+)
+      | \[\s*(?P<index>\d{1,10})\s*\]
+      | \[\s*last\s*(?:-\s*(?P<before>\d{1,10})\s*)?\]
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+
 
 class _Number(str):
-    """A number as the server printed it."""
+    """A number in the text that the server prints."""
 
     __slots__ = ()
 
@@ -31,12 +58,12 @@ _DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
 
 
 class _Rejected(Exception):
-    """A diff that no server would have written for this document."""
+    """A diff that no server writes for this document."""
 
 
 def apply_partial(raw: pa.Array, rows: Sequence[int] | Any, to_texts: ToTexts) -> pa.Array:
-    """The texts of documents with their diffs applied. ``rows`` are their rows in the whole column, for messages;
-    ``to_texts`` turns whole documents into text. Raises BadValueError."""
+    """The texts of documents with their diffs applied. ``rows`` are their rows in the column, for messages;
+    ``to_texts`` converts whole documents to text. Raises BadValueError."""
     befores: list[bytes] = []
     diffs: list[list[tuple[int, list[Leg]]]] = []
     values: list[bytes] = []
@@ -59,12 +86,12 @@ def apply_partial(raw: pa.Array, rows: Sequence[int] | Any, to_texts: ToTexts) -
         document = _DECODER.decode(text)
         try:
             for operation, legs in changes:
-                value = None if operation == k.DIFF_REMOVE else _DECODER.decode(next(value_texts))
+                value = None if operation == REMOVE else _DECODER.decode(next(value_texts))
                 _apply(document, operation, legs, value)
         except _Rejected as error:
             raise BadValueError(int(row), f"the partial update does not fit its JSON document: {error}") from None
         if not _depth_ok(document):
-            raise BadValueError(int(row), f"the JSON document is nested more than {k.MAX_DEPTH} deep after its update")
+            raise BadValueError(int(row), f"the JSON document is nested more than {MAX_DEPTH} deep after its update")
         results.append("".join(_print(document)))
     return pa.array(results, pa.string())
 
@@ -78,32 +105,32 @@ def _texts(values: list[bytes], rows: Sequence[int], to_texts: ToTexts) -> list[
 
 
 def _split(raw: bytes) -> tuple[bytes, list[tuple[int, bytes, bytes | None]]]:
-    """The document before, and its diffs: operation, path, new value. Raises ValueError."""
+    """The old document and its diffs: operation, path, new value. Raises ValueError."""
     if len(raw) < 5:
         raise ValueError("it is cut")
     at = 5 + int.from_bytes(raw[1:5], "little")
     if at > len(raw):
         raise ValueError("it is cut")
     before = raw[5:at]
-    if before[:1] == bytes([k.PARTIAL]):
-        raise ValueError("the document before is none")
+    if before[:1] == bytes([JSON_DIFFS]):
+        raise ValueError("the old document is invalid")
     diffs: list[tuple[int, bytes, bytes | None]] = []
     while at < len(raw):
         operation = raw[at]
-        if operation > k.DIFF_REMOVE:
-            raise ValueError(f"there is no operation {operation}")
+        if operation > REMOVE:
+            raise ValueError(f"unknown operation {operation}")
         path, at = _text(raw, at + 1)
         value: bytes | None = None
-        if operation != k.DIFF_REMOVE:
+        if operation != REMOVE:
             value, at = _text(raw, at)
-            if not value or value[0] == k.PARTIAL:
-                raise ValueError("a new value is none")
+            if not value or value[0] == JSON_DIFFS:
+                raise ValueError("a new value is invalid")
         diffs.append((operation, path, value))
     return before, diffs
 
 
 def _text(raw: bytes, at: int) -> tuple[bytes, int]:
-    """A packed length and so many bytes; where the next thing begins."""
+    """The bytes behind a packed length, and the offset behind them."""
     if at >= len(raw):
         raise ValueError("it is cut")
     size = raw[at]
@@ -120,25 +147,25 @@ def _text(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _apply(document: Any, operation: int, legs: list[Leg], value: Any) -> None:
-    """Apply one diff in place. Raises _Rejected."""
+    """Applies one diff in place. Raises _Rejected."""
     if not legs:
         raise _Rejected("it changes the whole document")
     parent = document
     for leg in legs[:-1]:
         parent = _step(parent, leg)
     last = legs[-1]
-    if operation == k.DIFF_INSERT:
+    if operation == INSERT:
         _insert(parent, last, value)
         return
-    _step(parent, last)  # it must be there
+    _step(parent, last)  # raises if it does not exist
     if isinstance(parent, dict):
-        if operation == k.DIFF_REMOVE:
+        if operation == REMOVE:
             del parent[last]
         else:
             parent[last] = value
     elif isinstance(parent, list) and not isinstance(last, str):
         at = array_index(last, len(parent))
-        if operation == k.DIFF_REMOVE:
+        if operation == REMOVE:
             del parent[at]
         else:
             parent[at] = value
@@ -149,20 +176,20 @@ def _apply(document: Any, operation: int, legs: list[Leg], value: Any) -> None:
 def _step(node: Any, leg: Leg) -> Any:
     if isinstance(leg, str):
         if not isinstance(node, dict) or leg not in node:
-            raise _Rejected(f"there is no key {leg!r}")
+            raise _Rejected(f"no key {leg!r}")
         return node[leg]
     if not isinstance(node, list):
-        raise _Rejected("its path looks for an array where there is none")
+        raise _Rejected("its path expects an array where the document has none")
     at = array_index(leg, len(node))
     if not 0 <= at < len(node):
-        raise _Rejected("its path leads beyond an array")
+        raise _Rejected("its path leads behind the end of an array")
     return node[at]
 
 
 def _insert(parent: Any, last: Leg, value: Any) -> None:
     if isinstance(last, str):
         if not isinstance(parent, dict) or last in parent:
-            raise _Rejected(f"the key {last!r} is there already, or cannot be")
+            raise _Rejected(f"the key {last!r} exists already, or its parent is no object")
         parent[last] = value
         members = sorted(parent.items(), key=_server_order)
         parent.clear()
@@ -170,7 +197,7 @@ def _insert(parent: Any, last: Leg, value: Any) -> None:
     elif isinstance(parent, list):
         parent.insert(min(max(0, array_index(last, len(parent))), len(parent)), value)
     else:
-        raise _Rejected("its path looks for an array where there is none")
+        raise _Rejected("its path expects an array where the document has none")
 
 
 def _server_order(member: tuple[str, Any]) -> tuple[int, bytes]:
@@ -180,7 +207,7 @@ def _server_order(member: tuple[str, Any]) -> tuple[int, bytes]:
 
 
 def _print(node: Any) -> Iterable[str]:
-    """A document's text in pieces."""
+    """Yields a document's text in pieces."""
     if isinstance(node, _Number):
         yield node
     elif isinstance(node, str):
@@ -206,7 +233,7 @@ def _print(node: Any) -> Iterable[str]:
 def _depth_ok(node: Any) -> bool:
     """Whether arrays and objects are nested no deeper than the server allows."""
     level = [node]
-    for _ in range(k.MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         inside: list[Any] = []
         for one in level:
             if isinstance(one, dict):
@@ -217,3 +244,36 @@ def _depth_ok(node: Any) -> bool:
         if not level:
             return True
     return not any(isinstance(one, dict | list) for one in level)
+
+
+# ---------------------------------------------------------------- paths
+
+
+def parse_path(raw: bytes) -> list[Leg]:
+    """The legs of a path. Raises ValueError."""
+    path = raw.decode()
+    if not path.startswith("$"):
+        raise ValueError(f"{path[:80]!r} is not a path")
+    legs: list[Leg] = []
+    at = 1
+    while at < len(path):
+        found = _LEG.match(path, at)
+        if found is None:
+            raise ValueError(f"{path[:80]!r} is not a path that a diff may have")
+        if found["quoted"] is not None:
+            name = json.loads(found["quoted"], strict=False)
+            name.encode()  # raises for half a surrogate pair
+            legs.append(name)
+        elif found["name"] is not None:
+            legs.append(found["name"])
+        elif found["index"] is not None:
+            legs.append(Cell(int(found["index"])))
+        else:
+            legs.append(Cell(int(found["before"] or 0), from_end=True))
+        at = found.end()
+    return legs
+
+
+def array_index(cell: Cell, size: int) -> int:
+    """The index of a cell in an array of ``size`` elements, which may lie outside the array."""
+    return size - 1 - cell.index if cell.from_end else cell.index

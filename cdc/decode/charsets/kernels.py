@@ -1,10 +1,11 @@
 """The compiled loops from the servers' character sets to UTF-8.
 
-All take the texts as Arrow has them: bytes, and offsets at which a text and the next one begin. They write the UTF-8
-and where each text begins in it, and return the size of all; where that is more than an Arrow array can hold, the
-beginnings have wrapped around and mean nothing. The output needs :data:`GROWTH` times as many bytes as the input, and
-:data:`SLACK` more, since four bytes are stored at a time. There is no pass that measures: it takes as long as the
-conversion, while memory that nobody writes to costs nothing. Tables are those of ``single_byte`` and ``multi_byte``.
+All take the texts as Arrow has them: ``data`` (bytes) and ``offsets`` (rows + 1). They write UTF-8 to ``out`` and the
+offset of each text to ``starts`` (rows + 1), and return the size of all texts in bytes. If it exceeds what an Arrow
+array can hold, the offsets have wrapped around and are invalid. The output needs :data:`GROWTH` times as many bytes as
+the input and :data:`SLACK` more, because four bytes are stored at a time. There is no pass that measures: it would take
+as long as the conversion, while memory that is never written to costs nothing. The entries are those of
+:class:`~cdc.decode.charsets.tables.MultiByteTables`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ Offsets = npt.NDArray[np.int32]
 Entries = npt.NDArray[np.uint32]
 
 Place = np.uint64
-"""Indices are unsigned: Numba asks of others whether they are negative and count from the end; that is most of the work
-of such small steps."""
+"""The type of indices. For signed ones Numba checks whether they are negative and count from the end, which would be
+most of the work of such small steps."""
 
 GROWTH = 3
-"""No character has more than three times as many bytes in UTF-8 as before."""
+"""A character has at most three times as many bytes in UTF-8 as in its character set."""
 SLACK = 4
 
 UCS2 = 0
@@ -39,7 +40,7 @@ _GB18030_ABOVE = 189000
 
 @inlined
 def put_word(out: Bytes, at: int, word: int) -> None:
-    """Four bytes, the lowest first; they become one store."""
+    """Writes four bytes, the lowest first; they are compiled into one store."""
     out[Place(at)] = np.uint8(word & 0xFF)
     out[Place(at + 1)] = np.uint8(word >> 8 & 0xFF)
     out[Place(at + 2)] = np.uint8(word >> 16 & 0xFF)
@@ -48,7 +49,7 @@ def put_word(out: Bytes, at: int, word: int) -> None:
 
 @inlined
 def put_utf8(out: Bytes, at: int, code: int) -> int:
-    """Write a code point, and up to three bytes of nothing after it; where the next one begins."""
+    """Writes a code point and up to three unused bytes after it. Returns the offset behind the code point."""
     if code < 0x80:
         out[Place(at)] = code
         return at + 1
@@ -68,7 +69,7 @@ def put_utf8(out: Bytes, at: int, code: int) -> int:
 
 @njit
 def convert_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offsets, out: Bytes) -> int:
-    """``entries``: (256,)."""
+    """Converts texts in a character set of one byte a character; ``entries`` (256,)."""
     at = np.int64(0)
     for row in range(offsets.shape[0] - 1):
         starts[row] = at
@@ -85,8 +86,8 @@ def convert_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offs
 
 @inlined
 def next_multi(data: Bytes, p: int, end: int, pairs: Entries, triples: Entries, quads: Entries) -> int:
-    """The entry of the character at ``p``; for a four-byte sequence the code point, negative. Looks at no byte from
-    ``end`` on: a sequence that is cut there has no meaning."""
+    """The entry of the character at ``p``, or the negative code point of a four-byte sequence. No byte from ``end`` on
+    is read: a sequence that is cut there has no meaning."""
     after = np.int64(data[Place(p + 1)]) if p + 1 < end else 0
     found = np.int64(pairs[Place(np.int64(data[Place(p)]) << 8 | after)])
     if found != 0:
@@ -112,7 +113,7 @@ def next_multi(data: Bytes, p: int, end: int, pairs: Entries, triples: Entries, 
 def convert_multi(
     data: Bytes, offsets: Offsets, pairs: Entries, triples: Entries, quads: Entries, starts: Offsets, out: Bytes
 ) -> int:
-    """For the tables see :class:`~cdc.decode.charsets.multi_byte.MultiByteTables`."""
+    """Converts texts in an East Asian character set, by its :class:`~cdc.decode.charsets.tables.MultiByteTables`."""
     at = np.int64(0)
     for row in range(offsets.shape[0] - 1):
         starts[row] = at
@@ -127,7 +128,7 @@ def convert_multi(
             found = next_multi(data, p, end, pairs, triples, quads)
             if found >= 0:
                 put_word(out, at, found)
-                if found >> 24 == _TWO_TO_THREE:  # most: the next one need not wait for what the table says
+                if found >> 24 == _TWO_TO_THREE:  # the most frequent: the next character need not wait for the table
                     p += 2
                     at += 3
                 else:
@@ -145,7 +146,7 @@ def convert_multi(
 
 @inlined
 def unit(data: Bytes, p: int, kind: int) -> int:
-    """A code unit of two bytes."""
+    """The code unit of two bytes at ``p``."""
     if kind == UTF16LE:
         return np.int64(data[Place(p)]) | np.int64(data[Place(p + 1)]) << 8
     return np.int64(data[Place(p)]) << 8 | np.int64(data[Place(p + 1)])
@@ -153,8 +154,8 @@ def unit(data: Bytes, p: int, kind: int) -> int:
 
 @inlined
 def next_wide(data: Bytes, p: int, end: int, kind: int) -> int:
-    """The code point at ``p``, and in bits 24 and up how many bytes it takes; ``?`` for a surrogate without its
-    partner, for what is no code point, and for each byte of a cut one."""
+    """The code point at ``p``, with the number of its bytes from bit 24 on; ``?`` for a surrogate without its partner,
+    for an invalid code point, and for each byte of a cut one."""
     if kind == UTF32:
         if p + 4 > end or data[Place(p)] != 0 or data[Place(p + 1)] > 0x10:
             return _QUESTION | 1 << 24
@@ -176,7 +177,7 @@ def next_wide(data: Bytes, p: int, end: int, kind: int) -> int:
 
 @njit
 def convert_wide(data: Bytes, offsets: Offsets, kind: int, starts: Offsets, out: Bytes) -> int:
-    """``kind``: UCS2, UTF16, UTF16LE or UTF32."""
+    """Converts texts in UCS2, UTF16, UTF16LE or UTF32; ``kind`` is one of these constants."""
     at = np.int64(0)
     for row in range(offsets.shape[0] - 1):
         starts[row] = at

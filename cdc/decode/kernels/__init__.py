@@ -1,7 +1,8 @@
-"""The compiled loops over row events: ``scan`` finds a table's events, ``rows`` finds and measures their rows, ``fill``
-writes the values into Arrow buffers, a block of rows at a time, by ``put`` and ``single``, which know one value;
-``constants`` holds the numbers they agree on.
+"""The compiled loops over row events. ``scan`` finds a table's events and lists tables and table maps; ``rows`` finds
+and measures the rows of these events; ``fill`` writes their values into Arrow buffers; ``values`` converts single
+values; ``constants`` holds the numbers that kernels and their callers share.
 
-Imported by ``cdc.decode`` alone; imports ``cdc.binlog`` (its ``jit``, checksums, copying). They promise to read nothing
-outside an event and to write nothing outside their buffers, whatever the bytes say.
+Imported by ``cdc.decode`` alone; imports ``cdc.binlog`` (its ``jit``, checksums, byte access). The kernels promise to
+read nothing outside an event and to write nothing outside their buffers, whatever the bytes are. Arrays that travel
+together are passed as one NamedTuple, which the caller makes.
 """

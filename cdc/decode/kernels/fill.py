@@ -1,17 +1,20 @@
-"""The second compiled pass: every value at its place in the Arrow buffers.
+"""The second compiled pass: writes every value into the Arrow buffers.
 
-Rows are written in blocks, in each of them column by column: what a column is gets decided once for a block, its values
-go to one place after another, and the block's bytes stay in the processor's cache while all columns take theirs. A
-column's parts begin at multiples of 64 bytes, as ``places`` says.
+All columns share one output buffer; a column's parts begin at multiples of 64 bytes, at the offsets in
+``OutputArrays.places``. Rows are written in blocks, and each block column by column: the kind of a column is decided
+once for a block, its values go to consecutive places, and the block's bytes stay in the processor's cache while all
+columns are read from them.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import copy_bytes
+from cdc.binlog.memory import copy_bytes, i64, prefix_value, u16, u24, u32
 from cdc.decode.kernels.constants import (
     BAD_MEMBER,
     BAD_VALUE,
@@ -24,8 +27,16 @@ from cdc.decode.kernels.constants import (
     DECIMAL,
     ENUM,
     ERR_CODE,
+    ERR_COLUMN,
     ERR_EVENT,
+    ERR_POS,
+    F32,
     F64,
+    I8,
+    I16,
+    I24,
+    I32,
+    I64,
     LATIN1,
     NO_DATE,
     NO_ROOM,
@@ -44,35 +55,156 @@ from cdc.decode.kernels.constants import (
     SPEC_WIDTH,
     TIME,
     TIMESTAMP,
+    U8,
+    U16,
+    U24,
+    U32,
+    U64,
     YEAR,
     ZERO_DATE,
+    ColumnArrays,
 )
-from cdc.decode.kernels.put import put_bits, put_latin1, put_null, put_number
-from cdc.decode.kernels.rows import fault, prefix_value
-from cdc.decode.kernels.single import date_days, datetime_us, put_decimal, time_us, timestamp_us
+from cdc.decode.kernels.values import date_days, datetime_us, put_decimal, time_us, timestamp_us
 
 Bytes = npt.NDArray[np.uint8]
-Shorts = npt.NDArray[np.int16]
-Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 128
 
 
+class RowsToFill(NamedTuple):
+    """The rows to write."""
+
+    buf: Bytes
+    limit: int
+    """End of the last event; no value may reach beyond it."""
+    at: Longs
+    """(rows,): offset of each row image; -1 for a row of nulls."""
+    block_at: Longs
+    """(BLOCK_ROWS,): room for the offsets of a block's next values."""
+
+
+class OutputArrays(NamedTuple):
+    """The output buffer as uint8 and, from the same first byte, as wider integers; and what describes it."""
+
+    bytes: Bytes
+    shorts: npt.NDArray[np.int16]
+    ints: npt.NDArray[np.int32]
+    longs: Longs
+    places: Longs
+    """(columns, OUT_SIZE): offsets of each column's parts, in bytes. Validity bitmaps come filled with ones, and the
+    first offset of each column of texts is zero."""
+    text_at: Longs
+    """(columns,): where the next bytes of each column of texts go."""
+    null_dates: Longs
+    """(columns,): counts the dates that became null."""
+    err: Longs
+    """(ERR_SIZE,): the first fault, with the row in the place of the event."""
+
+
+# ---------------------------------------------------------------- single values
+
+
 @inlined
 def is_null(buf: Bytes, nulls: int, c: int) -> bool:
-    """Whether a column is null in the row whose bitmap stands at ``nulls`` (-1: there is no row)."""
+    """Whether a column is null in the row whose bitmap is at ``nulls`` (-1: a row of nulls)."""
     return bool(nulls < 0 or buf[nulls + (c >> 3)] >> (c & 7) & 1)
 
 
+@inlined
+def refuse(err: Longs, code: int, c: int, p: int, row: int) -> int:
+    """Notes a fault, if none is noted yet, and returns its code."""
+    if err[ERR_CODE] == OK:
+        err[ERR_CODE] = code
+        err[ERR_COLUMN] = c
+        err[ERR_POS] = p
+    err[ERR_EVENT] = row
+    return code
+
+
+@inlined
+def signed(value: int, bits: int) -> int:
+    """The two's complement number of this many bits."""
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+@inlined
+def put_null(out: Bytes, validity: int, values: int, width: int, row: int) -> None:
+    """Clears a row's bit in the validity bitmap, and its value, so that no old memory is left in its place."""
+    out[validity + (row >> 3)] &= np.uint8(255 ^ (1 << (row & 7)))
+    for i in range(values + row * width, values + (row + 1) * width):
+        out[i] = 0
+
+
+@inlined
+def put_number(buf: Bytes, p: int, kind: int, base: int, row: int, out: OutputArrays) -> None:
+    """Writes an integer, FLOAT, DOUBLE or YEAR; ``base`` is the offset of the column's values."""
+    if kind == I32:
+        out.ints[(base >> 2) + row] = signed(u32(buf, p), 32)
+    elif kind == I64:
+        out.longs[(base >> 3) + row] = i64(buf, p)
+    elif kind in (I8, F32):
+        for i in range(1 if kind == I8 else 4):
+            out.bytes[base + (row if kind == I8 else 4 * row) + i] = buf[p + i]
+    elif kind == U8:
+        out.shorts[(base >> 1) + row] = np.int16(buf[p])
+    elif kind == I16:
+        out.shorts[(base >> 1) + row] = signed(u16(buf, p), 16)
+    elif kind == U16:
+        out.ints[(base >> 2) + row] = u16(buf, p)
+    elif kind == I24:
+        out.ints[(base >> 2) + row] = signed(u24(buf, p), 24)
+    elif kind == U24:
+        out.ints[(base >> 2) + row] = u24(buf, p)
+    elif kind == U32:
+        out.longs[(base >> 3) + row] = u32(buf, p)
+    elif kind == U64:
+        out.longs[(base >> 3) + 2 * row] = i64(buf, p)
+        out.longs[(base >> 3) + 2 * row + 1] = 0
+    elif kind == F64:
+        out.longs[(base >> 3) + row] = i64(buf, p)
+    elif kind == YEAR:
+        out.shorts[(base >> 1) + row] = np.int16(1900 + np.int64(buf[p])) if buf[p] != 0 else np.int16(0)
+
+
+@inlined
+def put_bits(buf: Bytes, p: int, size: int, wide: bool, base: int, row: int, out64: Longs) -> None:
+    """Writes a BIT of ``size`` bytes, which is big-endian; ``wide`` writes it as a decimal128 without a sign."""
+    value = np.int64(0)
+    for i in range(size):
+        value = value << 8 | np.int64(buf[p + i])
+    if wide:
+        out64[(base >> 3) + 2 * row] = value
+        out64[(base >> 3) + 2 * row + 1] = 0
+    else:
+        out64[(base >> 3) + row] = value
+
+
+@inlined
+def put_latin1(buf: Bytes, p: int, size: int, latin1: Bytes, out: Bytes, at: int) -> int:
+    """Writes latin1 text as UTF-8. Returns the offset behind it."""
+    for i in range(size):
+        byte = buf[p + i]
+        if byte < 128:
+            out[at] = byte
+            at += 1
+        else:
+            for k in range(latin1[byte, 3]):
+                out[at] = latin1[byte, k]
+                at += 1
+    return at
+
+
+# ---------------------------------------------------------------- one column of a block of rows, from start to stop
+
+
 @njit
-def skip_column(
-    buf: Bytes, limit: int, row_at: Longs, start: int, stop: int, c: int, spec: Longs, at: Longs, err: Longs
-) -> int:
-    """Step over a column's values."""
+def skip_column(rows: RowsToFill, start: int, stop: int, c: int, spec: Longs, err: Longs) -> int:
+    """Steps over a column's values."""
+    buf, limit, at = rows.buf, rows.limit, rows.block_at
     width, prefix = spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX]
     for row in range(start, stop):
-        if is_null(buf, row_at[row], c):
+        if is_null(buf, rows.at[row], c):
             continue
         p = at[row - start]
         size = width
@@ -87,108 +219,60 @@ def skip_column(
     return OK
 
 
-@inlined
-def refuse(err: Longs, code: int, c: int, p: int, row: int) -> int:
-    """Note a fault with the row in the place of the event; the code."""
-    fault(err, code, c, p)
-    err[ERR_EVENT] = row
-    return code
-
-
 @njit
-def fill_numbers(
-    buf: Bytes,
-    limit: int,
-    row_at: Longs,
-    start: int,
-    stop: int,
-    c: int,
-    spec: Longs,
-    places: Longs,
-    at: Longs,
-    out8: Bytes,
-    out16: Shorts,
-    out32: Ints,
-    out64: Longs,
-    err: Longs,
-) -> int:
-    """Write integers, FLOAT, DOUBLE, YEAR, BIT."""
+def fill_numbers(rows: RowsToFill, start: int, stop: int, c: int, spec: Longs, out: OutputArrays) -> int:
+    """Writes integers, FLOAT, DOUBLE, YEAR and BIT."""
+    buf, limit, at = rows.buf, rows.limit, rows.block_at
     kind, width, out_width = spec[c, SPEC_KIND], spec[c, SPEC_WIDTH], spec[c, SPEC_OUT]
-    base, validity = places[c, OUT_VALUES], places[c, OUT_VALIDITY]
+    base, validity = out.places[c, OUT_VALUES], out.places[c, OUT_VALIDITY]
     bits = kind > F64 and kind <= BIT64
     for row in range(start, stop):
-        if is_null(buf, row_at[row], c):
-            put_null(out8, validity, base, out_width, row)
+        if is_null(buf, rows.at[row], c):
+            put_null(out.bytes, validity, base, out_width, row)
             continue
         p = at[row - start]
         if width > limit - p:
-            return refuse(err, CUT, c, p, row)
+            return refuse(out.err, CUT, c, p, row)
         if bits:
-            put_bits(buf, p, width, kind == BIT64, base, row, out64)
+            put_bits(buf, p, width, kind == BIT64, base, row, out.longs)
         else:
-            put_number(buf, p, kind, base, row, out8, out16, out32, out64)
+            put_number(buf, p, kind, base, row, out)
         at[row - start] = p + width
     return OK
 
 
 @njit
-def fill_decimals(
-    buf: Bytes,
-    limit: int,
-    row_at: Longs,
-    start: int,
-    stop: int,
-    c: int,
-    spec: Longs,
-    places: Longs,
-    at: Longs,
-    out8: Bytes,
-    out64: Longs,
-    err: Longs,
-) -> int:
-    """Write DECIMAL of at most 38 digits."""
+def fill_decimals(rows: RowsToFill, start: int, stop: int, c: int, spec: Longs, out: OutputArrays) -> int:
+    """Writes DECIMAL of at most 38 digits."""
+    buf, limit, at = rows.buf, rows.limit, rows.block_at
     width, precision, scale = spec[c, SPEC_WIDTH], spec[c, SPEC_A], spec[c, SPEC_B]
-    base, validity = places[c, OUT_VALUES], places[c, OUT_VALIDITY]
+    base, validity = out.places[c, OUT_VALUES], out.places[c, OUT_VALIDITY]
     for row in range(start, stop):
-        if is_null(buf, row_at[row], c):
-            put_null(out8, validity, base, spec[c, SPEC_OUT], row)
+        if is_null(buf, rows.at[row], c):
+            put_null(out.bytes, validity, base, spec[c, SPEC_OUT], row)
             continue
         p = at[row - start]
         if width > limit - p:
-            return refuse(err, CUT, c, p, row)
-        if not put_decimal(buf, p, precision, scale, out64, (base >> 3) + 2 * row):
-            return refuse(err, BAD_VALUE, c, p, row)
+            return refuse(out.err, CUT, c, p, row)
+        if not put_decimal(buf, p, precision, scale, out.longs, (base >> 3) + 2 * row):
+            return refuse(out.err, BAD_VALUE, c, p, row)
         at[row - start] = p + width
     return OK
 
 
 @njit
-def fill_times(
-    buf: Bytes,
-    limit: int,
-    row_at: Longs,
-    start: int,
-    stop: int,
-    c: int,
-    spec: Longs,
-    places: Longs,
-    at: Longs,
-    out8: Bytes,
-    out32: Ints,
-    out64: Longs,
-    null_dates: Longs,
-    err: Longs,
-) -> int:
-    """Write DATE, DATETIME, TIMESTAMP, TIME."""
+def fill_times(rows: RowsToFill, start: int, stop: int, c: int, spec: Longs, out: OutputArrays) -> int:
+    """Writes DATE, DATETIME, TIMESTAMP and TIME."""
+    buf, limit, at = rows.buf, rows.limit, rows.block_at
     kind, width, fraction = spec[c, SPEC_KIND], spec[c, SPEC_WIDTH], spec[c, SPEC_A]
-    base, validity = places[c, OUT_VALUES], places[c, OUT_VALIDITY]
+    base, validity = out.places[c, OUT_VALUES], out.places[c, OUT_VALIDITY]
     for row in range(start, stop):
-        if is_null(buf, row_at[row], c):
-            put_null(out8, validity, base, spec[c, SPEC_OUT], row)
+        if is_null(buf, rows.at[row], c):
+            put_null(out.bytes, validity, base, spec[c, SPEC_OUT], row)
             continue
         p = at[row - start]
         if width > limit - p:
-            return refuse(err, CUT, c, p, row)
+            return refuse(out.err, CUT, c, p, row)
         if kind == DATE:
             value = date_days(buf, p)
         elif kind == DATETIME:
@@ -200,44 +284,30 @@ def fill_times(
         at[row - start] = p + width
         if value > NO_DATE:
             if kind == DATE:
-                out32[(base >> 2) + row] = value
+                out.ints[(base >> 2) + row] = value
             else:
-                out64[(base >> 3) + row] = value
+                out.longs[(base >> 3) + row] = value
             continue
         if value == DAMAGED_DATE:
-            return refuse(err, BAD_VALUE, c, p, row)
+            return refuse(out.err, BAD_VALUE, c, p, row)
         if spec[c, SPEC_B] == 1:
-            return refuse(err, ZERO_DATE, c, p, row)
-        put_null(out8, validity, base, spec[c, SPEC_OUT], row)
-        null_dates[c] += 1
+            return refuse(out.err, ZERO_DATE, c, p, row)
+        put_null(out.bytes, validity, base, spec[c, SPEC_OUT], row)
+        out.null_dates[c] += 1
     return OK
 
 
 @njit
-def fill_texts(
-    buf: Bytes,
-    limit: int,
-    row_at: Longs,
-    start: int,
-    stop: int,
-    c: int,
-    spec: Longs,
-    places: Longs,
-    at: Longs,
-    member_at: Longs,
-    members: Bytes,
-    latin1: Bytes,
-    out8: Bytes,
-    out32: Ints,
-    cursor: Longs,
-    err: Longs,
-) -> int:
-    """Write texts and bytes behind what the column has already, and the offsets."""
+def fill_texts(rows: RowsToFill, start: int, stop: int, c: int, columns: ColumnArrays, out: OutputArrays) -> int:
+    """Appends texts and bytes to those of the column, and writes their offsets."""
+    buf, limit, at, err = rows.buf, rows.limit, rows.block_at, out.err
+    spec, member_at, latin1 = columns.spec, columns.member_at, columns.latin1
+    out8, out32, places = out.bytes, out.ints, out.places
     kind, width, prefix, most = spec[c, SPEC_KIND], spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX], spec[c, SPEC_A]
     base, offsets, end = places[c, OUT_VALUES], places[c, OUT_OFFSETS] >> 2, places[c, OUT_LIMIT]
-    to = cursor[c]
+    to = out.text_at[c]
     for row in range(start, stop):
-        if is_null(buf, row_at[row], c):
+        if is_null(buf, rows.at[row], c):
             put_null(out8, places[c, OUT_VALIDITY], base, 0, row)
             out32[offsets + row + 1] = to - base
             continue
@@ -257,7 +327,7 @@ def fill_texts(
             copy_bytes(out8, to, buf, p, size)
             to += size
         elif kind == LATIN1:
-            if 3 * size > room:  # the exact need only where it may matter
+            if 3 * size > room:  # the exact need is counted only if it may matter
                 need = np.int64(0)
                 for i in range(size):
                     need += latin1[buf[p + i], 3]
@@ -272,7 +342,7 @@ def fill_texts(
             length = member_at[spec[c, SPEC_B] + member + 1] - begin
             if length > room:
                 return refuse(err, NO_ROOM, c, p, row)
-            copy_bytes(out8, to, members, begin, length)
+            copy_bytes(out8, to, columns.members, begin, length)
             to += length
         elif kind == PADDED:
             if size > most or most > room:
@@ -283,73 +353,34 @@ def fill_texts(
             to += most
         at[row - start] = p + size
         out32[offsets + row + 1] = to - base
-    cursor[c] = to
+    out.text_at[c] = to
     return OK
 
 
 @njit
-def fill_rows(
-    buf: Bytes,
-    limit: int,
-    row_at: Longs,
-    spec: Longs,
-    places: Longs,
-    member_at: Longs,
-    members: Bytes,
-    latin1: Bytes,
-    out8: Bytes,
-    out16: Shorts,
-    out32: Ints,
-    out64: Longs,
-    cursor: Longs,
-    null_dates: Longs,
-    at: Longs,
-    err: Longs,
-) -> int:
-    """Second pass: write the rows whose images begin at ``row_at`` (-1: no row, all columns null).
-
-    ``limit``: where the last event ends; no value may reach beyond. ``cursor``: for each column of texts, where its
-    next bytes go. ``null_dates`` counts for each column the dates that became null. ``at``: room for a block's
-    positions, BLOCK_ROWS. The bitmaps come filled with ones, and the first offset of each column of texts is zero.
-    Returns OK or the fault, which is noted in ``err`` with the row in the place of the event.
-    """
-    columns = spec.shape[0]
-    bitmap = (columns + 7) >> 3
-    for start in range(0, row_at.shape[0], BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, row_at.shape[0])
+def fill_rows(rows: RowsToFill, columns: ColumnArrays, out: OutputArrays) -> int:
+    """Second pass: writes all rows. Returns OK, or the code of the fault that ``out.err`` describes."""
+    spec = columns.spec
+    count = spec.shape[0]
+    bitmap = (count + 7) >> 3
+    for start in range(0, rows.at.shape[0], BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, rows.at.shape[0])
         for row in range(start, stop):
-            at[row - start] = row_at[row] + bitmap
-            if row_at[row] >= 0 and at[row - start] > limit:
-                return refuse(err, CUT, 0, row_at[row], row)
-        for c in range(columns):
+            rows.block_at[row - start] = rows.at[row] + bitmap
+            if rows.at[row] >= 0 and rows.block_at[row - start] > rows.limit:
+                return refuse(out.err, CUT, 0, rows.at[row], row)
+        for c in range(count):
             kind = spec[c, SPEC_KIND]
             if kind == SKIP:
-                skip_column(buf, limit, row_at, start, stop, c, spec, at, err)
+                skip_column(rows, start, stop, c, spec, out.err)
             elif kind <= YEAR:
-                fill_numbers(buf, limit, row_at, start, stop, c, spec, places, at, out8, out16, out32, out64, err)
+                fill_numbers(rows, start, stop, c, spec, out)
             elif kind == DECIMAL:
-                fill_decimals(buf, limit, row_at, start, stop, c, spec, places, at, out8, out64, err)
+                fill_decimals(rows, start, stop, c, spec, out)
             elif kind <= TIME:
-                fill_times(buf, limit, row_at, start, stop, c, spec, places, at, out8, out32, out64, null_dates, err)
+                fill_times(rows, start, stop, c, spec, out)
             else:
-                fill_texts(
-                    buf,
-                    limit,
-                    row_at,
-                    start,
-                    stop,
-                    c,
-                    spec,
-                    places,
-                    at,
-                    member_at,
-                    members,
-                    latin1,
-                    out8,
-                    out32,
-                    cursor,
-                    err,
-                )
-            if err[ERR_CODE] != OK:
-                return int(err[ERR_CODE])
+                fill_texts(rows, start, stop, c, columns, out)
+            if out.err[ERR_CODE] != OK:
+                return int(out.err[ERR_CODE])
     return OK

@@ -1,18 +1,25 @@
-"""The two compiled passes over the rows of a slice: find and measure them, then write their values.
+"""The compiled passes over row events: find and measure the rows, and rewrite partial updates into whole ones.
 
-Both walk a row image in the same way: a bitmap of NULLs, then the values of the other columns one after another.
-Nothing outside the event is ever read, and nothing outside the buffer is ever written.
+A row image is a bitmap of NULLs, then the values of the other columns one after another.
+
+A PARTIAL_UPDATE_ROWS event is an UPDATE_ROWS event whose new rows begin with their value options, a packed number. If
+its lowest bit is set, a bitmap follows with a bit for each JSON column of the table; a column with its bit set holds
+diffs instead of a document. Source: MySQL's ``Update_rows_log_event`` and ``rows_event.h``.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import inlined, njit
+from cdc.binlog.memory import bit_is_set, copy_bytes, prefix_value, same_bytes, store_u32, u16
 from cdc.decode.kernels.constants import (
     BAD_HEADER,
     BAD_MEMBER,
+    BAD_VALUE,
     BYTES,
     CUT,
     ENUM,
@@ -20,7 +27,9 @@ from cdc.decode.kernels.constants import (
     ERR_COLUMN,
     ERR_EVENT,
     ERR_POS,
+    JSON_DIFFS,
     LATIN1,
+    NO_ROOM,
     OK,
     OP_DELETE,
     OP_INSERT,
@@ -34,16 +43,63 @@ from cdc.decode.kernels.constants import (
     SPEC_PREFIX,
     SPEC_WIDTH,
     WRONG_COLUMNS,
+    ColumnArrays,
 )
-from cdc.decode.kernels.scan import same_bytes, u16, u24, u32
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
+UPDATE_ROWS = 31
+_MAX_SIZE = 0xFFFFFFFF
+
+
+class EventArrays(NamedTuple):
+    """Row events of one table and one layout."""
+
+    buf: Bytes
+    offset: Longs
+    length: Longs
+    type: Longs
+    ordinal: Longs
+    tail: int
+    """Bytes of checksum at the end of each event: 4 or 0."""
+
+
+class RowArrays(NamedTuple):
+    """Room for the rows that are found, each (rows,)."""
+
+    at: Longs
+    """Offset of the row image."""
+    before_at: Longs
+    """Offset of the old row's image, -1 for inserts; empty if old rows are not wanted."""
+    event: npt.NDArray[np.int32]
+    op: npt.NDArray[np.int8]
+    number: Longs
+    """The ordinal of the event times 2**32, plus the row."""
+
+    def first(self, count: int) -> RowArrays:
+        """The first rows."""
+        return RowArrays(
+            self.at[:count], self.before_at[:count], self.event[:count], self.op[:count], self.number[:count]
+        )
+
+
+class Measured(NamedTuple):
+    """What the first pass counts, and its scratch space."""
+
+    totals: Longs
+    """(2, columns): bytes that each column of texts needs, for new and for old rows."""
+    saved: Longs
+    """(2, columns): ``totals`` before the event that is being read."""
+    key_at: Longs
+    """(2, columns, 2): begin and end of the key's columns in the old and in the new row."""
+    err: Longs
+    """(ERR_SIZE,)"""
+
 
 @inlined
 def fault(err: Longs, code: int, column: int, pos: int) -> int:
-    """Note the first fault; returns -1, which is no position."""
+    """Notes the first fault. Returns -1, which is no position."""
     if err[ERR_CODE] == OK:
         err[ERR_CODE] = code
         err[ERR_COLUMN] = column
@@ -52,20 +108,8 @@ def fault(err: Longs, code: int, column: int, pos: int) -> int:
 
 
 @inlined
-def prefix_value(buf: Bytes, p: int, size: int) -> int:
-    """A length of 1 to 4 bytes."""
-    if size == 1:
-        return np.int64(buf[p])
-    if size == 2:
-        return u16(buf, p)
-    if size == 3:
-        return u24(buf, p)
-    return u32(buf, p)
-
-
-@inlined
 def all_present(buf: Bytes, p: int, columns: int) -> bool:
-    """Whether a bitmap of present columns, inside the buffer, names all of them."""
+    """Whether the bitmap of present columns at ``p``, all of it inside the buffer, names all columns."""
     for i in range(columns >> 3):
         if buf[p + i] != 255:
             return False
@@ -76,7 +120,8 @@ def all_present(buf: Bytes, p: int, columns: int) -> bool:
 
 @njit
 def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: Longs) -> int:
-    """Check a row event's header; where its first row begins, or -1 with a fault noted."""
+    """Checks the header of the row event at ``offset``. Returns the offset of its first row, or -1 with a fault
+    noted."""
     p = offset + 27
     if kind >= 30:
         if end - p < 2:
@@ -110,30 +155,22 @@ def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: 
 
 
 @njit
-def walk_image(
-    buf: Bytes,
-    p: int,
-    end: int,
-    spec: Longs,
-    measure: bool,
-    totals: Longs,
-    member_at: Longs,
-    latin1: Bytes,
-    keys: bool,
-    key_at: Longs,
-    err: Longs,
+def step_over_image(
+    buf: Bytes, p: int, end: int, columns: ColumnArrays, measured: Measured, old: int, measure: bool, keys: bool
 ) -> int:
-    """Step over one row image; where the next begins, or -1 with a fault noted.
+    """Steps over the row image at ``p``. Returns the offset behind it, or -1 with a fault noted.
 
-    With ``measure`` the bytes that each column of texts will need are added to ``totals``. With ``keys`` the places
-    (begin, end) of the key's columns go to ``key_at`` (columns, 2).
+    ``measure`` adds the bytes that each column of texts needs to ``totals[old]``. ``keys`` writes the begin and end of
+    the key's columns to ``key_at[old]``; ``old`` is 1 for an old row and 0 for a new one.
     """
-    columns = spec.shape[0]
+    spec, err = columns.spec, measured.err
+    totals, key_at = measured.totals[old], measured.key_at[old]
+    count = spec.shape[0]
     nulls = p
-    p += (columns + 7) >> 3
+    p += (count + 7) >> 3
     if p > end:
         return fault(err, CUT, 0, nulls)
-    for c in range(columns):
+    for c in range(count):
         if buf[nulls + (c >> 3)] >> (c & 7) & 1:
             if keys:
                 key_at[c, 0] = p
@@ -151,7 +188,7 @@ def walk_image(
                     if member > spec[c, SPEC_A]:
                         return fault(err, BAD_MEMBER, c, begin)
                     at = spec[c, SPEC_B] + member
-                    totals[c] += member_at[at + 1] - member_at[at]
+                    totals[c] += columns.member_at[at + 1] - columns.member_at[at]
                 else:
                     totals[c] += width
         else:
@@ -168,7 +205,7 @@ def walk_image(
                     totals[c] += size
                 elif kind == LATIN1:
                     for i in range(size):
-                        totals[c] += latin1[buf[p + i], 3]
+                        totals[c] += columns.latin1[buf[p + i], 3]
                 elif kind == PADDED:
                     if size > spec[c, SPEC_A]:
                         return fault(err, CUT, c, begin)
@@ -181,67 +218,51 @@ def walk_image(
 
 
 @njit
-def key_changed(buf: Bytes, spec: Longs, before: Longs, after: Longs) -> bool:
-    """Whether a column of the key has other bytes in the second image."""
+def key_changed(buf: Bytes, spec: Longs, key_at: Longs) -> bool:
+    """Whether a column of the key has other bytes in the new row than in the old one; ``key_at`` as in
+    :class:`Measured`."""
     for c in range(spec.shape[0]):
         if spec[c, SPEC_KEY] == 1:
-            size = before[c, 1] - before[c, 0]
-            if after[c, 1] - after[c, 0] != size or not same_bytes(buf, before[c, 0], after[c, 0], size):
+            size = key_at[1, c, 1] - key_at[1, c, 0]
+            if key_at[0, c, 1] - key_at[0, c, 0] != size or not same_bytes(buf, key_at[1, c, 0], key_at[0, c, 0], size):
                 return True
     return False
 
 
 @njit
 def locate_rows(
-    buf: Bytes,
-    event_offset: Longs,
-    event_length: Longs,
-    event_type: Longs,
-    event_ordinal: Longs,
-    tail: int,
-    spec: Longs,
-    both: bool,
-    has_key: bool,
-    member_at: Longs,
-    latin1: Bytes,
-    row_at: Longs,
-    before_at: Longs,
-    row_event: npt.NDArray[np.int32],
-    row_op: npt.NDArray[np.int8],
-    row_number: Longs,
-    totals: Longs,
-    saved: Longs,
-    key_at: Longs,
-    err: Longs,
+    events: EventArrays, columns: ColumnArrays, both: bool, has_key: bool, rows: RowArrays, measured: Measured
 ) -> tuple[int, int]:
-    """First pass: where each output row's image lies, what it is, and how many bytes each column of texts needs.
+    """First pass: finds each output row's image and operation, and the bytes that each column of texts needs.
 
-    ``both``: the old row's place goes to ``before_at`` (-1 for inserts; else left alone), and ``totals`` (2, columns)
-    counts old rows in its second line. Otherwise an update whose key changes gives two rows, a delete and an update.
-    ``key_at`` (2, columns, 2) is room for the keys' places, ``saved`` (2, columns) for totals.
-    Returns (events done, rows): fewer events than given mean that the next one does not fit into the room for rows,
-    or a fault, noted in ``err``.
+    With ``both`` the old row's offset goes to ``rows.before_at``, and the old rows are measured as well. Without it an
+    update that changes the key gives two rows, a delete and an update.
+    Returns (events done, rows). Fewer events than given mean that the next one does not fit into the room for rows, or
+    that there is a fault, which is noted in ``measured.err``.
     """
-    room = row_at.shape[0]
-    rows = 0
-    columns = spec.shape[0]
-    for e in range(event_offset.shape[0]):
-        kind = event_type[e]
-        end = event_offset[e] + event_length[e] - tail
+    buf, spec = events.buf, columns.spec
+    totals, saved, err = measured.totals, measured.saved, measured.err
+    room = rows.at.shape[0]
+    found = 0
+    count = spec.shape[0]
+    for e in range(events.offset.shape[0]):
+        kind = events.type[e]
+        end = events.offset[e] + events.length[e] - events.tail
         err[ERR_EVENT] = e
-        p = rows_begin(buf, event_offset[e], end, kind, columns, err)
+        p = rows_begin(buf, events.offset[e], end, kind, count, err)
         if p < 0:
-            return e, rows
+            return e, found
         update = kind == 24 or kind == 31
+        compare_keys = update and has_key and not both
         op = OP_UPDATE if update else (OP_INSERT if kind == 23 or kind == 30 else OP_DELETE)
-        first_row = rows
-        for c in range(columns):
+        first_row = found
+        for c in range(count):
             saved[0, c] = totals[0, c]
             saved[1, c] = totals[1, c]
-        number = event_ordinal[e] << 32
+        number = events.ordinal[e] << 32
         while p < end:
-            if rows + 2 > room:
-                for c in range(columns):
+            if found + 2 > room:
+                for c in range(count):
                     totals[0, c] = saved[0, c]
                     totals[1, c] = saved[1, c]
                 return e, first_row
@@ -249,46 +270,199 @@ def locate_rows(
             old = np.int64(-1)
             if update:
                 old = p
-                p = walk_image(
-                    buf, p, end, spec, both, totals[1], member_at, latin1, has_key and not both, key_at[0], err
-                )
+                p = step_over_image(buf, p, end, columns, measured, 1, both, compare_keys)
                 if p < 0:
-                    return e, rows
+                    return e, found
                 at = p
             elif both and op == OP_DELETE:
                 old = p
-                if walk_image(buf, p, end, spec, True, totals[1], member_at, latin1, False, key_at[0], err) < 0:
-                    return e, rows
-            p = walk_image(
-                buf,
-                p,
-                end,
-                spec,
-                True,
-                totals[0],
-                member_at,
-                latin1,
-                update and has_key and not both,
-                key_at[1],
-                err,
-            )
+                if step_over_image(buf, p, end, columns, measured, 1, True, False) < 0:
+                    return e, found
+            p = step_over_image(buf, p, end, columns, measured, 0, True, compare_keys)
             if p < 0:
-                return e, rows
-            if update and has_key and not both and key_changed(buf, spec, key_at[0], key_at[1]):
-                walk_image(buf, old, end, spec, True, totals[0], member_at, latin1, False, key_at[0], err)
+                return e, found
+            if compare_keys and key_changed(buf, spec, measured.key_at):
+                step_over_image(buf, old, end, columns, measured, 0, True, False)
                 if err[ERR_CODE] != OK:
-                    return e, rows
-                row_at[rows] = old
-                row_event[rows] = e
-                row_op[rows] = OP_DELETE
-                row_number[rows] = number
-                rows += 1
-            row_at[rows] = at
-            row_event[rows] = e
-            row_op[rows] = op
-            row_number[rows] = number
+                    return e, found
+                rows.at[found] = old
+                rows.event[found] = e
+                rows.op[found] = OP_DELETE
+                rows.number[found] = number
+                found += 1
+            rows.at[found] = at
+            rows.event[found] = e
+            rows.op[found] = op
+            rows.number[found] = number
             if both:
-                before_at[rows] = old
-            rows += 1
+                rows.before_at[found] = old
+            found += 1
             number += 1
-    return event_offset.shape[0], rows
+    return events.offset.shape[0], found
+
+
+# ---------------------------------------------------------------- partial updates
+
+
+class Expansion(NamedTuple):
+    """Where partial updates are rewritten to, and the scratch space of that."""
+
+    spec: Longs
+    """(columns, SPEC_SIZE)"""
+    json_columns: Longs
+    """(columns,): 1 for JSON."""
+    before: Longs
+    """(columns, 2): begin and end of the old row's values, equal for NULL."""
+    out: Bytes
+    """The rewritten events, or an empty array if they are only to be measured."""
+    err: Longs
+    """(ERR_SIZE,)"""
+
+
+@inlined
+def value_end(buf: Bytes, p: int, end: int, width: int, prefix: int) -> int:
+    """The end of the value at ``p``, its length included; -1 if it lies behind ``end``."""
+    if width > 0:
+        return p + width if width <= end - p else -1
+    if prefix > end - p:
+        return -1
+    size = prefix_value(buf, p, prefix)
+    return p + prefix + size if size <= end - p - prefix else -1
+
+
+@inlined
+def moved(buf: Bytes, p: int, size: int, out: Bytes, at: int, write: bool) -> int:
+    """Copies bytes, or only counts them. Returns the offset behind them."""
+    if write:
+        copy_bytes(out, at, buf, p, size)
+    return at + size
+
+
+@njit
+def expand_image(
+    buf: Bytes, p: int, end: int, partial_bits: int, expansion: Expansion, at: int, write: bool
+) -> tuple[int, int]:
+    """Copies the new row at ``p`` and puts the old document before the diffs of each partial column. Returns the
+    offsets behind the row and behind its copy, or (-1, 0) with a fault noted.
+
+    ``partial_bits`` is the offset of the bitmap of partial columns, or -1.
+    """
+    spec, before, out, err = expansion.spec, expansion.before, expansion.out, expansion.err
+    columns = spec.shape[0]
+    nulls = p
+    p += (columns + 7) >> 3
+    if p > end:
+        return fault(err, CUT, 0, nulls), 0
+    at = moved(buf, nulls, p - nulls, out, at, write)
+    json = 0
+    for c in range(columns):
+        in_part = False
+        if expansion.json_columns[c]:
+            in_part = partial_bits >= 0 and bit_is_set(buf, partial_bits, json)
+            json += 1
+        if bit_is_set(buf, nulls, c):
+            continue
+        prefix = spec[c, SPEC_PREFIX]
+        stop = value_end(buf, p, end, spec[c, SPEC_WIDTH], prefix)
+        if stop < 0:
+            return fault(err, CUT, c, p), 0
+        if not in_part:
+            at = moved(buf, p, stop - p, out, at, write)
+        else:
+            if before[c, 0] == before[c, 1] or prefix != 4:
+                return fault(err, BAD_VALUE, c, p), 0
+            begin = before[c, 0] + prefix
+            document = before[c, 1] - begin
+            diffs = stop - p - prefix
+            size = 5 + document + diffs
+            if size > _MAX_SIZE:
+                return fault(err, NO_ROOM, c, p), 0
+            if write:
+                store_u32(out, at, size)
+                out[at + 4] = np.uint8(JSON_DIFFS)
+                store_u32(out, at + 5, document)
+            at = moved(buf, begin, document, out, at + 9, write)
+            at = moved(buf, p + prefix, diffs, out, at, write)
+        p = stop
+    return p, at
+
+
+@njit
+def old_image(buf: Bytes, p: int, end: int, spec: Longs, before: Longs, err: Longs) -> int:
+    """Notes the begin and end of the values of the old row at ``p`` in ``before``. Returns the offset behind the row,
+    or -1 with a fault noted."""
+    columns = spec.shape[0]
+    nulls = p
+    p += (columns + 7) >> 3
+    if p > end:
+        return fault(err, CUT, 0, nulls)
+    for c in range(columns):
+        before[c, 0] = p
+        if not bit_is_set(buf, nulls, c):
+            stop = value_end(buf, p, end, spec[c, SPEC_WIDTH], spec[c, SPEC_PREFIX])
+            if stop < 0:
+                return fault(err, CUT, c, p)
+            p = stop
+        before[c, 1] = p
+    return p
+
+
+@njit
+def expand_event(events: EventArrays, number: int, expansion: Expansion, at: int, write: bool) -> int:
+    """Rewrites one event to ``out[at:]``, with zeros for its checksum. Returns the offset behind it, or -1 with a fault
+    noted."""
+    buf, offset, tail = events.buf, events.offset[number], events.tail
+    end = offset + events.length[number] - tail
+    spec, json_columns, out, err = expansion.spec, expansion.json_columns, expansion.out, expansion.err
+    start = at
+    p = rows_begin(buf, offset, end, UPDATE_ROWS, spec.shape[0], err)
+    if p < 0:
+        return -1
+    bitmap = 0
+    for c in range(json_columns.shape[0]):
+        if json_columns[c]:
+            bitmap += 1
+    bitmap = (bitmap + 7) >> 3
+    at = moved(buf, offset, p - offset, out, at, write)
+    while p < end:
+        begin = p
+        p = old_image(buf, p, end, spec, expansion.before, err)
+        if p < 0:
+            return -1
+        at = moved(buf, begin, p - begin, out, at, write)
+        # Unknown options would change the bytes that follow.
+        if p >= end or buf[p] > 1:
+            return fault(err, CUT if p >= end else BAD_HEADER, -1, p)
+        partial_bits = np.int64(-1)
+        if buf[p] == 1:
+            partial_bits = p + 1
+            p += bitmap
+        p += 1
+        if p > end:
+            return fault(err, CUT, -1, begin)
+        p, at = expand_image(buf, p, end, partial_bits, expansion, at, write)
+        if p < 0:
+            return -1
+    at += tail
+    if at - start > _MAX_SIZE:
+        return fault(err, NO_ROOM, -1, offset)
+    if write:
+        out[start + 4] = np.uint8(UPDATE_ROWS)
+        store_u32(out, start + 9, at - start)
+        for i in range(at - tail, at):
+            out[i] = np.uint8(0)
+    return at
+
+
+@njit
+def expand_events(events: EventArrays, expansion: Expansion, out_offset: Longs, write: bool) -> int:
+    """Rewrites the events one behind the other and writes the offset of each to ``out_offset`` (events + 1). Without
+    ``write`` they are only measured. Returns the size of all in bytes, or -1 with a fault noted."""
+    at = np.int64(0)
+    for i in range(events.offset.shape[0]):
+        out_offset[i] = at
+        at = expand_event(events, i, expansion, at, write)
+        if at < 0:
+            return -1
+    out_offset[events.offset.shape[0]] = at
+    return at

@@ -1,12 +1,15 @@
-"""The compiled walk over events: which row events belong to a table."""
+"""The compiled scans over events: the row events of one table, the table maps, the number of row events by table."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.crc import crc32
 from cdc.binlog.jit import inlined, njit
+from cdc.binlog.memory import same_bytes, u32, u48
 from cdc.decode.kernels.constants import (
     BAD_CRC,
     BAD_EVENT,
@@ -27,49 +30,63 @@ from cdc.decode.kernels.constants import (
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-
-@inlined
-def u16(buf: Bytes, p: int) -> int:
-    """Little-endian, 2 bytes."""
-    return np.int64(buf[p]) | np.int64(buf[p + 1]) << 8
-
-
-@inlined
-def u24(buf: Bytes, p: int) -> int:
-    """Little-endian, 3 bytes."""
-    return np.int64(buf[p]) | np.int64(buf[p + 1]) << 8 | np.int64(buf[p + 2]) << 16
+TABLE_MAP = 19
+NAMES_AT = 27
+"""Offset of the names in a table map event, and of the rows' header in a row event: both follow the event's header (19
+bytes), the table id (6) and flags (2)."""
 
 
-@inlined
-def u32(buf: Bytes, p: int) -> int:
-    """Little-endian, 4 bytes."""
-    return np.int64(buf[p]) | np.int64(buf[p + 1]) << 8 | np.int64(buf[p + 2]) << 16 | np.int64(buf[p + 3]) << 24
+class TransactionBytes(NamedTuple):
+    """The transactions to scan."""
+
+    buf: Bytes
+    begin: Longs
+    """(transactions,): offset in ``buf`` of each one's first event."""
+    end: Longs
+    """(transactions,): offset behind each one's last event."""
+    tail: int
+    """Bytes of checksum at the end of each event: 4 or 0."""
 
 
-@inlined
-def u48(buf: Bytes, p: int) -> int:
-    """Little-endian, 6 bytes."""
-    return u32(buf, p) | u16(buf, p + 4) << 32
+class ScanState(NamedTuple):
+    """What the scan for one table's events continues from."""
+
+    numbers: Longs
+    """(SCAN_STATE_SIZE,)"""
+    ids: Longs
+    """(MAX_IDS, 2): the table ids in force and the layout of each."""
+    layouts: Longs
+    """(MAX_LAYOUTS, 2): begin of the names and end of the body of each distinct table map of the table."""
+    scratch: Bytes
+    """(16,): room for checksums."""
 
 
-@inlined
-def i64(buf: Bytes, p: int) -> int:
-    """Little-endian, 8 bytes; the top bit is the sign."""
-    return np.int64(u32(buf, p)) | np.int64(u32(buf, p + 4)) << np.int64(32)
+class FoundEvents(NamedTuple):
+    """Room for the row events that a scan finds, each (events,): offset, length, type, number of the transaction,
+    ordinal among the table's row events in its transaction, number of the layout."""
+
+    offset: Longs
+    length: Longs
+    type: Longs
+    tx: Longs
+    ordinal: Longs
+    layout: Longs
 
 
-@inlined
-def same_bytes(buf: Bytes, a: int, b: int, size: int) -> bool:
-    """Whether two runs of the same length, both inside the buffer, are equal."""
-    difference = np.uint8(0)
-    for i in range(size):  # without an early end, so that it is compiled into wide instructions
-        difference |= buf[a + i] ^ buf[b + i]
-    return bool(difference == 0)
+class NameTable(NamedTuple):
+    """Room for a hash table of table maps or of table names."""
+
+    rows: Longs
+    """(n, 3)"""
+    slots: Longs
+    """(a power of two larger than n,): filled with -1."""
+    ids: Longs
+    """(m, 2): room for table ids."""
 
 
 @inlined
 def has_name(buf: Bytes, p: int, end: int, name: Bytes) -> bool:
-    """Whether ``name`` (length, database, NUL, length, table, NUL) stands at ``p``."""
+    """Whether ``name`` (length, database, NUL, length, table, NUL) is at ``p``."""
     if end - p < name.shape[0]:
         return False
     difference = np.uint8(0)
@@ -80,7 +97,8 @@ def has_name(buf: Bytes, p: int, end: int, name: Bytes) -> bool:
 
 @njit
 def find_layout(buf: Bytes, start: int, stop: int, layouts: Longs, count: int) -> int:
-    """Number of the table map with the same bytes from ``start`` to ``stop``, or -1. The newest is the likeliest."""
+    """The number of the table map with the bytes of ``buf[start:stop]``, or -1. The newest, the likeliest, is tried
+    first."""
     for k in range(count - 1, -1, -1):
         if layouts[k, 1] - layouts[k, 0] == stop - start and same_bytes(buf, layouts[k, 0], start, stop - start):
             return k
@@ -89,13 +107,14 @@ def find_layout(buf: Bytes, start: int, stop: int, layouts: Longs, count: int) -
 
 @inlined
 def sound(buf: Bytes, pos: int, stop: int, tail: int, scratch: Bytes) -> bool:
-    """Whether an event's checksum, if it has one at ``stop``, is right."""
+    """Whether an event has no checksum, or the right one at ``stop``."""
     return tail == 0 or np.int64(crc32(buf, pos, stop, scratch)) == u32(buf, stop)
 
 
 @inlined
 def event_length(buf: Bytes, pos: int, end: int, tail: int) -> int:
-    """The length of the event at ``pos`` by its header; -1 where the event, or its checksum, does not fit."""
+    """The length of the event at ``pos`` by its header; -1 if the event with its checksum does not fit before
+    ``end``."""
     if end - pos < 19:
         return -1
     length = u32(buf, pos + 9)
@@ -109,8 +128,15 @@ def holds_rows(kind: int) -> bool:
 
 
 @inlined
+def cannot_be_decoded(kind: int) -> bool:
+    """Whether an event of this type may hold or lose rows in a form that is not supported: row events older than MySQL
+    5.1.18, incidents, compressed transactions and compressed row events."""
+    return bool((kind >= 20 and kind <= 22) or kind == 26 or kind == 40 or (kind >= 166 and kind <= 171))
+
+
+@inlined
 def recall(ids: Longs, n_ids: int, table_id: int) -> int:
-    """What a table id stands for, -1 where it is not known."""
+    """The number stored for a table id, or -1."""
     for i in range(n_ids):
         if ids[i, 0] == table_id:
             return np.int64(ids[i, 1])
@@ -119,8 +145,8 @@ def recall(ids: Longs, n_ids: int, table_id: int) -> int:
 
 @inlined
 def remember(ids: Longs, n_ids: int, table_id: int, what: int) -> int:
-    """Let a table id stand for something from here on; where there is no room, the oldest goes, which is of a statement
-    long past. Returns the number of ids."""
+    """Stores a number for a table id and returns the count of ids. If the room is full, the oldest id is dropped: its
+    statement ended long ago."""
     for i in range(n_ids):
         if ids[i, 0] == table_id:
             ids[i, 1] = what
@@ -135,21 +161,29 @@ def remember(ids: Longs, n_ids: int, table_id: int, what: int) -> int:
     return n_ids + 1
 
 
-@njit
-def list_table_maps(
-    buf: Bytes, tx_begin: Longs, tx_end: Longs, tail: int, out: Longs, slots: Longs, ids: Longs, scratch: Bytes
-) -> tuple[int, int, int]:
-    """List the distinct table maps, flags and table ids aside, in the order of their first appearance.
+@inlined
+def hash_slot(buf: Bytes, start: int, stop: int, mask: int) -> int:
+    """The first slot for ``buf[start:stop]`` in a hash table, by FNV-1a."""
+    code = np.uint64(1469598103934665603)
+    for i in range(start, stop):
+        code = (code ^ np.uint64(buf[i])) * np.uint64(1099511628211)
+    return np.int64((code ^ code >> np.uint64(32)) & np.uint64(mask))
 
-    ``out`` (n, 3): offset and length of the events, and the length of the largest row event that came under them.
-    ``slots`` (a power of two, more than n): room for a hash table, filled with -1. ``ids`` (m, 2): room for table ids.
-    Returns (OK or a fault, number of table maps, position of the fault); FULL: ``out`` is too small.
+
+@njit
+def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: Bytes) -> tuple[int, int, int]:
+    """Lists the distinct table maps, ignoring flags and table ids, in the order of their first appearance.
+
+    Each row of ``table`` gets the offset and length of the event, and the length of the largest row event under it.
+    Returns (OK, FULL or a fault, number of table maps, position of the fault). FULL: there are more than n.
     """
+    buf, tail = transactions.buf, transactions.tail
+    maps, slots, ids = table.rows, table.slots, table.ids
     count = 0
     mask = slots.shape[0] - 1
-    for tx in range(tx_begin.shape[0]):
-        pos = tx_begin[tx]
-        end = tx_end[tx]
+    for tx in range(transactions.begin.shape[0]):
+        pos = transactions.begin[tx]
+        end = transactions.end[tx]
         n_ids = 0
         if pos < 0 or end > buf.shape[0]:
             return BAD_FRAME, count, pos
@@ -158,80 +192,119 @@ def list_table_maps(
             if length < 0:
                 return BAD_FRAME, count, pos
             stop = pos + length - tail
-            if buf[pos + 4] == 19:
+            if buf[pos + 4] == TABLE_MAP:
                 if not sound(buf, pos, stop, tail, scratch):
                     return BAD_CRC, count, pos
-                if stop - pos < 27:
+                if stop - pos < NAMES_AT:
                     return BAD_FRAME, count, pos
-                size = stop - pos - 27
-                code = np.uint64(1469598103934665603)
-                for i in range(pos + 27, stop):
-                    code = (code ^ np.uint64(buf[i])) * np.uint64(1099511628211)
-                slot = np.int64((code ^ code >> np.uint64(32)) & np.uint64(mask))
+                size = stop - pos - NAMES_AT
+                slot = hash_slot(buf, pos + NAMES_AT, stop, mask)
                 while slots[slot] >= 0:
                     known = slots[slot]
-                    if out[known, 1] == length and same_bytes(buf, out[known, 0] + 27, pos + 27, size):
+                    if maps[known, 1] == length and same_bytes(buf, maps[known, 0] + NAMES_AT, pos + NAMES_AT, size):
                         break
                     slot = (slot + 1) & mask
                 if slots[slot] < 0:
-                    if count == out.shape[0]:
+                    if count == maps.shape[0]:
                         return FULL, count, pos
-                    out[count, 0] = pos
-                    out[count, 1] = length
-                    out[count, 2] = 0
+                    maps[count, 0] = pos
+                    maps[count, 1] = length
+                    maps[count, 2] = 0
                     slots[slot] = count
                     count += 1
                 n_ids = remember(ids, n_ids, u48(buf, pos + 19), slots[slot])
             elif holds_rows(np.int64(buf[pos + 4])):
-                if stop - pos < 27:
+                if stop - pos < NAMES_AT:
                     return BAD_FRAME, count, pos
                 known = recall(ids, n_ids, u48(buf, pos + 19))
-                if known >= 0 and length > out[known, 2]:
-                    out[known, 2] = length
+                if known >= 0 and length > maps[known, 2]:
+                    maps[known, 2] = length
+            pos += length
+    return OK, count, 0
+
+
+@njit
+def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[int, int, int]:
+    """Finds the tables that have a table map inside the transactions, and counts their row events.
+
+    Each row of ``table`` gets the offset of the names (length, database, NUL, length, table, NUL), their size, and the
+    number of row events. Checksums are not verified.
+    Returns (OK, FULL or a fault, number of tables, position of the fault). FULL: there are more than n tables.
+    """
+    buf, tail = transactions.buf, transactions.tail
+    tables, slots, ids = table.rows, table.slots, table.ids
+    count = 0
+    mask = slots.shape[0] - 1
+    for tx in range(transactions.begin.shape[0]):
+        pos = transactions.begin[tx]
+        end = transactions.end[tx]
+        n_ids = 0
+        if pos < 0 or end > buf.shape[0]:
+            return BAD_FRAME, count, pos
+        while pos < end:
+            length = event_length(buf, pos, end, tail)
+            if length < 0:
+                return BAD_FRAME, count, pos
+            kind = np.int64(buf[pos + 4])
+            stop = pos + length - tail
+            if kind == TABLE_MAP:
+                p = pos + NAMES_AT
+                if stop - p < 2 or stop - p < 2 + np.int64(buf[p]) + 2:
+                    return BAD_FRAME, count, pos
+                size = 2 + np.int64(buf[p])
+                size += 2 + np.int64(buf[p + size])
+                if stop - p < size:
+                    return BAD_FRAME, count, pos
+                slot = hash_slot(buf, p, p + size, mask)
+                while slots[slot] >= 0:
+                    known = slots[slot]
+                    if tables[known, 1] == size and same_bytes(buf, tables[known, 0], p, size):
+                        break
+                    slot = (slot + 1) & mask
+                if slots[slot] < 0:
+                    if count == tables.shape[0]:
+                        return FULL, count, pos
+                    tables[count, 0] = p
+                    tables[count, 1] = size
+                    tables[count, 2] = 0
+                    slots[slot] = count
+                    count += 1
+                n_ids = remember(ids, n_ids, u48(buf, pos + 19), slots[slot])
+            elif holds_rows(kind):
+                if stop - pos < NAMES_AT:
+                    return BAD_FRAME, count, pos
+                known = recall(ids, n_ids, u48(buf, pos + 19))
+                if known >= 0:
+                    tables[known, 2] += 1
             pos += length
     return OK, count, 0
 
 
 @njit
 def scan_events(
-    buf: Bytes,
-    tx_begin: Longs,
-    tx_end: Longs,
-    tail: int,
-    name: Bytes,
-    state: Longs,
-    ids: Longs,
-    layouts: Longs,
-    out_offset: Longs,
-    out_length: Longs,
-    out_type: Longs,
-    out_tx: Longs,
-    out_ordinal: Longs,
-    out_layout: Longs,
-    max_bytes: int,
-    scratch: Bytes,
+    transactions: TransactionBytes, name: Bytes, state: ScanState, out: FoundEvents, max_bytes: int
 ) -> tuple[int, int]:
-    """List the row events of the table called ``name``, going on where ``state`` says.
+    """Lists the row events of the table called ``name`` (see :func:`has_name`), continuing from ``state``.
 
-    ``tail``: bytes of checksum that end each event; every event's is verified. ``ids`` (MAX_IDS, 2): table id, layout,
-    as far as in force; ``layouts`` (MAX_LAYOUTS, 2): from the name on to the end of each distinct table map of the
-    table.
-    Returns (OK, FULL or a fault, number of events listed). FULL: as many as fit, or more than ``max_bytes``.
+    The checksum of every event is verified. Returns (OK, FULL or a fault, number of events listed). FULL: ``out`` is
+    full, or the next event would exceed ``max_bytes`` in all.
     """
+    buf, tail = transactions.buf, transactions.tail
+    numbers, ids, layouts = state.numbers, state.ids, state.layouts
     count = 0
     size = 0
-    tx = state[SCAN_TX]
-    pos = state[SCAN_POS]
-    ordinal = state[SCAN_ORDINAL]
-    n_ids = state[SCAN_IDS]
-    n_layouts = state[SCAN_LAYOUTS]
+    tx = numbers[SCAN_TX]
+    pos = numbers[SCAN_POS]
+    ordinal = numbers[SCAN_ORDINAL]
+    n_ids = numbers[SCAN_IDS]
+    n_layouts = numbers[SCAN_LAYOUTS]
     status = OK
-    while tx < tx_begin.shape[0]:
+    while tx < transactions.begin.shape[0]:
         if pos < 0:
-            pos = tx_begin[tx]
+            pos = transactions.begin[tx]
             ordinal = 0
             n_ids = 0
-        end = tx_end[tx]
+        end = transactions.end[tx]
         if pos < 0 or end > buf.shape[0]:
             status = BAD_FRAME
             break
@@ -242,12 +315,13 @@ def scan_events(
                 break
             kind = np.int64(buf[pos + 4])
             stop = pos + length - tail
-            # Of others' events, too: a flipped bit in a type, an id or a name would make ours look like one of them.
-            if not sound(buf, pos, stop, tail, scratch):
+            # Events of other tables are verified, too: a flipped bit in a type, an id or a name would make an event of
+            # this table look like one of them.
+            if not sound(buf, pos, stop, tail, state.scratch):
                 status = BAD_CRC
                 break
-            if kind == 19:
-                if stop - pos < 27:
+            if kind == TABLE_MAP:
+                if stop - pos < NAMES_AT:
                     status = BAD_FRAME
                     break
                 table_id = u48(buf, pos + 19)
@@ -257,37 +331,36 @@ def scan_events(
                         ids[k, 0] = ids[n_ids, 0]
                         ids[k, 1] = ids[n_ids, 1]
                         break
-                if has_name(buf, pos + 27, stop, name):
-                    layout = find_layout(buf, pos + 27, stop, layouts, n_layouts)
+                if has_name(buf, pos + NAMES_AT, stop, name):
+                    layout = find_layout(buf, pos + NAMES_AT, stop, layouts, n_layouts)
                     if layout < 0:
                         if n_layouts == MAX_LAYOUTS:
                             status = TOO_MANY_LAYOUTS
                             break
                         layout = n_layouts
-                        layouts[layout, 0] = pos + 27
+                        layouts[layout, 0] = pos + NAMES_AT
                         layouts[layout, 1] = stop
                         n_layouts += 1
                     n_ids = remember(ids, n_ids, table_id, layout)
             elif holds_rows(kind):
-                if stop - pos < 27:
+                if stop - pos < NAMES_AT:
                     status = BAD_FRAME
                     break
-                table_id = u48(buf, pos + 19)
-                layout = recall(ids, n_ids, table_id)
+                layout = recall(ids, n_ids, u48(buf, pos + 19))
                 if layout >= 0:
-                    if count == out_offset.shape[0] or (count > 0 and size + length > max_bytes):
+                    if count == out.offset.shape[0] or (count > 0 and size + length > max_bytes):
                         status = FULL
                         break
-                    out_offset[count] = pos
-                    out_length[count] = length
-                    out_type[count] = kind
-                    out_tx[count] = tx
-                    out_ordinal[count] = ordinal
-                    out_layout[count] = layout
+                    out.offset[count] = pos
+                    out.length[count] = length
+                    out.type[count] = kind
+                    out.tx[count] = tx
+                    out.ordinal[count] = ordinal
+                    out.layout[count] = layout
                     count += 1
                     ordinal += 1
                     size += length
-            elif (kind >= 20 and kind <= 22) or kind == 26 or kind == 40 or (kind >= 166 and kind <= 171):
+            elif cannot_be_decoded(kind):
                 status = BAD_EVENT
                 break
             pos += length
@@ -295,13 +368,13 @@ def scan_events(
             break
         tx += 1
         pos = -1
-    state[SCAN_TX] = tx
-    state[SCAN_POS] = pos
-    state[SCAN_ORDINAL] = ordinal
-    state[SCAN_IDS] = n_ids
-    state[SCAN_LAYOUTS] = n_layouts
+    numbers[SCAN_TX] = tx
+    numbers[SCAN_POS] = pos
+    numbers[SCAN_ORDINAL] = ordinal
+    numbers[SCAN_IDS] = n_ids
+    numbers[SCAN_LAYOUTS] = n_layouts
     if status > FULL:
-        state[SCAN_BAD_POS] = pos
+        numbers[SCAN_BAD_POS] = pos
         if pos >= 0 and pos + 4 < buf.shape[0]:
-            state[SCAN_BAD_TYPE] = buf[pos + 4]
+            numbers[SCAN_BAD_TYPE] = buf[pos + 4]
     return status, count

@@ -16,9 +16,10 @@ from cdc.binlog.constants import CHECKSUM_SIZE
 from cdc.binlog.file import BinlogFile
 from cdc.binlog.table_map import ColumnType, parse_table_map
 from cdc.decode.binary_json.convert import json_text
-from cdc.decode.binary_json.partial import expand_partial
 from cdc.decode.kernels import constants as k
-from cdc.decode.values.decimals import decimal_text
+from cdc.decode.kernels.rows import EventArrays
+from cdc.decode.scan import expand_partial
+from cdc.decode.values import decimal_text
 from cdc.testing.servers import Server
 from tests.conftest import Database
 from tests.support.servers_binary_json import inserted, new_binlog, query, row_events
@@ -219,9 +220,9 @@ class Updated:
             spec[i, k.SPEC_PREFIX] = 4 if column.type == ColumnType.JSON else 1
         is_json = np.array([column.type == ColumnType.JSON for column in columns], dtype=np.int64)
         places = np.array(events, dtype=np.int64)
-        buf, offsets, lengths = expand_partial(
-            opened.buf, places[:, 0].copy(), places[:, 1].copy(), CHECKSUM_SIZE, spec, is_json
-        )
+        kinds, ordinals = np.full(len(places), PARTIAL_UPDATE_ROWS), np.zeros(len(places), dtype=np.int64)
+        arrays = EventArrays(opened.buf, places[:, 0].copy(), places[:, 1].copy(), kinds, ordinals, CHECKSUM_SIZE)
+        buf, offsets, lengths = expand_partial(arrays, spec, is_json)
         values: list[list[bytes | None]] = [[] for _ in range(int(is_json.sum()))]
         for offset, length in zip(offsets, lengths, strict=True):
             event = buf[offset : offset + length].tobytes()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from cdc.decode.charsets.collations import charset_by_name, charset_of, decode_text
-from cdc.decode.charsets.convert import text_conversion
+from cdc.decode.charsets.convert import decode_text, text_conversion
+from cdc.decode.charsets.tables import charset_by_name, charset_of
 from cdc.testing.servers import Server
 from tests.conftest import Database
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc.decode.charsets.collations import charset_of
+from cdc.decode.charsets.tables import charset_of
 from cdc.errors import UsageError
 from cdc.testing.servers import Server
 from tests.support.type_matrix import catalog, page, plan

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: beside the package, elsewhere where that cannot be written, by many at once."""
+"""The cache of compiled kernels: where it lies, several processes at once, and which modules a change compiles anew."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ import sys
 import zlib
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import cdc
+from cdc.binlog import jit
+
+PACKAGE = Path(cdc.__file__).parent
 
 _CHECKSUM = """
 import numpy as np
 from cdc.binlog.crc import crc32
-from cdc.binlog.jit import cache_folder
+from cdc.binlog.jit import cache_root
 data = np.frombuffer(b"123456789", dtype=np.uint8).copy()
-print(cache_folder(), int(crc32(data, 0, len(data), np.zeros(16, dtype=np.uint8))))
+print(cache_root(), int(crc32(data, 0, len(data), np.zeros(16, dtype=np.uint8))))
 """
 
 
-def started(package: Path, **environment: str) -> subprocess.Popen[str]:
-    """A process that runs a kernel of the package in this folder."""
+def started(package: Path, script: str = _CHECKSUM, **environment: str) -> subprocess.Popen[str]:
+    """A process that runs a script with the package in this folder."""
     given = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG", "PYTHON"))}
     given |= {"PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    return subprocess.Popen(
-        [sys.executable, "-c", _CHECKSUM], env=given, cwd=package, stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-c", script], env=given, cwd=package, stdout=subprocess.PIPE, text=True)
 
 
 def answer(process: subprocess.Popen[str]) -> tuple[Path, int]:
@@ -37,13 +41,17 @@ def answer(process: subprocess.Popen[str]) -> tuple[Path, int]:
 
 
 def installed(folder: Path, *, read_only: bool) -> Path:
-    """A copy of the package without anything compiled; one that cannot be written has a file in the cache's place, since
+    """A copy of the package without anything compiled. A read-only one has a file where the cache belongs, because
     permissions do not stop root."""
-    source = Path(cdc.__file__).parent
-    shutil.copytree(source, folder / "cdc", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "cdc", ignore=shutil.ignore_patterns("__pycache__"))
     if read_only:
         (folder / "cdc" / "binlog" / "__pycache__").write_text("")
     return folder
+
+
+def compiled(folder: Path) -> dict[str, int]:
+    """The files of compiled code and when they were written."""
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*.nb*")}
 
 
 def test_several_processes_begin_at_once(tmp_path: Path) -> None:
@@ -51,20 +59,20 @@ def test_several_processes_begin_at_once(tmp_path: Path) -> None:
     found = {answer(process) for process in [started(package) for _ in range(4)]}
     ((folder, value),) = found
     assert value == zlib.crc32(b"123456789")
-    assert folder.parent == package / "cdc" / "binlog" / "__pycache__"
-    assert list(folder.rglob("*.nbi"))
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.nb*")}
+    assert folder == package / "cdc" / "binlog" / "__pycache__" / "kernels"
+    before = compiled(folder)
+    assert before
     assert answer(started(package)) == (folder, value)
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.nb*")} == before, "compiled again"
+    assert compiled(folder) == before, "compiled again"
 
 
 def test_a_package_that_cannot_be_written(tmp_path: Path) -> None:
     package = installed(tmp_path / "package", read_only=True)
     folder, value = answer(started(package, XDG_CACHE_HOME=str(tmp_path / "cache")))
     assert value == zlib.crc32(b"123456789")
-    assert folder.parent == tmp_path / "cache" / "towpath"
+    assert folder == tmp_path / "cache" / "towpath" / "kernels"
     assert list(folder.rglob("*.nbi"))
-    # Neither: a private folder, whose work is lost, but which works.
+    # If the user's cache folder cannot be written either, a private folder works for this process.
     (tmp_path / "file").write_text("")
     folder, value = answer(started(package, XDG_CACHE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path)))
     assert value == zlib.crc32(b"123456789")
@@ -72,10 +80,103 @@ def test_a_package_that_cannot_be_written(tmp_path: Path) -> None:
     assert folder.parent == tmp_path
 
 
-def test_a_changed_kernel_is_compiled_anew(tmp_path: Path) -> None:
+# ---------------------------------------------------------------- which modules a change compiles anew
+
+_FOLDERS = """
+from cdc.binlog.jit import cache_folder
+from pathlib import Path
+import cdc
+root = Path(cdc.__file__).parent
+for path in sorted(root.rglob("*.py")):
+    if b"cdc.binlog.jit import" in path.read_bytes():
+        print(path.relative_to(root), cache_folder(path).name)
+"""
+
+
+def folders(package: Path) -> dict[str, str]:
+    """The name of each kernel module's cache folder."""
+    out, _ = started(package, _FOLDERS).communicate(timeout=120)
+    return dict(line.split() for line in out.splitlines())
+
+
+def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_path: Path) -> None:
     package = installed(tmp_path, read_only=False)
-    before, _ = answer(started(package))
-    kernel = package / "cdc" / "decode" / "kernels" / "single.py"
-    kernel.write_text(kernel.read_text() + "\n# changed\n")
-    after, _ = answer(started(package))
-    assert after != before
+    before = folders(package)
+    assert len(before) > 8
+    for changed, expected in {
+        "decode/kernels/fill.py": {"decode/kernels/fill.py"},
+        "decode/charsets/kernels.py": {"decode/charsets/kernels.py"},
+        "decode/kernels/values.py": {
+            "decode/kernels/values.py",
+            "decode/kernels/fill.py",
+            "decode/binary_json/scalar_kernels.py",
+            "decode/binary_json/document_kernels.py",
+        },
+        "binlog/kernels.py": {"binlog/kernels.py"},
+        "binlog/jit.py": set(before),
+        "decode/reader.py": set(),
+    }.items():
+        path = package / "cdc" / changed
+        source = path.read_text()
+        path.write_text(source + "\n# changed\n")
+        after = folders(package)
+        assert {module for module, name in after.items() if name != before[module]} == expected, changed
+        path.write_text(source)
+    assert folders(package) == before
+
+
+_BASE = """
+from cdc.binlog.jit import njit
+@njit
+def twice(value: int) -> int:
+    return 2 * value
+"""
+_USER = """
+from cdc.binlog import base_kernel
+from cdc.binlog.base_kernel import twice
+from cdc.binlog.jit import njit
+@njit
+def four_times(value: int) -> int:
+    return twice(twice(value))
+"""
+_OTHER = """
+from cdc.binlog.jit import njit
+@njit
+def half(value: int) -> int:
+    return value // 2
+"""
+_CALL = """
+from cdc.binlog.jit import cache_root
+from cdc.binlog.user_kernel import four_times
+from cdc.binlog.other_kernel import half
+print(cache_root(), four_times(10) * 100 + half(10))
+"""
+
+
+def test_a_changed_callee_is_compiled_with_its_caller_and_nothing_else(tmp_path: Path) -> None:
+    package = installed(tmp_path, read_only=False)
+    kernels = package / "cdc" / "binlog"
+    (kernels / "base_kernel.py").write_text(_BASE)
+    (kernels / "user_kernel.py").write_text(_USER)
+    (kernels / "other_kernel.py").write_text(_OTHER)
+    folder, value = answer(started(package, _CALL))
+    assert value == 4005
+    before = compiled(folder)
+    (kernels / "base_kernel.py").write_text(_BASE.replace("2 *", "3 *"))
+    assert answer(started(package, _CALL)) == (folder, 9005)
+    after = compiled(folder)
+    assert {name: after[name] for name in before} == before, "compiled again, or removed"
+    new = {name.partition("-")[0] for name in after.keys() - before.keys()}
+    assert new == {"binlog.base_kernel", "binlog.user_kernel"}
+
+
+def test_other_versions_of_the_compiler_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = PACKAGE / "binlog" / "crc.py"
+    before = jit.cache_folder(module).name
+    assert np.__version__ in jit._VERSIONS
+    jit._digest.cache_clear()
+    monkeypatch.setattr(jit, "_VERSIONS", "another")
+    assert jit.cache_folder(module).name != before
+    monkeypatch.undo()
+    jit._digest.cache_clear()
+    assert jit.cache_folder(module).name == before

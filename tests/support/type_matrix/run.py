@@ -16,7 +16,7 @@ from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, TablesConfig, load
-from cdc.decode import read
+from cdc.decode import DecodeOptions, read
 from cdc.errors import CdcError
 from cdc.source.schemas import read_schemas
 from cdc.targets import table_path
@@ -45,7 +45,12 @@ def decoded(server: Server) -> Run:
         for seen in workload.run(connection, database, tables):
             try:
                 batches = list(
-                    read(server.data / seen.file, table=f"{database}.{seen.table.name}", images="both", schemas=schemas)
+                    read(
+                        server.data / seen.file,
+                        table=f"{database}.{seen.table.name}",
+                        schemas=schemas,
+                        options=DecodeOptions(images="both"),
+                    )
                 )
                 arrived = pa.Table.from_batches(batches)
             except CdcError as error:

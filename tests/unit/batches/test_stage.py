@@ -33,7 +33,7 @@ from cdc.batches.stage import Stage
 from cdc.binlog.file import BinlogFile
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
-from cdc.decode import decode_range, layouts
+from cdc.decode import DecodeOptions, decode_range, layouts
 from cdc.decode.transactions import open_range
 from cdc.errors import ConfigError, DamagedError, StorageError
 from cdc.meta import open_meta
@@ -352,7 +352,9 @@ def read_splits(splits: Any, table: str) -> list[Any]:
     return [
         (row["_seq"], row["_row"], row["id"])
         for one in splits
-        for batch in decode_range(one.path, one.offset, one.length, table=table, table_mask=one.table_mask)
+        for batch in decode_range(
+            one.path, one.offset, one.length, table=table, options=DecodeOptions(table_mask=one.table_mask)
+        )
         for row in batch.to_pylist()
     ]
 

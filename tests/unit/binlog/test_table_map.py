@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
-from cdc.decode.charsets.collations import charset_of, decode_text
+from cdc.decode.charsets.convert import decode_text
+from cdc.decode.charsets.tables import charset_of
 from cdc.decode.layout import TableLayout
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, TableSchema

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc import cli
-from cdc.decode import list_tables, read
+from cdc.decode import DecodeOptions, list_tables, read
 from cdc.decode.jsonl import json_lines, to_json_lines
 from tests.support.unit_decode import GOLDEN, golden, schemas_of, shown_values, typed
 
@@ -112,7 +112,7 @@ def test_parquet(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (code, printed) == (0, "")
     assert f"11 rows of shop.kinds in 9 row events, written to {out}" in err
     written = pq.read_table(out)
-    direct = pa.Table.from_batches(read(MYSQL9, table="shop.kinds", images="both"))
+    direct = pa.Table.from_batches(read(MYSQL9, table="shop.kinds", options=DecodeOptions(images="both")))
     assert written.drop_columns(["_op"]).equals(direct.drop_columns(["_op"]))
     assert written.column("_op").to_pylist()[2:4] == ["insert", "update"]
     assert os.listdir(tmp_path) == ["rows.parquet"]
@@ -191,7 +191,7 @@ def test_schemas_of_the_golden_files_are_those_of_a_store() -> None:
 
 def test_the_example_of_the_documentation() -> None:
     """The library call as docs/how-to/decode.md shows it, with a reader that holds no more than a batch."""
-    batches = read(MYSQL9, table="shop.kinds", columns=["id", "small"], target_bytes=1)
+    batches = read(MYSQL9, table="shop.kinds", options=DecodeOptions(columns=["id", "small"], target_bytes=1))
     first = next(batches)
     assert first.schema.names == ["_op", "_seq", "_row", "_commit_time", "_gtid", "id", "small"]
     reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
@@ -199,10 +199,12 @@ def test_the_example_of_the_documentation() -> None:
     assert len(sizes) == 9 and sum(sizes) == 12
     assert list_tables(MYSQL9) == {"shop.kinds": 9}
     seqs = [batch.column("_seq")[0].as_py() for batch in read(MYSQL9, table="shop.kinds")]
-    later = read(MYSQL9, table="shop.kinds", after_seq=seqs[0], schemas=schemas_of("mysql9"))
+    later = read(MYSQL9, table="shop.kinds", schemas=schemas_of("mysql9"), options=DecodeOptions(after_seq=seqs[0]))
     assert pa.Table.from_batches(later).num_rows == 9
 
 
 def test_pandas_takes_the_batches() -> None:
-    frame = pa.Table.from_batches(read(MYSQL9, table="shop.kinds", columns=["id", "txt"])).to_pandas()
+    frame = pa.Table.from_batches(
+        read(MYSQL9, table="shop.kinds", options=DecodeOptions(columns=["id", "txt"]))
+    ).to_pandas()
     assert frame["id"].tolist()[:3] == [1, 2, 3]

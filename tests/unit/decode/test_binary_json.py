@@ -13,16 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdc.decode.binary_json import convert, partial
+from cdc.binlog import memory
+from cdc.decode import scan, values
+from cdc.decode.binary_json import convert, document_kernels, scalar_kernels
 from cdc.decode.binary_json.convert import double_texts, json_text
-from cdc.decode.binary_json.kernels import doubles, expand, scalars, walk
-from cdc.decode.binary_json.partial import PartialFault, expand_partial
 from cdc.decode.conversion import BadValueError
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels import decimal_text as decimal_kernels
-from cdc.decode.kernels import rows, scan, single
-from cdc.decode.values import decimals
-from cdc.decode.values.decimals import decimal_text
+from cdc.decode.kernels import rows
+from cdc.decode.kernels import values as value_kernels
+from cdc.decode.kernels.rows import EventArrays
+from cdc.decode.scan import PartialFault, expand_partial
+from cdc.decode.values import decimal_text
 
 # Documents in hexadecimal from MySQL 9.7, and what SELECT shows.
 GOLDEN = [
@@ -79,9 +80,10 @@ def binary(*values: bytes | None) -> pa.Array:
 def uncompiled() -> Iterator[None]:
     """Inside, the kernels of binary JSON run as plain Python."""
     before: list[tuple[Any, str, Any]] = []
-    for module in (scan, single, rows, decimal_kernels, scalars, walk, doubles, expand, convert, partial, decimals):
+    modules = (value_kernels, rows, scalar_kernels, document_kernels, convert, scan, values, memory)
+    for module in modules:
         for name, value in list(vars(module).items()):
-            if hasattr(value, "py_func") and value.__module__.startswith("cdc.decode."):
+            if hasattr(value, "py_func") and name != "copy_bytes":
                 before.append((module, name, value))
                 setattr(module, name, value.py_func)
     assert len(before) > 50
@@ -177,7 +179,7 @@ def test_doubles(seed: int) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_endless_doubles(value: float) -> None:
-    with pytest.raises(BadValueError, match="mean nothing"):
+    with pytest.raises(BadValueError, match="a server never writes"):
         json_text(binary(b"\x0b" + struct.pack("<d", value)))
 
 
@@ -284,11 +286,15 @@ def test_not_utf8() -> None:
 # ---------------------------------------------------------------- partial updates
 
 
+def event_arrays(event: bytes) -> EventArrays:
+    zero = np.zeros(1, dtype=np.int64)
+    length = np.array([len(event)], dtype=np.int64)
+    return EventArrays(np.frombuffer(event, dtype=np.uint8), zero, length, np.array([39]), zero, TAIL)
+
+
 def expanded(event: bytes) -> list[list[bytes]]:
     """The two JSON columns of the new rows of the golden event, or of one like it."""
-    where = np.array([0], dtype=np.int64)
-    size = np.array([len(event)], dtype=np.int64)
-    buf, offset, length = expand_partial(np.frombuffer(event, dtype=np.uint8), where, size, TAIL, SPEC, JSON_COLUMNS)
+    buf, offset, length = expand_partial(event_arrays(event), SPEC, JSON_COLUMNS)
     assert offset.tolist() == [0]
     new = buf[: length[0]].tobytes()
     assert new[:4] + new[5:9] == event[:4] + event[5:9]
@@ -342,9 +348,8 @@ def damage_event(seed: int, rounds: int) -> tuple[int, int]:
                 raw[dice.randrange(29, len(raw))] = dice.choice(
                     (0, 1, 2, 3, 127, 250, 251, 252, 254, 255, dice.randrange(256))
                 )
-        where, size = np.array([0], dtype=np.int64), np.array([len(raw)], dtype=np.int64)
         try:
-            expand_partial(np.frombuffer(bytes(raw), dtype=np.uint8), where, size, TAIL, SPEC, JSON_COLUMNS)
+            expand_partial(event_arrays(bytes(raw)), SPEC, JSON_COLUMNS)
             values = expanded(bytes(raw))
             for value in (value for row in values for value in row):
                 json_text(binary(value))
@@ -448,6 +453,6 @@ def test_wide_decimals(seed: int, precision: int, scale: int) -> None:
 @pytest.mark.parametrize("raw", [b"", b"\x80", bytes(18), b"\xff" * 17])
 def test_no_decimal(raw: bytes) -> None:
     """Of another size than the 18 bytes of a DECIMAL(39,0), or with impossible digits."""
-    with pytest.raises(BadValueError, match="no DECIMAL") as found:
+    with pytest.raises(BadValueError, match="not a DECIMAL") as found:
         decimal_text(39, 0)(binary(pack_decimal(5, 39, 0), raw))
     assert found.value.row == 1

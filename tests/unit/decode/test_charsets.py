@@ -16,10 +16,8 @@ import pyarrow as pa
 import pytest
 
 from cdc.decode.charsets import convert, kernels
-from cdc.decode.charsets.collations import charset_by_name, decode_text
-from cdc.decode.charsets.convert import single_entries, text_conversion
-from cdc.decode.charsets.multi_byte import MULTI_BYTE, tables
-from cdc.decode.charsets.single_byte import SINGLE_BYTE, characters
+from cdc.decode.charsets.convert import decode_text, single_entries, text_conversion
+from cdc.decode.charsets.tables import MULTI_BYTE, SINGLE_BYTE, characters, charset_by_name, tables
 from cdc.errors import UnsupportedError
 
 WIDE = {"ucs2": kernels.UCS2, "utf16": kernels.UTF16, "utf16le": kernels.UTF16LE, "utf32": kernels.UTF32}

@@ -25,12 +25,19 @@ from cdc.batches.results import run_stats
 from cdc.binlog.table_map import ColumnType
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig, parse
 from cdc.decode import TableLayout, ValuePolicies
+from cdc.decode.column_types import DEFAULT_POLICIES
 from cdc.decode.columns import Column
-from cdc.decode.layout import META_FIELDS
-from cdc.decode.plans import DEFAULT_POLICIES
-from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, hashed, masked, police
-from cdc.decode.select_text import as_select_prints
-from cdc.decode.table_maps import _alike
+from cdc.decode.layout import METADATA_FIELDS, _alike
+from cdc.decode.policies import (
+    KEEP,
+    ColumnPolicies,
+    PolicedColumn,
+    SourceColumn,
+    as_select_prints,
+    hashed,
+    masked,
+    police,
+)
 from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
 from cdc.sql.statements import Effect, classify
@@ -173,9 +180,9 @@ def test_a_batch_and_its_before_images() -> None:
     assert [f.name for f in policies.fields] == ["id", "mail", "pay", "phone", "other"]
     own = [pa.array([1, 2], pa.int32()), pa.array(["a@x", None]), pa.array(["12345", "6"]), pa.array(["A", "B"])]
     old = [pa.array([None, 2], pa.int32()), pa.array([None, "b@x"]), pa.array([None, "98765"]), pa.array([None, "C"])]
-    meta = [pa.array([1, 2], META_FIELDS[0].type), *(pa.nulls(2, f.type) for f in META_FIELDS[1:])]
+    meta = [pa.array([1, 2], METADATA_FIELDS[0].type), *(pa.nulls(2, f.type) for f in METADATA_FIELDS[1:])]
     before = pa.StructArray.from_arrays(old, names=list(policies.sources), mask=pa.array([True, False]))
-    names = [f.name for f in META_FIELDS] + list(policies.sources)
+    names = [f.name for f in METADATA_FIELDS] + list(policies.sources)
     batch = pa.RecordBatch.from_arrays([*meta, *own, before], names=[*names, "_before"])
     new: list[dict[str, Any]] = [
         {"id": 1, "mail": digest("a@x"), "pay": None, "phone": "***45", "other": "A"},
@@ -184,7 +191,7 @@ def test_a_batch_and_its_before_images() -> None:
     was = {"id": 2, "mail": digest("b@x"), "pay": None, "phone": "***65", "other": "C"}
     found = policies.apply(batch)
     found.validate(full=True)
-    assert found.schema.names == [*(f.name for f in META_FIELDS), "id", "mail", "pay", "phone", "other", "_before"]
+    assert found.schema.names == [*(f.name for f in METADATA_FIELDS), "id", "mail", "pay", "phone", "other", "_before"]
     rows = found.to_pylist()
     assert [{k: row[k] for k in new[0]} for row in rows] == new
     assert [row["_before"] for row in rows] == [None, was]
@@ -226,7 +233,7 @@ def input_split(tmp_path: Path) -> InputSplit:
 
 
 def golden_layout(policies: ValuePolicies) -> TableLayout:
-    from cdc.decode.table_maps import range_layouts
+    from cdc.decode.layout import range_layouts
 
     return next(range_layouts(golden("mysql9"), {TABLE: None}, policies))[1]
 
@@ -234,7 +241,7 @@ def golden_layout(policies: ValuePolicies) -> TableLayout:
 def read(
     input_split: InputSplit, fields: list[t.StructField], options: dict[str, str], images: str = "after"
 ) -> pa.Table:
-    schema = t.StructType([*from_arrow_schema(pa.schema(META_FIELDS)), *fields])
+    schema = t.StructType([*from_arrow_schema(pa.schema(METADATA_FIELDS)), *fields])
     if images == "both":
         schema = schema.add("_before", t.StructType(fields))
     reader = ChangesReader({"table": TABLE, "images": images, **options}, schema, KEY)
@@ -249,7 +256,7 @@ def test_the_data_source_decodes_what_the_schema_wants(
     decode_range = cdc.decode.decode_range
 
     def seen(*arguments: Any, **options: Any) -> Any:
-        wanted.append(options["columns"])
+        wanted.append(options["options"].columns)
         return decode_range(*arguments, **options)
 
     monkeypatch.setattr(cdc.decode, "decode_range", seen)

@@ -127,7 +127,7 @@ def test_other_numbers_of_columns() -> None:
 
 def test_no_schema_at_all() -> None:
     with pytest.raises(
-        SourceRefusedError, match=r"table d\.t: .*no stored schema of it.*binlog_row_metadata=FULL.*--schema"
+        SourceRefusedError, match=r"table d\.t: .*no schema of it is stored.*binlog_row_metadata=FULL.*--schema"
     ):
         resolve(map_of(meta(T.LONG)), None)
 

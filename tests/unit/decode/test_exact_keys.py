@@ -6,10 +6,9 @@ import pyarrow as pa
 import pytest
 
 from cdc.binlog.table_map import ColumnType
-from cdc.decode.charsets.convert import text_conversion
-from cdc.decode.charsets.exact import exact_text, has_meaningless
+from cdc.decode.charsets.convert import exact_text, has_meaningless, text_conversion
 from cdc.decode.conversion import BadValueError
-from cdc.decode.values.date_texts import date_text, old_date_text
+from cdc.decode.temporal import date_text, old_date_text
 
 
 @pytest.mark.parametrize(

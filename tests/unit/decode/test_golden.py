@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from cdc.decode import DecodeStats, list_tables
-from cdc.decode.history import NO_HISTORY
 from cdc.decode.jsonl import to_json_lines
-from cdc.decode.table_maps import range_layouts
+from cdc.decode.layout import range_layouts
+from cdc.decode.transactions import NO_HISTORY
 from cdc.errors import DamagedError, UnsupportedTypeError, UsageError
 from tests.support.unit_decode import (
     DECODABLE,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from cdc.batches.manifest import ByteRange
-from cdc.decode.parts import split_transaction
-from cdc.decode.table_maps import survey
+from cdc.decode.layout import survey
+from cdc.decode.scan import split_transaction
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.testing.binlog import BinlogBuilder

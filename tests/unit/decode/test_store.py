@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from cdc.decode import decode_range, layouts, read
+from cdc.decode import DecodeOptions, decode_range, layouts, read
 from cdc.decode.jsonl import to_json_lines
 from cdc.errors import DamagedError, UsageError
 from cdc.store.formats.index import make_header, seal
@@ -40,7 +40,9 @@ def test_ranges_make_up_the_whole(store: Path) -> None:
     batches: list[pa.RecordBatch] = []
     for entry in golden(KIND).entries:
         offset, length = int(entry["offset"]), int(entry["length"])
-        batches += decode_range(segment_of(store), offset, length, table=TABLE, columns=DECODABLE)
+        batches += decode_range(
+            segment_of(store), offset, length, table=TABLE, options=DecodeOptions(columns=DECODABLE)
+        )
     assert pa.Table.from_batches(batches).equals(whole)
 
 
@@ -51,7 +53,11 @@ def test_limits_by_seq(store: Path) -> None:
     seqs = entries["seq"].tolist()
     found = pa.Table.from_batches(
         decode_range(
-            segment_of(store), offset, length, table=TABLE, columns=["id"], after_seq=seqs[0], upto_seq=seqs[1]
+            segment_of(store),
+            offset,
+            length,
+            table=TABLE,
+            options=DecodeOptions(columns=["id"], after_seq=seqs[0], upto_seq=seqs[1]),
         )
     )
     assert set(found.column("_seq").to_pylist()) == {seqs[1]}
@@ -73,7 +79,9 @@ def test_layouts(store: Path) -> None:
 
 
 def test_a_whole_store(store: Path) -> None:
-    assert pa.Table.from_batches(read(store, table=TABLE, columns=DECODABLE)).equals(decode(golden(KIND)))
+    assert pa.Table.from_batches(read(store, table=TABLE, options=DecodeOptions(columns=DECODABLE))).equals(
+        decode(golden(KIND))
+    )
     with pytest.raises(UsageError, match="not a store"):
         list(read(store / "segments", table=TABLE))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from cdc.decode.charsets.utf8 import sound_utf8, utf8_text
+from cdc.decode.charsets.convert import sound_utf8, utf8_text
 
 STORED = [b"abc", None, b"a\xed\xa0\x80b", "é😀".encode(), b"\xff", b""]
 SHOWN = ["abc", None, "a???b", "é😀", "?", ""]

@@ -17,20 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.decode.conversion import BadValueError, Conversion
-from cdc.decode.values.addresses import inet4_text, inet6_text, uuid_text
-from cdc.decode.values.booleans import boolean
-from cdc.decode.values.compressed import uncompressed
-from cdc.decode.values.old_times import (
+from cdc.decode.temporal import (
     hires_datetime,
     hires_time,
     hires_timestamp,
     old_datetime,
     old_time,
     old_timestamp,
+    time_text,
 )
-from cdc.decode.values.sets import set_text
-from cdc.decode.values.times import time_text
-from cdc.decode.values.vectors import vector_floats
+from cdc.decode.values import boolean, inet4_text, inet6_text, set_text, uncompressed, uuid_text, vector_floats
 
 UUID = uuid.UUID("6ccd780c-baba-1026-9564-5b8c656024db")
 
@@ -93,11 +89,11 @@ CASES: dict[str, tuple[Conversion, list[Any], list[Any], pa.DataType]] = {
 DAMAGED: dict[str, tuple[Conversion, bytes, bytes, str]] = {
     "set": (partial(set_text, ("a", "b")), b"\1", b"\4", "more members"),
     "vector": (vector_floats, bytes(4), bytes(5), "multiple of four"),
-    "method": (uncompressed, packed(b"x"), packed(b"x", method=9), "no known method"),
-    "no length": (uncompressed, packed(b"x"), b"\x80", "no known method"),
+    "method": (uncompressed, packed(b"x"), packed(b"x", method=9), "an unknown method"),
+    "no length": (uncompressed, packed(b"x"), b"\x80", "an unknown method"),
     "stream": (uncompressed, packed(b"x"), b"\x81\x01garbage", "cannot be inflated"),
-    "too short": (uncompressed, packed(b"x"), b"\x81\x09" + zlib.compress(b"x"), "shorter than it says"),
-    "too long": (uncompressed, packed(b"x"), b"\x81\x01" + zlib.compress(b"xyz"), "longer than it says"),
+    "too short": (uncompressed, packed(b"x"), b"\x81\x09" + zlib.compress(b"x"), "shorter than its stated"),
+    "too long": (uncompressed, packed(b"x"), b"\x81\x01" + zlib.compress(b"xyz"), "longer than its stated"),
     "cut": (uncompressed, packed(b"x"), packed(b"x" * 50)[:-2], "cut"),
     "checksum": (uncompressed, packed(b"x"), packed(b"x" * 50)[:-1] + b"\0", "cannot be inflated"),
     "hires timestamp": (hires_timestamp(3, False), bytes(6), b"\1\1\1\1" + (1000).to_bytes(2, "big"), "no server writes"),
@@ -158,7 +154,7 @@ def test_damage_names_its_row(name: str) -> None:
 def test_a_compressed_value_unfolds_into_no_more_than_it_says() -> None:
     bomb = b"\x81\x0a" + zlib.compress(bytes(200 << 20))
     before = pa.default_memory_pool().max_memory()
-    with pytest.raises(BadValueError, match="longer than it says"):
+    with pytest.raises(BadValueError, match="longer than its stated"):
         uncompressed(pa.array([bomb], pa.binary()))
     assert pa.default_memory_pool().max_memory() - before < 10 << 20
 

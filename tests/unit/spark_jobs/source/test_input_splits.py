@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batches.manifest import ByteRange
-from cdc.decode import decode_range
+from cdc.decode import DecodeOptions, decode_range
 from cdc.decode.transactions import ALL_TABLES
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import index_path, list_segments
@@ -44,7 +44,7 @@ def rows(splits: Sequence[InputSplit], table: str) -> list[tuple[int, int, int]]
             input_split.length,
             table=table,
             part=input_split.part,
-            table_mask=input_split.table_mask,
+            options=DecodeOptions(table_mask=input_split.table_mask),
         )
         found += [(r["_seq"], r["_row"], r["id"]) for batch in batches for r in batch.to_pylist()]
     return found

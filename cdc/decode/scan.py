@@ -1,0 +1,256 @@
+"""Finds a table's row events in a byte range, in runs that share a layout; and splits large transactions.
+
+A scan can stop at any event and continue from there, in another process too. What the continuation must know of the
+events before it is little: the number of the table's row events and the table maps in force. So several readers can
+share one large transaction, each with a :class:`TransactionSlice`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.constants import EventType
+from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
+from cdc.decode.faults import row_fault, scan_fault
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.rows import EventArrays, Expansion, expand_events
+from cdc.decode.kernels.scan import NAMES_AT, FoundEvents, ScanState, TransactionBytes, scan_events
+from cdc.decode.layout import TableLayout, layout_at, name_pattern
+from cdc.decode.transactions import NO_HISTORY, TableHistory, Transactions
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+_EVENTS_AT_ONCE = 1 << 18
+UPDATE_ROWS, PARTIAL_UPDATE_ROWS = int(EventType.UPDATE_ROWS), int(EventType.PARTIAL_UPDATE_ROWS)
+
+
+@dataclass(frozen=True)
+class TransactionSlice:
+    """The events of one transaction from ``start`` to ``stop`` (offsets in the file), for one table."""
+
+    start: int
+    stop: int
+    ordinal: int
+    """The number of the table's row events before ``start`` in the transaction."""
+    maps: tuple[tuple[int, int, int], ...]
+    """The table's table maps in force at ``start``: table id, offset and length of the event."""
+
+
+@dataclass(frozen=True)
+class RowEvents:
+    """Consecutive row events of one table and one layout."""
+
+    layout: TableLayout
+    buf: Bytes
+    origin: Longs
+    """The offset of each event in its file."""
+    offset: Longs
+    """The offset of each event in ``buf``, which is not the file's for rewritten partial updates."""
+    length: Longs
+    type: Longs
+    tx: Longs
+    """The number of each event's transaction among those that were given."""
+    ordinal: Longs
+    """The ordinal of each event among the table's in its transaction."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def slice(self, start: int, stop: int) -> RowEvents:
+        """The events from ``start`` to ``stop``, without copying them."""
+        cut = slice(start, stop)
+        return replace(
+            self,
+            origin=self.origin[cut],
+            offset=self.offset[cut],
+            length=self.length[cut],
+            type=self.type[cut],
+            tx=self.tx[cut],
+            ordinal=self.ordinal[cut],
+        )
+
+    def for_kernels(self, tail: int) -> EventArrays:
+        """The events for the kernels; ``tail`` is the size of their checksums."""
+        return EventArrays(self.buf, self.offset, self.length, self.type, self.ordinal, tail)
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last event."""
+        return int(self.offset[-1] + self.length[-1])
+
+    def event_of(self, pos: int) -> int:
+        """The number of the event that holds an offset of ``buf``."""
+        return max(0, int(np.searchsorted(self.offset, pos, side="right")) - 1)
+
+
+class ScanCursor:
+    """A scan for one table's events that stops when its output is full and continues when it is called again."""
+
+    def __init__(self, transactions: Transactions, table: str) -> None:
+        self._path = transactions.path
+        self._table = table
+        self._tail = transactions.tail
+        self._name = name_pattern(table)
+        self._state = ScanState(
+            numbers=np.zeros(k.SCAN_STATE_SIZE, dtype=np.int64),
+            ids=np.zeros((k.MAX_IDS, 2), dtype=np.int64),
+            layouts=np.zeros((k.MAX_LAYOUTS, 2), dtype=np.int64),
+            scratch=np.zeros(16, dtype=np.uint8),
+        )
+        self._state.numbers[k.SCAN_POS] = -1
+
+    def scan(self, transactions: TransactionBytes, out: FoundEvents, max_bytes: int) -> tuple[bool, int]:
+        """Fills ``out`` and returns (whether there may be more events, number of events in ``out``).
+
+        Raises DamagedError, UnsupportedEventError, UnsupportedError.
+        """
+        status, count = scan_events(transactions, self._name, self._state, out, max_bytes)
+        if status > k.FULL:
+            numbers = self._state.numbers
+            pos, kind = int(numbers[k.SCAN_BAD_POS]), int(numbers[k.SCAN_BAD_TYPE])
+            raise scan_fault(status, self._path, pos, kind, self._table)
+        return status == k.FULL, count
+
+    def table_map(self, number: int) -> tuple[int, int]:
+        """The offset and the length of the event that is the table's table map of this number."""
+        start = int(self._state.layouts[number, 0]) - NAMES_AT
+        return start, int(self._state.layouts[number, 1]) + self._tail - start
+
+    @property
+    def position(self) -> int:
+        """The offset of the next event."""
+        return int(self._state.numbers[k.SCAN_POS])
+
+    def seek(self, position: int) -> None:
+        """Continues at the first event of a transaction."""
+        self._state.numbers[k.SCAN_POS] = position
+
+    def slice_from_here(self) -> TransactionSlice:
+        """A slice that begins at the next event; its end is not known yet and is 0."""
+        numbers = self._state.numbers
+        maps = [
+            (table_id, *self.table_map(number)) for table_id, number in self._state.ids[: numbers[k.SCAN_IDS]].tolist()
+        ]
+        return TransactionSlice(self.position, 0, int(numbers[k.SCAN_ORDINAL]), tuple(maps))
+
+    def continue_at(self, part: TransactionSlice) -> None:
+        """Continues at the beginning of a slice, in the state in which the scan that made it was there."""
+        numbers = self._state.numbers
+        numbers[k.SCAN_POS] = part.start
+        numbers[k.SCAN_ORDINAL] = part.ordinal
+        numbers[k.SCAN_IDS] = numbers[k.SCAN_LAYOUTS] = len(part.maps)
+        for number, (table_id, start, length) in enumerate(part.maps):
+            self._state.ids[number] = table_id, number
+            self._state.layouts[number] = start + NAMES_AT, start + length - self._tail
+
+
+def _room(events: int) -> FoundEvents:
+    return FoundEvents(*(np.empty(events, dtype=np.int64) for _ in FoundEvents._fields))
+
+
+def table_events(
+    transactions: Transactions,
+    table: str,
+    max_bytes: int,
+    history: TableHistory = NO_HISTORY,
+    policies: ValuePolicies = DEFAULT_POLICIES,
+    part: TransactionSlice | None = None,
+) -> Iterator[RowEvents]:
+    """Yields the table's row events in runs of one layout and of at most about ``max_bytes``. Partial updates are
+    rewritten into whole ones. With ``part``, only its events of the one transaction are read.
+
+    Raises DamagedError, UnsupportedEventError, and what :meth:`TableLayout.of` raises once rows are found.
+    """
+    cursor = ScanCursor(transactions, table)
+    if part is not None:
+        cursor.continue_at(part)
+    source = transactions.for_kernels(None if part is None else part.stop)
+    known: dict[tuple[int, int], TableLayout] = {}
+    schema_of = history.at(transactions.entries["seq"])
+    room = int(min(_EVENTS_AT_ONCE, max(16, transactions.entries["row_events"].sum())))
+    more = True
+    while more:
+        out = _room(room)
+        more, count = cursor.scan(source, out, max_bytes)
+        schema = schema_of[out.tx[:count]]
+        partial = out.type[:count] == PARTIAL_UPDATE_ROWS
+        changes = (np.diff(out.layout[:count]) != 0) | (np.diff(schema) != 0) | (np.diff(partial) != 0)
+        for start, stop in itertools.pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), count]):
+            if start == stop:
+                continue
+            key = (int(out.layout[start]), int(schema[start]))
+            if key not in known:
+                known[key] = layout_at(transactions, *cursor.table_map(key[0]), history.schema(key[1]), policies)
+            offset, length, kind, tx, ordinal = (array[start:stop] for array in out[:5])
+            run = RowEvents(known[key], transactions.buf, offset, offset, length, kind, tx, ordinal)
+            yield whole_updates(run, transactions) if partial[start] else run
+
+
+def split_transaction(transactions: Transactions, table: str, size_bytes: int) -> Iterator[TransactionSlice]:
+    """Splits the one transaction into slices with about ``size_bytes`` of the table's row events each; yields none if
+    it has no row events of the table.
+
+    Raises DamagedError, UnsupportedEventError, UnsupportedError.
+    """
+    source = transactions.for_kernels()
+    if len(source.begin) != 1:
+        raise ValueError("slices are made of one transaction")
+    cursor = ScanCursor(transactions, table)
+    cursor.seek(int(source.begin[0]))
+    out = _room(max(16, int(transactions.entries["row_events"][0]) + 1))
+    more = True
+    while more:
+        before = cursor.slice_from_here()
+        more, count = cursor.scan(source, out, size_bytes)
+        if count:
+            yield replace(before, stop=cursor.position if more else int(source.end[0]))
+
+
+# ---------------------------------------------------------------- partial updates of JSON columns
+
+
+class PartialFault(Exception):
+    """A damaged partial update: a code of ``kernels.constants``, the column or -1, the offset in the buffer."""
+
+    def __init__(self, code: int, column: int, pos: int) -> None:
+        super().__init__(code)
+        self.code, self.column, self.pos = code, column, pos
+
+
+def whole_updates(run: RowEvents, transactions: Transactions) -> RowEvents:
+    """Partial updates as whole ones, in a buffer of their own. Raises DamagedError, SourceRefusedError."""
+    try:
+        buf, offset, length = expand_partial(
+            run.for_kernels(transactions.tail), run.layout.kernel_spec([]).arrays.spec, run.layout.json_columns
+        )
+    except PartialFault as found:
+        origin = int(run.origin[run.event_of(found.pos)])
+        raise row_fault(found.code, transactions.path, found.pos, origin, run.layout, found.column) from None
+    return replace(run, buf=buf, offset=offset, length=length, type=np.full(len(run), UPDATE_ROWS, dtype=np.int64))
+
+
+def expand_partial(events: EventArrays, spec: Longs, json_columns: Longs) -> tuple[Bytes, Longs, Longs]:
+    """Rewrites PARTIAL_UPDATE_ROWS events into UPDATE_ROWS events in a new buffer. Returns it and their offsets and
+    lengths. The checksums of the new events are zeros.
+
+    ``spec`` (columns, SPEC_SIZE); ``json_columns`` (columns,): 1 for JSON. A new value that is given as diffs becomes
+    0xFF, the size of the old row's document (4 bytes), that document, the diffs; ``json_text`` converts it. Raises
+    PartialFault, with the code PART_IMAGE if rows do not hold all columns.
+    Source: MySQL's ``Update_rows_log_event`` with ``binlog_row_value_options=PARTIAL_JSON``.
+    """
+    err = np.zeros(k.ERR_SIZE, dtype=np.int64)
+    before = np.zeros((len(spec), 2), dtype=np.int64)
+    begin = np.zeros(len(events.offset) + 1, dtype=np.int64)
+    expansion = Expansion(spec, json_columns, before, np.empty(0, dtype=np.uint8), err)
+    size = expand_events(events, expansion, begin, False)
+    out = np.empty(max(0, size), dtype=np.uint8)
+    if size >= 0:
+        size = expand_events(events, expansion._replace(out=out), begin, True)
+    if size < 0:
+        raise PartialFault(int(err[k.ERR_CODE]), int(err[k.ERR_COLUMN]), int(err[k.ERR_POS]))
+    return out, begin[:-1].copy(), np.diff(begin)

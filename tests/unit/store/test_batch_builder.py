@@ -1,0 +1,279 @@
+"""Batches: consecutive DDL statements that leave rows alone make one, any other DDL statement is one of its own; a
+subscriber with a filter gets every transaction of a matching table, and its filter does not hold the store back."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cdc.binlog.entry import EntryFlag
+from cdc.decode import decode_range, layouts
+from cdc.errors import UsageError
+from cdc.sql.statements import classify
+from cdc.store.formats.index import IndexFile, read_entries
+from cdc.store.formats.layout import list_segments
+from cdc.store.formats.state import TableNumbers
+from cdc.store.reader import batch_builder
+from cdc.store.reader.batch_builder import Limits, Selection, TableFilter, join_filters
+from cdc.store.reader.reader import StoreReader
+from cdc.testing.binlog import BinlogBuilder
+from cdc.testing.stores import Filler
+from tests.support.unit_retention import fill, last_seqs
+
+CREATE = "CREATE TABLE t{} (id INT PRIMARY KEY)"
+
+
+def batches(folder: Path, log: BinlogBuilder, limits: Limits, segment_bytes: int = 1 << 30) -> list[tuple[int, bool]]:
+    """How many transactions each batch has, and whether they are DDL, over a store with these transactions."""
+    filler = Filler(folder, segment_bytes=segment_bytes)
+    filler.put(log)
+    filler.close()
+    reader, seq, found = StoreReader(folder), 0, []
+    while (selection := reader.select(seq, limits)) is not None:
+        found.append((selection.transactions, selection.ddl))
+        seq = selection.last_seq
+    return found
+
+
+def rows(log: BinlogBuilder, count: int = 1) -> None:
+    for n in range(count):
+        log.transaction("shop", "orders", [n])
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 2000])
+def test_a_run_of_harmless_statements_is_one_batch(tmp_path: Path, segment_bytes: int) -> None:
+    log = BinlogBuilder()
+    for n in range(97):
+        log.ddl(CREATE.format(n))
+    rows(log, 217)
+    log.ddl("ALTER TABLE t1 COMMENT = 'a'")
+    log.ddl("CREATE INDEX i ON t1 (id)")
+    rows(log)
+    assert batches(tmp_path, log, Limits(), segment_bytes) == [(97, True), (217, False), (2, True), (1, False)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t1 ADD COLUMN x INT",
+        "DROP TABLE t1",
+        "TRUNCATE TABLE t1",
+        "CREATE TABLE t3 AS SELECT * FROM t1",
+        "CREATE OR REPLACE TABLE t1 (id INT)",
+        "RENAME TABLE t1 TO t2",
+        f"CREATE TABLE t3 (id INT) COMMENT = '{'long' * (1 << 18)}'",
+    ],
+)
+def test_a_statement_with_an_effect_comes_alone(tmp_path: Path, statement: str) -> None:
+    log = BinlogBuilder()
+    for sql in (CREATE.format(1), CREATE.format(2), statement, CREATE.format(4), CREATE.format(5)):
+        log.ddl(sql)
+    rows(log)
+    assert batches(tmp_path, log, Limits()) == [(2, True), (1, True), (2, True), (1, False)]
+
+
+def test_rows_inside_a_statements_transaction_end_the_run(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    log.ddl(CREATE.format(1))
+    log.ddl(CREATE.format(2))
+    rows(log)
+    log.ddl(CREATE.format(3))
+    assert batches(tmp_path, log, Limits()) == [(2, True), (1, False), (1, True)]
+
+
+def test_limits_hold_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = BinlogBuilder()
+    for n in range(10):
+        log.ddl(CREATE.format(n))
+    rows(log)
+    limits = Limits(max_transactions=4)
+    assert batches(tmp_path / "limited", log, limits) == [(4, True), (4, True), (2, True), (1, False)]
+    monkeypatch.setattr(batch_builder, "_MOST_DDL", 7)
+    assert batches(tmp_path / "capped", log, Limits()) == [(7, True), (3, True), (1, False)]
+
+
+def test_a_selection_reads_no_more_statements_than_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = BinlogBuilder()
+    for n in range(50):
+        log.ddl(CREATE.format(n))
+    rows(log)
+    filler = Filler(tmp_path)
+    filler.put(log)
+    filler.close()
+    asked: list[int] = []
+
+    def ask(segment: Path, entry: Any) -> bool:
+        asked.append(int(entry["seq"]))
+        return True
+
+    monkeypatch.setattr("cdc.store.reader.reader.leaves_rows_alone", ask)
+    found = StoreReader(tmp_path).select(0, Limits(max_transactions=5))
+    assert found is not None and found.transactions == 5
+    assert len(asked) <= 6
+
+
+def test_what_leaves_rows_alone() -> None:
+    for sql, expected in {
+        CREATE.format(1): True,
+        "CREATE TABLE a LIKE b": True,
+        "ALTER TABLE a ADD INDEX (id)": True,
+        "CREATE VIEW v AS SELECT 1": True,
+        "CREATE DATABASE d": True,
+        "DROP DATABASE d": False,
+        "ALTER TABLE a ADD COLUMN b INT": False,
+        "INSERT INTO a VALUES (1)": False,
+        "nonsense": False,
+    }.items():
+        assert classify(sql, "shop").leaves_rows_alone is expected, sql
+
+
+SEED = 77
+
+
+def build(path: Path, plan: list[list[str]], *, segment_bytes: int = 1 << 30) -> list[int]:
+    """A store with a transaction for each list of tables; returns the seqs."""
+    log = BinlogBuilder()
+    for n, tables in enumerate(plan):
+        log.gtid()
+        log.query("BEGIN")
+        for table in tables:
+            log.table_map("shop", table)
+            log.rows("shop", table, [n])
+        log.xid()
+    filler = Filler(path, segment_bytes=segment_bytes)
+    filler.put(log)
+    filler.close()
+    return [int(seq) for segment in list_segments(path) for seq in IndexFile(segment).entries["seq"]]
+
+
+def rows_of(selection: Selection, table: str) -> list[int]:
+    found: list[int] = []
+    for path, offset, length in selection.ranges:
+        for batch in decode_range(path, offset, length, table=table):
+            found += batch.column("id").to_pylist()
+    return found
+
+
+def everything(reader: StoreReader, table_filter: TableFilter, limits: Limits) -> list[Selection]:
+    after, found = 0, []
+    while (one := reader.select(after, limits, table_filter)) is not None:
+        assert one.first_seq > after
+        after = one.last_seq
+        found.append(one)
+    return found
+
+
+@pytest.mark.rule("canal-server-11")
+def test_only_what_matches(tmp_path: Path) -> None:
+    plan = [["orders"], ["items"], ["items", "orders"], ["log"], ["items"], ["orders"]]
+    seqs = build(tmp_path, plan)
+    reader = StoreReader(tmp_path)
+    found = reader.select(0, Limits(), TableFilter(r"shop\.orders"))
+    assert found is not None
+    assert (found.transactions, found.row_events, found.tables) == (3, 4, ("shop.orders",))
+    assert (found.first_seq, found.last_seq) == (seqs[0], seqs[5])
+    assert rows_of(found, "shop.orders") == [0, 2, 5]
+    assert set(layouts(found.ranges, found.tables)) == {"shop.orders"}
+    found = reader.select(seqs[2], Limits(), TableFilter(r"shop\.(log|none)"))
+    assert found is not None and (found.transactions, found.first_seq, found.last_seq) == (1, seqs[3], seqs[5])
+    assert reader.select(0, Limits(), TableFilter("shop")) is None, "matched whole"
+    assert reader.select(0, Limits(), TableFilter(r"(?i:SHOP)\..*")) == reader.select(0, Limits())
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(), Limits(max_transactions=1), Limits(max_transactions=7), Limits(max_bytes=900)]
+)
+@pytest.mark.parametrize("count", [3, 64, 150])
+def test_batches_cover_what_matches_once(tmp_path: Path, count: int, limits: Limits) -> None:
+    """Against a model, with up to 64 tables (exact) and above (a bit stands for several)."""
+    chance = random.Random(SEED)
+    plan = [[f"t{chance.randrange(count)}" for _ in range(chance.randint(1, 3))] for _ in range(300)]
+    plan = [list(dict.fromkeys(tables)) for tables in plan]
+    seqs = build(tmp_path, plan, segment_bytes=65536)
+    reader = StoreReader(tmp_path)
+    wanted = TableFilter(r"shop\.t[12]")
+    found = everything(reader, wanted, limits)
+    for table in ("t1", "t2"):
+        rows = [row for one in found if f"shop.{table}" in one.tables for row in rows_of(one, f"shop.{table}")]
+        assert rows == [n for n, tables in enumerate(plan) if table in tables]
+    assert all(wanted.matches(table) for one in found for table in one.tables)
+    must = [n for n, tables in enumerate(plan) if {"t1", "t2"} & set(tables)]
+    if count <= 64:
+        assert sum(one.transactions for one in found) == len(must)
+        assert found[0].first_seq == seqs[must[0]]
+    else:
+        names = TableNumbers(tmp_path).names
+        bits = {names.index(f"shop.t{n}") & 63 for n in (1, 2)}
+        may = [n for n, tables in enumerate(plan) if bits & {names.index(f"shop.{t}") & 63 for t in tables}]
+        assert sum(one.transactions for one in found) == len(may) > len(must)
+
+
+def test_ranges_read_over_small_gaps_only(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    for values in ([1], [2], [3] * 5000, [4]):
+        log.transaction("shop", "orders" if len(values) == 1 and values != [2] else "items", values)
+    log.transaction("shop", "orders", [5])
+    filler = Filler(tmp_path)
+    filler.put(log)
+    filler.close()
+    found = StoreReader(tmp_path).select(0, Limits(), TableFilter(r"shop\.orders"))
+    assert found is not None and found.transactions == 3
+    entries = read_entries(list_segments(tmp_path)[0])
+    first, second = found.ranges
+    assert (first.offset, first.length) == (int(entries["offset"][0]), int(entries["length"][0]))
+    assert second.offset == int(entries["offset"][3])
+    assert rows_of(found, "shop.orders") == [1, 4, 5]
+    assert found.bytes == first.length + second.length
+
+
+def test_a_ddl_of_another_table_is_nobodys_but_is_not_read_over(tmp_path: Path) -> None:
+    log = BinlogBuilder()
+    log.transaction("shop", "items", [0])  # number 0, which the filler gives to every DDL
+    log.transaction("shop", "orders", [1])
+    log.ddl("ALTER TABLE items ADD x INT")
+    log.transaction("shop", "orders", [2])
+    filler = Filler(tmp_path)
+    filler.put(log)
+    filler.close()
+    reader = StoreReader(tmp_path)
+    found = reader.select(0, Limits(), TableFilter(r"shop\.orders"))
+    assert found is not None and (found.transactions, found.ddl, len(found.ranges)) == (2, False, 2)
+    mine = everything(reader, TableFilter(r"shop\.items"), Limits())
+    assert [(one.transactions, one.ddl) for one in mine] == [(1, False), (1, True)]
+
+
+def test_a_ddl_that_names_no_table_is_everybodys(tmp_path: Path) -> None:
+    build(tmp_path, [["orders"]])
+    entries = np.array(IndexFile(list_segments(tmp_path)[0]).entries)
+    entries["flags"], entries["table_mask"] = int(EntryFlag.DDL), 0
+    assert TableFilter("nothing").wanted(entries, ["shop.orders"]).tolist() == [True]
+
+
+def test_a_cursor_passes_over_whole_segments_without_anything_of_ours(tmp_path: Path) -> None:
+    fill(tmp_path, 60, tables=("items",))
+    ends = last_seqs(tmp_path)
+    reader = StoreReader(tmp_path)
+    none, some = TableFilter(r"shop\.orders"), TableFilter(r"shop\.items")
+    assert reader.skippable_until(0, none) == ends[-2], "the newest one is still written"
+    assert reader.skippable_until(ends[1], none) == ends[-2] and reader.skippable_until(ends[-1], none) == ends[-1]
+    assert reader.skippable_until(0, some) == 0 and reader.skippable_until(ends[0], some) == ends[0]
+
+
+@pytest.mark.rule("canal-server-12")
+def test_joining() -> None:
+    assert join_filters([]) is None
+    assert join_filters([r"a\.b"]) == r"a\.b"
+    joined = join_filters([r"a\.b|c\.d", r"e\..*"])
+    assert joined is not None
+    wanted = TableFilter(joined)
+    assert [wanted.matches(name) for name in ("a.b", "c.d", "e.f", "a.bc")] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "*"])
+def test_what_is_no_expression(pattern: str) -> None:
+    with pytest.raises(UsageError, match="is not a regular expression"):
+        TableFilter(pattern)
