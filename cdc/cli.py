@@ -21,7 +21,6 @@ import typer
 
 from cdc import __version__
 from cdc.commands import (
-    accept_gap,
     apply,
     batch,
     capture,
@@ -94,7 +93,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, accept_gap, inspect, decode, maintain, later):
+for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
     _module.register(app)
 
 

@@ -1,12 +1,12 @@
-"""The ledger: whether the commits of the Delta tables hold every change, once.
+"""The ledger: checks whether the commits of the Delta tables hold every change exactly once.
 
-Each commit of ours names its batch: the transactions in (``after_seq``, ``last_seq``]. A table has a commit only of the
-batches that changed it, so the chain is joined over all tables and over the manifests of the acked batches: behind each
-batch comes one whose ``after_seq`` is reached already. Where the chain is broken something was never handed out. The
-store's beginning, which each commit carries, tells a broken chain from batches whose manifests were removed long ago.
+Each of Towpath's commits names its batch: the transactions in (``after_seq``, ``last_seq``]. A table has commits only
+of batches that changed it, so the chain is joined over all tables and over the manifests of acked batches: each batch
+must begin where an earlier one ended, or before. A gap in the chain means that transactions were never handed out,
+unless only their manifests were removed; the store's beginning in each commit distinguishes the two.
 
-Delta removes old commits. What came before those that are left is proved by the meta's record of the table: it says up
-to which seq the table had everything when that was acked. ``docs/formats/user_metadata.md`` has the rules.
+Delta removes old commits. For those, the meta's record of the table proves up to which seq the table had everything at
+its last ack. ``docs/formats/user_metadata.md`` has the rules.
 """
 
 from __future__ import annotations
@@ -22,68 +22,71 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Commit:
-    """An entry of a table's ledger."""
+class LedgerEntry:
+    """A commit of a Delta table, as its metadata describe it."""
 
     version: int
     batch: int
     epoch: int
     server_uuid: str
     first_seq: int
-    """The table's applied position before, exclusive."""
+    """The table's applied position before the commit, exclusive."""
     after_seq: int
-    """Where the batch begins, exclusive. Entries of format version 1 lack it: then ``first_seq``."""
+    """Where the batch begins, exclusive; ``first_seq`` for entries of format version 1, which lack it."""
     last_seq: int
     store_begins: int | None
     generation: int
 
 
 @dataclass(frozen=True)
-class Table:
-    """What is known of one table."""
+class TableHistory:
+    """The commits and records of one table."""
 
-    commits: Sequence[Commit]
-    """Those of its generation that Delta still has, oldest first."""
+    commits: Sequence[LedgerEntry]
+    """The commits of its generation that Delta still has, oldest first."""
     applied_seq: int
     since_seq: int
-    """Where the table was made."""
+    """The seq at which the table was created."""
     whole: bool
-    """Delta still has all commits of the table."""
+    """Whether Delta still has all commits of the table."""
     record: TableRecord | None = None
-    """The meta's."""
+    """The meta's record of the table."""
 
 
 @dataclass
-class Report:
-    """The ledger of one table; ``faults`` has a sentence for each thing that is wrong."""
+class LedgerReport:
+    """The check of one table; ``faults`` has a sentence for each fault."""
 
     entries: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """(exclusive, inclusive) seqs that are missing, and that nobody has accepted."""
+    """Missing ranges of seqs (exclusive, inclusive) that were not accepted."""
     accepted: list[tuple[int, int]] = field(default_factory=list)
-    """Such gaps that an operator has accepted."""
+    """Missing ranges that an operator has accepted."""
     faults: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
+        """Whether there are no faults."""
         return not self.faults
 
 
-def read_commits(history: Iterable[Mapping[str, Any]], destination: str, table: str, generation: int) -> list[Commit]:
-    """The entries in a Delta table's history (``DeltaTable.history()``), oldest first; commits of others are passed
-    over."""
+def read_commits(
+    history: Iterable[Mapping[str, Any]], destination: str, table: str, generation: int
+) -> list[LedgerEntry]:
+    """Returns the entries in a Delta table's history (``DeltaTable.history()``), oldest first. Commits of other writers
+    are ignored."""
     found = []
     for commit in history:
         try:
             entry: Any = json.loads(commit.get("userMetadata") or "null")
         except json.JSONDecodeError:
-            continue  # somebody else's
+            continue  # the commit of another writer
         if not isinstance(entry, dict) or (entry.get("destination"), entry.get("table")) != (destination, table):
             continue
         if int(entry.get("generation", 0)) != generation:
             continue
         found.append(
-            Commit(
+            LedgerEntry(
                 version=int(commit["version"]),
                 batch=int(entry["batch"]),
                 epoch=int(entry["epoch"]),
@@ -99,9 +102,11 @@ def read_commits(history: Iterable[Mapping[str, Any]], destination: str, table: 
 
 
 class Ledger:
-    """All tables of a destination, and its acked batches as far as their manifests are kept."""
+    """The tables of a destination, and its acked batches whose manifests are kept."""
 
-    def __init__(self, tables: Mapping[str, Table], acked: Iterable[Manifest] = (), gaps: Iterable[Gap] = ()) -> None:
+    def __init__(
+        self, tables: Mapping[str, TableHistory], acked: Iterable[Manifest] = (), gaps: Iterable[Gap] = ()
+    ) -> None:
         self._tables = tables
         self._acked = sorted(acked, key=lambda manifest: manifest.batch)
         self._gaps = list(gaps)
@@ -110,34 +115,37 @@ class Ledger:
         ranges |= {(c.after_seq, c.last_seq) for table in tables.values() for c in table.commits}
         self._ranges = sorted(ranges)
 
-    def check(self) -> dict[str, Report]:
-        """A report for each table."""
+    def check(self) -> dict[str, LedgerReport]:
+        """Returns a report for each table."""
         return {name: self._check(name, table) for name, table in self._tables.items()}
 
-    def _check(self, name: str, table: Table) -> Report:
-        report = Report(entries=len(table.commits))
+    def _check(self, name: str, table: TableHistory) -> LedgerReport:
+        report = LedgerReport(entries=len(table.commits))
         start = reached = self._proved(name, table, report)
-        previous: Commit | None = None
+        previous: LedgerEntry | None = None
         for commit in table.commits:
             self._require_same_history(name, previous, commit, report)
             previous = commit
             if commit.last_seq <= reached:
                 report.faults.append(
-                    f"{name}: batch {commit.batch} ends at {commit.last_seq}, which was reached before"
+                    f"{name}: batch {commit.batch} ends at {commit.last_seq}, which an earlier one had reached"
                 )
             if commit.first_seq > reached:
-                self._missing(name, reached, commit.first_seq, report)
+                self._report_missing(name, reached, commit.first_seq, report)
             elif commit.after_seq > reached:
                 self._require_chain(name, reached, commit, report)
             reached = max(reached, commit.last_seq)
         if table.applied_seq > reached:
-            self._missing(name, reached, table.applied_seq, report)
+            self._report_missing(name, reached, table.applied_seq, report)
         self._require_merged(name, table, start, report)
         return report
 
-    def _proved(self, name: str, table: Table, report: Report) -> int:
-        """Up to where the commits that are left need not tell: where the table was made; or, where Delta has removed
-        the oldest commits, the position that the first one left found, if the meta has it on record."""
+    def _proved(self, name: str, table: TableHistory, report: LedgerReport) -> int:
+        """Returns the seq up to which no commit is needed as proof.
+
+        That is where the table was created. If Delta has removed the oldest commits, it is the position at which the
+        first remaining one began, if the meta's record reaches it.
+        """
         if table.whole:
             return table.since_seq
         record = table.since_seq if table.record is None else table.record.applied_seq
@@ -145,51 +153,57 @@ class Ledger:
             return max(table.since_seq, record)
         found = table.commits[0].first_seq
         if record < found:
-            self._missing(name, record, found, report)
-        # The batches between that position and the first commit left were acked, or they would not be behind it.
+            self._report_missing(name, record, found, report)
+        # Batches between that position and the first remaining commit were acked: batches are acked in order.
         return max(found, min(table.commits[0].after_seq, record))
 
-    def _require_same_history(self, name: str, previous: Commit | None, commit: Commit, report: Report) -> None:
+    def _require_same_history(
+        self, name: str, previous: LedgerEntry | None, commit: LedgerEntry, report: LedgerReport
+    ) -> None:
         if previous is None:
             return
         if commit.epoch < previous.epoch:
-            report.faults.append(f"{name}: batch {commit.batch} is of epoch {commit.epoch}, behind {previous.epoch}")
+            report.faults.append(
+                f"{name}: batch {commit.batch} is of epoch {commit.epoch}, after one of epoch {previous.epoch}"
+            )
         if commit.epoch == previous.epoch and commit.server_uuid != previous.server_uuid:
             report.faults.append(
-                f"{name}: batch {commit.batch} is of server {commit.server_uuid}, behind {previous.server_uuid}"
+                f"{name}: batch {commit.batch} is of server {commit.server_uuid}, after one of server "
+                f"{previous.server_uuid}"
             )
 
-    def _require_chain(self, name: str, reached: int, commit: Commit, report: Report) -> None:
-        """Is every transaction between the table's position and its next batch in a batch that did not change it?"""
+    def _require_chain(self, name: str, reached: int, commit: LedgerEntry, report: LedgerReport) -> None:
+        """Checks that all transactions between the table's position and its next batch are in batches that did not
+        change it."""
         at = reached
         for after_seq, last_seq in self._ranges:
             if after_seq > at:
                 if after_seq >= commit.after_seq:
                     break
-                at = self._hole(name, at, after_seq, commit, report)
+                at = self._report_hole(name, at, after_seq, commit, report)
             at = max(at, last_seq)
             if at >= commit.after_seq:
                 return
-        self._hole(name, at, commit.after_seq, commit, report)
+        self._report_hole(name, at, commit.after_seq, commit, report)
 
-    def _hole(self, name: str, after_seq: int, until_seq: int, commit: Commit, report: Report) -> int:
-        """No batch is known for these transactions. Their manifests may have been removed: then the store that the
-        commit came from held them."""
+    def _report_hole(self, name: str, after_seq: int, until_seq: int, commit: LedgerEntry, report: LedgerReport) -> int:
+        """Reports transactions without a known batch, unless their manifests were merely removed. In that case the
+        store that the commit came from held them. Returns ``until_seq``."""
         is_kept = self._oldest is not None and after_seq >= self._oldest
         begins = commit.store_begins
         if is_kept or begins is None or begins > after_seq:
-            self._missing(name, after_seq, until_seq, report)
+            self._report_missing(name, after_seq, until_seq, report)
         return until_seq
 
-    def _missing(self, name: str, after_seq: int, until_seq: int, report: Report, why: str = "") -> None:
+    def _report_missing(self, name: str, after_seq: int, until_seq: int, report: LedgerReport, why: str = "") -> None:
         if any(gap.covers(after_seq, until_seq, name) for gap in self._gaps):
             report.accepted.append((after_seq, until_seq))
             return
         report.gaps.append((after_seq, until_seq))
         report.faults.append(f"{name}: nothing proves what was applied between {after_seq} and {until_seq}{why}")
 
-    def _require_merged(self, name: str, table: Table, start: int, report: Report) -> None:
-        """Each acked batch that changed the table has left a commit of it, or found its changes there."""
+    def _require_merged(self, name: str, table: TableHistory, start: int, report: LedgerReport) -> None:
+        """Checks that each acked batch that changed the table left a commit, or found its changes applied."""
         for manifest in self._acked:
             if manifest.acked is None or _covers(table.commits, start, manifest.after_seq, manifest.last_seq):
                 continue
@@ -197,13 +211,13 @@ class Ledger:
             by_hand = not results and manifest.row_events > 0 and name in manifest.tables
             if by_hand or (name in results and (results[name].applied_seq or 0) > 0):
                 how = "by hand" if by_hand else "with its changes"
-                self._missing(
+                self._report_missing(
                     name, manifest.after_seq, manifest.last_seq, report, f"; batch {manifest.batch} was acked {how}"
                 )
 
 
-def _covers(commits: Sequence[Commit], reached: int, after_seq: int, last_seq: int) -> bool:
-    """Whether the batches of these commits, one or several, hold all of (after_seq, last_seq] behind ``reached``."""
+def _covers(commits: Sequence[LedgerEntry], reached: int, after_seq: int, last_seq: int) -> bool:
+    """Whether the batches of these commits together hold all of (after_seq, last_seq] behind ``reached``."""
     at = max(reached, after_seq)
     for commit in commits:
         if commit.after_seq <= at < commit.last_seq:

@@ -1,9 +1,9 @@
-# Sourced by the other scripts: messages, and Debian packages when one is root.
+# Sourced by the other scripts: prints messages, and installs Debian packages if run as root.
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 fail() { printf 'make: %s\n' "$*" >&2; exit 2; }
 
-# apt_install WHAT PACKAGE…: install Debian packages as root; otherwise end with a sentence that says how.
+# apt_install WHAT PACKAGE…: installs Debian packages as root; otherwise fails with the command to run.
 apt_install() {
   local what=$1; shift
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -12,6 +12,6 @@ apt_install() {
   say "Installing $* ($what is missing)"
   export DEBIAN_FRONTEND=noninteractive
   apt-get install -y -q --no-install-recommends "$@" >/dev/null 2>&1 </dev/null && return
-  apt-get update -q >/dev/null </dev/null # lists that are missing or too old are the usual reason
+  apt-get update -q >/dev/null </dev/null # missing or old package lists are the usual reason
   apt-get install -y -q --no-install-recommends "$@" >/dev/null </dev/null || fail "$what cannot be installed: see above."
 }

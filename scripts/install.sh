@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Make .venv with everything of requirements/dev.txt and this checkout in it. Quick when that has been done.
+# Creates .venv with requirements/dev.txt and this checkout. Returns at once if it is up to date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-suitable() { # is this command a Python that the lock file is for?
+suitable() { # Whether this command is a Python that the lock file supports.
   "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
 }
 find_python() {
@@ -16,7 +16,7 @@ find_python() {
 }
 
 python=$(find_python) || { apt_install "Python 3.11 to 3.13" python3 python3-venv; python=$(find_python); } ||
-  fail "this machine has no Python 3.11, 3.12 or 3.13. Install one and name it: make PYTHON=/path/to/python3"
+  fail "this machine has no Python 3.11, 3.12 or 3.13. Install one and pass it: make PYTHON=/path/to/python3"
 digest=$(cat requirements/*.txt pyproject.toml scripts/install.sh | sha256sum | cut -d' ' -f1)
 place="$("$python" -c 'import sys; print(sys.version.split()[0])') $PWD" # a virtual environment cannot be moved
 stamp="$digest $place"
@@ -27,7 +27,7 @@ if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
   apt_install "Python's venv module" "$version-venv"
 fi
 say "Making .venv with $("$python" --version) (about 150 packages, once)"
-# What an interrupted run or an older lock left is used again; another Python's or another folder's is not.
+# Reuse the .venv of an interrupted run or an older lock file, but not that of another Python or folder.
 if [ "$(cat .venv/.place 2>/dev/null)" != "$place" ] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
   rm -rf .venv
   "$python" -m venv .venv
@@ -38,12 +38,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 .venv/bin/python -m pip install -q --require-hashes -r requirements/uv.txt
 export VIRTUAL_ENV=$PWD/.venv
 quiet=-q
-[ ! -t 2 ] || quiet= # at a terminal uv shows how far it is
+[ ! -t 2 ] || quiet= # show uv's progress at a terminal
 if ! .venv/bin/uv pip install $quiet --require-hashes -r requirements/dev.txt; then
-  say "uv could not install them; trying pip, which is slower"
+  say "uv could not install the packages; trying pip, which is slower"
   .venv/bin/python -m pip install -q --require-hashes -r requirements/dev.txt
 fi
-# hatchling is in the lock, so that building this checkout fetches nothing that is not.
+# hatchling is in the lock file, so building this checkout downloads nothing else.
 .venv/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 printf '%s\n' "$stamp" > .venv/.installed
 say "Ready: .venv/bin/cdc"

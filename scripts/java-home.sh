@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Print the home of a Java 17 or 21, which Spark needs; install one when there is none and one is root.
+# Prints the home of a Java 17 or 21, which Spark needs. Installs one as root if the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-suitable() { # is there a Java 17 or 21 in this home?
+suitable() { # Whether this folder is the home of a Java 17 or 21.
   [ -x "$1/bin/java" ] && "$1/bin/java" -version 2>&1 | grep -qE 'version "(17|21)\b'
 }
 find_java() {
@@ -23,4 +23,4 @@ if [ "$(id -u)" = 0 ] && ! apt-cache policy "$package" 2>/dev/null | grep -q 'Ca
   apt-cache policy "$package" | grep -q 'Candidate: [0-9]' || package=openjdk-21-jre-headless
 fi
 apt_install "Java 17 or 21" "$package"
-find_java || fail "Java was installed but is not under /usr/lib/jvm; set JAVA_HOME."
+find_java || fail "Java was installed, but not below /usr/lib/jvm. Set JAVA_HOME to its folder."

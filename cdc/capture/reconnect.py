@@ -46,7 +46,7 @@ class ReconnectPolicy:
                 place=place,
                 remedy="The event is damaged on the server or on the way from it; all transactions before it are in "
                 "the store. Check the file on the server with mysqlbinlog --verify-binlog-checksum. If it is damaged, "
-                "start a new destination behind the event: the changes of its transaction are lost.",
+                "start a new destination after the event: the changes of its transaction are lost.",
             ) from None
         raise SourceRefusedError(
             f"{error.message}; {times}",

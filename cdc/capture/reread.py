@@ -96,7 +96,7 @@ class Reread:
                 try:
                     ended = not self._framer.run()
                 except (_LimitReached, ServerErrorPacket, CorruptStreamError, UnsupportedError) as error:
-                    if not self._finished():  # the error is not behind the transaction
+                    if not self._finished():  # the error lies within the transaction
                         return self._explain(error)
                 else:
                     if ended and not self._finished():
@@ -140,7 +140,7 @@ class Reread:
         return None
 
     def _compare_beginning(self) -> str | None:
-        """Compares the part of a large transaction that was read. Its last statement may continue behind that part, so
+        """Compares the part of a large transaction that was read. Its last statement may continue after that part, so
         the flag STMT_END_F is ignored."""
         mine = bytes(self._framer.take_output()) or bytes(self._framer.out[: int(self._framer.st[k.OUT_POS])])
         if not self._framer.take_output():

@@ -78,7 +78,7 @@ class SchemaHistory:
         """How many of the rows last passed to :meth:`before` have their schemas written."""
 
     def begin(self, seq: int) -> None:
-        """Writes or completes the definitions that hold behind ``seq``, where capture begins to read."""
+        """Writes or completes the definitions that hold after ``seq``, where capture begins to read."""
         if self._named:
             self._save_as_they_are(seq)
             return
@@ -180,7 +180,7 @@ class SchemaHistory:
         return self._log.tables.number(name) & 63
 
     def _rows_since(self, seq: int, name: str) -> bool:
-        """Whether the store holds rows of this table behind ``seq``."""
+        """Whether the store holds rows of this table after ``seq``."""
         for segment in reversed(list_segments(self._log.path)):
             entries = read_entries(segment)
             later = entries[entries["seq"] > seq]

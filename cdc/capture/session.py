@@ -191,7 +191,7 @@ class Session:
                 "if it was prepared before the store's first position, the store does not have its rows",
                 xid=xa.xid,
                 place=self._framer.where,
-                remedy="If it changed captured tables, rebuild them from behind this position.",
+                remedy="If it changed captured tables, rebuild them from this position on.",
             )
         self._framer.prepared.discard(xa.xid)
 

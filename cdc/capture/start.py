@@ -66,7 +66,7 @@ class _Candidate:
 
 
 def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int | None) -> Start:
-    """Returns the position behind ``last_seq``, or the configured one if the store is empty (``last_seq`` is None).
+    """Returns the position after ``last_seq``, or the configured one if the store is empty (``last_seq`` is None).
 
     Binds the server's identity to the meta, and checks that the server has the history that was captured and acked.
     Raises IdentityError, ConfigError, SourceRefusedError.
@@ -121,7 +121,7 @@ def _locate(
 
 
 def _prove_store(config: DestinationConfig, conn: Connection, candidate: _Candidate) -> Proof:
-    """Checks that the server has the binlog behind the store's end, and the history before it."""
+    """Checks that the server has the binlog after the store's end, and the history before it."""
     _require_available(candidate.position, candidate.sizes, f"{conn.host}:{conn.port}", first=False)
     return prove_store(config, conn, flavor=candidate.info.flavor, base_name=candidate.base, files=set(candidate.sizes))
 

@@ -13,7 +13,7 @@ from cdc.errors import UnsupportedEventError
 from cdc.sql.statements import Statement, classify
 from cdc.store.formats.state import TableNumbers
 
-_ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table from behind this statement."
+_ROW_FORMAT = "Set binlog_format=ROW for every session of the source, and rebuild the table after this statement."
 
 
 class StatementFilter:
@@ -41,7 +41,7 @@ class StatementFilter:
             raise UnsupportedEventError(
                 f"`{db}`.`{table}` and `{known}`.`{other}` share the name {name}, which must identify one table",
                 place=f"table {name}",
-                remedy="Nothing was skipped. Rename one of the two, and start a new destination behind this event.",
+                remedy="Nothing was skipped. Rename one of the two, and start a new destination after this event.",
             )
         return name
 
@@ -102,7 +102,7 @@ class StatementFilter:
                 "other engines",
                 query,
                 where,
-                "Only the server knows which of the rows it kept. Rebuild the tables from behind this transaction.",
+                "Only the server knows which of the rows it kept. Rebuild the tables after this transaction.",
             )
         return " TO " not in f" {' '.join(query.sql.upper().split())} "
 

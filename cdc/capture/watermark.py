@@ -49,7 +49,7 @@ class WatermarkTracker:
 
     def expect(self, probe: ClockProbe) -> None:
         """Adds a probe that is older than all others: the one at whose position a bounded capture ends. On a busy
-        source those of :meth:`probe` may lie behind that position, which the stream then never passes."""
+        source those of :meth:`probe` may lie after that position, which the stream then never passes."""
         self._ahead.appendleft(probe)
 
     def settle(self, session: Session, store: RelayLog) -> None:

@@ -1,4 +1,4 @@
-"""``cdc batch get|ack|rollback|list|subscribe|unsubscribe``: the batch protocol by hand."""
+"""``cdc batch``: the batch protocol by hand (get, ack, rollback, list), subscribers, and accepted gaps."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.commands.common import Destination, Json, load, out, print_json, tables
+from cdc.errors import UsageError
 from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.batches import Lease
-    from cdc.meta import Outstanding
+    from cdc.config import DestinationConfig
+    from cdc.meta import Gap, Outstanding, TableRecord
 
-Subscriber = Annotated[str, typer.Option("--subscriber", metavar="S", help="Whose batches; `apply` fills the tables.")]
+Subscriber = Annotated[str, typer.Option("--subscriber", metavar="S", help="The subscriber; `apply` fills the tables.")]
 Batch = Annotated[int, typer.Option("--batch", metavar="ID", min=1, help="The batch's id.", show_default=False)]
 Token = Annotated[
     str, typer.Option("--token", metavar="T", help="The token that `cdc batch get` printed.", show_default=False)
 ]
 
-batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list batches by hand; subscribers.")
+batch = typer.Typer(no_args_is_help=True, help="Get, ack, roll back and list batches by hand; manage subscribers.")
 
 
 def register(app: typer.Typer) -> None:
@@ -33,27 +35,27 @@ def get(
     dest: Destination = None,
     subscriber: Subscriber = "apply",
     owner: Annotated[
-        str | None, typer.Option(help="Who holds the batch then.", show_default="cli:<host>:<configuration file>")
+        str | None, typer.Option(help="Owner of the batch.", show_default="cli:<host>:<configuration file>")
     ] = None,
     lease: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="How long it is held.", show_default="batch.lease_s"),
+        typer.Option(metavar="SECONDS", min=0.001, help="How long the lease lasts.", show_default="batch.lease_s"),
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="How long to wait for one.", show_default="batch.max_wait_s"),
+        typer.Option(metavar="SECONDS", min=0, help="How long to wait for a batch.", show_default="batch.max_wait_s"),
     ] = None,
-    ahead: Annotated[bool, typer.Option("--ahead", help="The next batch after the outstanding ones.")] = False,
+    ahead: Annotated[bool, typer.Option("--ahead", help="Get the next batch after the outstanding ones.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Hand out a batch: the owner's first outstanding one again, with a new token, else the next one."""
+    """Get a batch: the owner's first outstanding one again, under a new token, else the next one."""
     from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.service import BatchService
 
     config = load(ctx, dest)
     with ExitStack() as stack:
         if owner is None and subscriber == "apply":
-            # `cdc apply` is the same owner: handing out its batch again would kill its token.
+            # `cdc apply` is the same owner: getting its batch again would invalidate its token.
             stack.enter_context(exclusive(config))
         found = BatchService(config).get(
             owner or cli_owner(config), subscriber=subscriber, wait_s=wait, lease_s=lease, ahead=ahead
@@ -61,9 +63,7 @@ def get(
     if as_json:
         print_json(None if found is None else found.as_dict())
     elif found is None:
-        out().print(
-            f"Nothing to hand out: {config.name} has no transactions that {subscriber} has not got.", markup=False
-        )
+        out().print(f"Nothing to hand out: {subscriber} has got all transactions of {config.name}.", markup=False)
     else:
         _show(found, config.name, subscriber)
 
@@ -77,7 +77,7 @@ def ack(
     subscriber: Subscriber = "apply",
     as_json: Json = False,
 ) -> None:
-    """Say that a batch is done; only the first outstanding one can be."""
+    """Ack a batch: its changes are done. Only the first outstanding batch can be acked."""
     from cdc.batches.service import BatchService
 
     BatchService(load(ctx, dest)).ack(batch, token, subscriber=subscriber)
@@ -96,14 +96,14 @@ def rollback(
     subscriber: Subscriber = "apply",
     as_json: Json = False,
 ) -> None:
-    """Give up a batch and all later ones; their transactions are handed out again."""
+    """Roll back a batch and all later ones; their transactions are handed out again."""
     from cdc.batches.service import BatchService
 
-    gone = BatchService(load(ctx, dest)).rollback(batch, token, subscriber=subscriber)
+    rolled_back = BatchService(load(ctx, dest)).rollback(batch, token, subscriber=subscriber)
     if as_json:
-        print_json({"batch": batch, "rolled_back": gone})
+        print_json({"batch": batch, "rolled_back": rolled_back})
         return
-    later = f", and with it {', '.join(str(b) for b in gone if b != batch)}" if len(gone) > 1 else ""
+    later = f", and with it {', '.join(str(b) for b in rolled_back if b != batch)}" if len(rolled_back) > 1 else ""
     out().print(f"Batch {batch} is rolled back{later}.", markup=False)
 
 
@@ -111,13 +111,13 @@ def rollback(
 def list_batches(
     ctx: typer.Context, dest: Destination = None, subscriber: Subscriber = "apply", as_json: Json = False
 ) -> None:
-    """The outstanding batches of a subscriber, in their order."""
+    """List the outstanding batches of a subscriber, in order."""
     from cdc.batches.service import BatchService
 
     config = load(ctx, dest)
     found = BatchService(config).outstanding(subscriber)
     if as_json:
-        print_json({"subscriber": subscriber, "outstanding": [plain(entry) for entry in found]})
+        print_json({"subscriber": subscriber, "outstanding": [batch_document(entry) for entry in found]})
         return
     if not found:
         out().print(f"No batch of {subscriber} is outstanding.", markup=False)
@@ -128,27 +128,29 @@ def list_batches(
     for name in ("batch", "owner", "first_seq", "last_seq", "expires"):
         table.add_column(name, overflow="fold")
     for entry in found:
-        table.add_row(*(str(value) for value in plain(entry).values()))
+        table.add_row(*(str(value) for value in batch_document(entry).values()))
     tables().print(table, markup=False)
 
 
 @batch.command()
 def subscribe(
     ctx: typer.Context,
-    subscriber: Annotated[str, typer.Option("--subscriber", metavar="S", help="Its name.", show_default=False)],
+    subscriber: Annotated[
+        str, typer.Option("--subscriber", metavar="S", help="Name of the subscriber.", show_default=False)
+    ],
     dest: Destination = None,
     table_filter: Annotated[
         list[str] | None,
         typer.Option(
             "--filter",
             metavar="REGEX",
-            help="Only tables whose db.table matches, whole; several: any of them.",
+            help="Only tables whose whole db.table matches; may be repeated.",
             show_default="all tables",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Add a reader that begins at the store's first transaction; for one that is there, replace its filter."""
+    """Add a subscriber that begins at the store's first transaction, or replace the filter of an existing one."""
     from cdc.batches.service import BatchService
     from cdc.store.reader.batch_builder import join_filters
 
@@ -171,8 +173,8 @@ def subscribe(
     out().print(f"{subscriber} {how}.", markup=False)
     if document["begins_after_removed"]:
         out().print(
-            f"Retention has removed what came up to {known.acked_seq}: it begins at the store's first transaction "
-            "behind that, and what it fills needs a snapshot of its own.",
+            f"Retention has removed the transactions up to {known.acked_seq}. The subscriber begins at the first one "
+            "left; the tables that it fills need a snapshot of their own.",
             markup=False,
         )
 
@@ -180,11 +182,13 @@ def subscribe(
 @batch.command()
 def unsubscribe(
     ctx: typer.Context,
-    subscriber: Annotated[str, typer.Option("--subscriber", metavar="S", help="Its name.", show_default=False)],
+    subscriber: Annotated[
+        str, typer.Option("--subscriber", metavar="S", help="Name of the subscriber.", show_default=False)
+    ],
     dest: Destination = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a reader with its cursor and batches: it holds the store back no more."""
+    """Remove a subscriber with its cursor and batches, so that it no longer holds back retention."""
     from cdc.batches.service import BatchService
 
     config = load(ctx, dest)
@@ -196,13 +200,77 @@ def unsubscribe(
     out().print(f"{subscriber} is removed.", markup=False)
     if waited_for:
         out().print(
-            "The store still waits for it, from its first transaction on, since store.retain.wait_for names it.",
+            "Retention still waits for it and removes nothing, because store.retain.wait_for names it.",
             markup=False,
         )
 
 
-def plain(entry: Outstanding) -> dict[str, Any]:
-    """An outstanding batch as scripts find it; tokens are only for who got them."""
+@batch.command("accept-gap")
+def accept_gap(
+    ctx: typer.Context,
+    dest: Destination = None,
+    subscriber: Subscriber = "apply",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="DB.TABLE",
+            help="Accept a Delta table as it is now, or that it is gone and will be created again; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Accept a gap: tables lack the changes before the store's beginning, or, with --table, changes that a Delta table
+    has lost. The gap is recorded, `cdc status` shows it, and every later batch carries it."""
+    from cdc.batches.service import BatchService
+    from cdc.batches.subscribers import accept_beginning, accept_tables
+
+    config = load(ctx, dest)
+    service = BatchService(config)
+    if table:
+        gaps = accept_tables(
+            service.meta, subscriber, {name: table_record(config, name) for name in dict.fromkeys(table)}
+        )
+    else:
+        gaps = accept_beginning(service, subscriber)
+    if as_json:
+        print_json({"subscriber": subscriber, "gaps": [gap_document(gap) for gap in gaps]})
+        return
+    for gap in gaps:
+        whose = "all tables" if gap.table is None else gap.table
+        out().print(
+            f"Accepted for {whose}: changes after {gap.after_seq} up to {gap.until_seq} may be missing.",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def gap_document(gap: Gap) -> dict[str, Any]:
+    """Returns an accepted gap for JSON."""
+    return gap.model_dump(mode="json")
+
+
+def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
+    """Reads a table's record from the lake; None if there is no Delta table.
+
+    Raises UsageError if the table does not belong to the destination, TargetError and RetryableError if it cannot be
+    read.
+    """
+    from cdc.meta import TableRecord
+    from cdc.targets import split_table, table_path
+    from spark_jobs.delta.log import read_state
+
+    if not config.tables.includes(*split_table(table)):
+        raise UsageError(
+            f"{table} is not a table of {config.name}", remedy="Write it as db.table, as `cdc status` does."
+        )
+    state = read_state(table_path(config.apply.target, *split_table(table)), config.name, table)
+    return None if state is None else TableRecord(state.generation, state.version, state.applied_seq, state.id)
+
+
+def batch_document(entry: Outstanding) -> dict[str, Any]:
+    """Returns an outstanding batch for JSON, without its token."""
     from cdc.units import iso_time
 
     return {
@@ -231,8 +299,8 @@ def _show(lease: Lease, dest: str, subscriber: str) -> None:
         f"({format_seq(manifest.first_seq)} … {format_seq(manifest.last_seq)})",
         "holds": f"{manifest.transactions} transactions, {manifest.row_events} row events, {size}",
         "tables": ", ".join(manifest.tables) or "none",
-        "from": _place(manifest.positions.first),
-        "to": _place(manifest.positions.last),
+        "from": _position_text(manifest.positions.first),
+        "to": _position_text(manifest.positions.last),
         "manifest": str(lease.manifest_path),
     }
     for key, value in rows.items():
@@ -242,12 +310,12 @@ def _show(lease: Lease, dest: str, subscriber: str) -> None:
     other = "" if subscriber == "apply" else f" --subscriber {subscriber}"
     command = f"cdc batch {{}} {dest}{other} --batch {manifest.batch} --token {lease.token}"
     console.print(
-        f"\nDone with it:  {command.format('ack')}\nGive it back:  {command.format('rollback')}",
+        f"\nAck it:        {command.format('ack')}\nRoll it back:  {command.format('rollback')}",
         markup=False,
         soft_wrap=True,
     )
 
 
-def _place(position: Any) -> str:
+def _position_text(position: Any) -> str:
     parts = [f"{position.file}:{position.pos}", position.gtid, position.time]
     return ", ".join(part for part in parts if part)

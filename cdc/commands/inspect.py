@@ -206,7 +206,7 @@ def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
-    from cdc.commands.batch import plain
+    from cdc.commands.batch import batch_document
     from cdc.meta.file import parse
 
     report["kind"] = "meta"
@@ -220,7 +220,7 @@ def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | Non
                 "filter": known.filter,
                 "acked_seq": known.acked_seq,
                 "next_batch": known.next_batch,
-                "outstanding": [plain(entry) for entry in known.outstanding],
+                "outstanding": [batch_document(entry) for entry in known.outstanding],
             }
             for name, known in sorted(state.subscriptions.items())
         ],

@@ -1,4 +1,4 @@
-"""``cdc maintain``: retention of the store."""
+"""``cdc maintain``: retention of the store, by hand."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def register(app: typer.Typer) -> None:
 def maintain(
     ctx: typer.Context,
     dest: Destination = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove segments of the store that nobody needs any more (store.retain), at any hour of the day.
+    """Remove segments of the store that no subscriber needs any more (store.retain).
 
-    Capture does it by itself, too. The Delta tables are not touched: use OPTIMIZE and VACUUM for them; Towpath's own
-    compaction is not there yet.
+    Capture does the same by itself. The Delta tables are not touched: use OPTIMIZE and VACUUM for them, because
+    Towpath does not compact tables yet.
     """
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
@@ -36,12 +36,12 @@ def maintain(
     from cdc.meta import open_meta
 
     config = load(ctx, dest)
-    require_no_standby(config)  # there the master's retention rules
+    require_no_standby(config)  # the master's retention decides there
     if not config.store.path.is_dir():
         raise ConfigError(
             "there is no store yet",
             place=str(config.store.path),
-            remedy=f"Start `cdc capture {config.name}`, which makes it; or correct store.path.",
+            remedy=f"Start `cdc capture {config.name}`, which creates it; or correct store.path.",
         )
     cleaner = make_cleaner(config, open_meta(config))
     document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
@@ -52,13 +52,13 @@ def maintain(
 
 
 def held_document(held: SubscriberBacklog) -> dict[str, Any]:
-    """What a subscriber holds back, as scripts find it."""
+    """Returns what a subscriber holds back, for JSON."""
     since = None if held.since_us is None else iso_time_us(held.since_us)
     return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
 
 
 def disk_document(watch: DiskWatch) -> dict[str, Any]:
-    """The disk of the store, as scripts find it. Raises StorageError."""
+    """Returns the usage of the store's disk, for JSON. Raises StorageError."""
     level, usage = watch.look(), watch.usage
     return {
         "level": level.name.lower(),
@@ -103,21 +103,21 @@ _WHY = {
 def _show(document: dict[str, Any]) -> None:
     from rich.table import Table
 
-    would = "would go" if document["dry_run"] else "removed"
+    done = "would be removed" if document["dry_run"] else "removed"
     count = len(document["removed"])
     console = out()
     if count:
-        console.print(f"{count} segments {would}, {human_bytes(document['removed_bytes'])}:", markup=False)
+        console.print(f"{count} segments {done}, {human_bytes(document['removed_bytes'])}:", markup=False)
         for one in document["removed"]:
             console.print(f"  {one['segment']}  {human_bytes(one['bytes'])}  {_WHY[one['why']]}", markup=False)
     else:
         console.print("Nothing to remove.", markup=False)
-    console.print(f"{human_bytes(document['bytes_left'])} stay.", markup=False)
+    console.print(f"{human_bytes(document['bytes_left'])} are left.", markup=False)
     if document["cut_off"]:
-        console.print(f"Cut off, since they had not acked all of it: {', '.join(document['cut_off'])}.", markup=False)
+        console.print(f"Cut off, because they had not acked all of it: {', '.join(document['cut_off'])}.", markup=False)
     if document["over_bytes"]:
         over = human_bytes(document["over_bytes"])
-        console.print(f"That is {over} more than retain.max_bytes; what is left is not acked.", markup=False)
+        console.print(f"That is {over} more than retain.max_bytes, but the rest is not acked.", markup=False)
     for text in alarms(document["subscriptions"]):
         console.print(text, markup=False)
     if document["subscriptions"]:
@@ -131,10 +131,10 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def alarms(subscriptions: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each subscriber that was cut off, or seems lost."""
+    """Returns a sentence for each subscriber that was cut off, or seems lost."""
     cut_off = [
-        f"Alarm: subscriber {one['name']} was cut off: retention removed what it had not acked. Rebuild what it fills, "
-        "and let it begin anew with `cdc batch unsubscribe` and `cdc batch subscribe`."
+        f"Alarm: subscriber {one['name']} was cut off: retention removed transactions that it had not acked. Rebuild "
+        "the tables that it fills, and let it begin again with `cdc batch unsubscribe` and `cdc batch subscribe`."
         for one in subscriptions
         if one.get("cut_off")
     ]

@@ -1,4 +1,4 @@
-"""``cdc standby``: follow the store of another machine."""
+"""``cdc standby``: follow the store of a master on another machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def register(app: typer.Typer) -> None:
 
 
 def standby(ctx: typer.Context, dest: Destination = None) -> None:
-    """Follow a master's store until stopped; this machine can then take over."""
+    """Follow a master's store until stopped, so that this machine can take over."""
     config = load(ctx, dest)
     settings = config.store.standby
     if settings.role != "standby" or settings.master is None:
         raise ConfigError(
-            f"store.standby.role is {settings.role}: there is nobody to follow",
+            f"store.standby.role is {settings.role}: this machine follows no master",
             place=str(config.file),
-            remedy="Write role: standby and master: host:port (the master's standby.listen) there.",
+            remedy="Set role: standby and master: host:port (the master's standby.listen) there.",
         )
 
     import signal

@@ -1,4 +1,4 @@
-"""``cdc status``: where everything stands."""
+"""``cdc status``: positions, store, cursors, lag, outstanding batches and tables of a destination."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
-    """Positions, store, cursors, lag, outstanding batches, tables."""
+    """Show positions, store, cursors, lag, outstanding batches and tables."""
     config = load(ctx, dest)
     document = collect(config)
     if as_json:
@@ -33,7 +33,7 @@ def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 
 
 def collect(config: DestinationConfig) -> dict[str, Any]:
-    """The document of ``--json``. Raises DamagedError, VersionError and StorageError of store and meta."""
+    """Returns the document of ``--json``. Raises DamagedError, VersionError and StorageError of store and meta."""
     from cdc.meta import open_meta
     from cdc.store.reader.reader import StoreReader
 
@@ -78,7 +78,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:
-    """The store's part in a pair of master and standby; ``peers`` is empty where nobody is there."""
+    """Returns the store's role as master or standby; ``peers`` is empty if none is connected."""
     from cdc.replication.role import read_epoch, read_status
 
     last, epoch = read_status(config.store.path), read_epoch(config.store.path)
@@ -96,8 +96,7 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
 
 
 def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
-    from cdc.commands.accept_gap import plain_gap
-    from cdc.commands.batch import plain
+    from cdc.commands.batch import batch_document, gap_document
 
     found = []
     removed_seq = reader.removed_seq()
@@ -123,8 +122,8 @@ def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader)
                 "cut_off": known.acked_seq < removed_seq and _is_cut_off(reader, known.acked_seq),
                 "before_beginning": begins is not None and 0 < known.position() < begins.seq,
                 "since_seq": known.since_seq,
-                "gaps": [plain_gap(gap) for gap in known.gaps],
-                "outstanding": [plain(entry) for entry in known.outstanding],
+                "gaps": [gap_document(gap) for gap in known.gaps],
+                "outstanding": [batch_document(entry) for entry in known.outstanding],
             }
         )
     return found
@@ -141,7 +140,7 @@ def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
 
 
 def _disk(config: DestinationConfig) -> dict[str, Any] | None:
-    """Of the store; None where there is no store yet."""
+    """Returns the usage of the store's disk; None if there is no store yet."""
     from cdc.batches.retention import make_watch
     from cdc.commands.maintain import disk_document
 
@@ -174,7 +173,7 @@ def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None
 
 
 def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[str]:
-    """The tables that capture knows: those of the newest schemas, and those that it met."""
+    """Returns the tables that capture knows: those of the newest schemas, and those whose changes it has stored."""
     from cdc.schemas import Schemas
     from cdc.store.formats.state import TableNumbers
     from cdc.targets import split_table
@@ -205,8 +204,8 @@ def _show(name: str, document: dict[str, Any]) -> None:
     grid.add_row("destination", name)
     grid.add_row("capture", running)
     if source["file"] is not None:
-        place = [f"{source['file']}:{source['pos']}", source["gtid"], source["time"]]
-        grid.add_row("source", ", ".join(part for part in place if part))
+        position = [f"{source['file']}:{source['pos']}", source["gtid"], source["time"]]
+        grid.add_row("source", ", ".join(part for part in position if part))
     else:
         grid.add_row("source", "not read yet")
     grid.add_row("store", f"{store['transactions']} transactions, {human_bytes(store['bytes'])}")
@@ -214,10 +213,10 @@ def _show(name: str, document: dict[str, Any]) -> None:
         since = f", {begins['time']}" if begins["time"] else ""
         grid.add_row("begins", f"{begins['file']}:{begins['pos']}, {begins['reason']}{since}")
     elif not store["there"]:
-        grid.add_row("begins", "there is no store in store.path")
+        grid.add_row("begins", "no store in store.path")
     grid.add_row("complete until", store["complete_until"] or "not known")
     if (standby := document["standby"])["role"] != "none" or standby["term"] is not None:
-        grid.add_row("standby", _pair(standby))
+        grid.add_row("standby", _role_text(standby))
     if retention["removed_until"] is not None:
         grid.add_row("removed until", _seq(retention["removed_until"]))
     if (disk := retention["disk"]) is not None:
@@ -258,28 +257,28 @@ def _show(name: str, document: dict[str, Any]) -> None:
 
 
 def _gaps(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
-    """A sentence for each subscriber whose cursor lies before the store's beginning, and for each accepted gap."""
+    """Returns a sentence for each subscriber whose cursor is before the beginning, and for each accepted gap."""
     before = [
-        f"Alarm: the store begins behind the cursor of {one['name']}. What was committed between the two is not in it: "
-        f"put back the store that has it, or accept the gap with `cdc batch accept-gap {name}`."
+        f"Alarm: the store begins behind the cursor of {one['name']}, and lacks the transactions between the two. Put "
+        f"back the store that has them, or accept the gap with `cdc batch accept-gap {name}`."
         for one in subscriptions
         if one["before_beginning"]
     ]
     return before + [
-        f"{gap['table'] or one['name']} lacks what was committed behind {gap['after_seq']} up to {gap['until_seq']}: "
-        f"accepted {gap['accepted']} ({gap['reason']})."
+        f"{gap['table'] or one['name']} lacks the transactions after {gap['after_seq']} up to {gap['until_seq']}: "
+        f"accepted on {gap['accepted']} ({gap['reason']})."
         for one in subscriptions
         for gap in one["gaps"]
     ]
 
 
-def _pair(standby: dict[str, Any]) -> str:
-    """``sync_master, term 2: 10.0.0.7:51234, 12.0 KiB behind``."""
-    text = standby["role"] + (f", term {standby['term']}" if standby["term"] is not None else "")
+def _role_text(standby: dict[str, Any]) -> str:
+    """Returns a text like ``sync_master, epoch 2: 10.0.0.7:51234, 12.0 KiB behind``."""
+    text = standby["role"] + (f", epoch {standby['term']}" if standby["term"] is not None else "")
     if not standby["running"]:
         return f"{text}: not running"
-    there = [f"{p['address']}, {human_bytes(p['behind_bytes'])} behind" for p in standby["peers"] if p["connected"]]
-    return f"{text}: {'; '.join(there) or 'not connected'}"
+    connected = [f"{p['address']}, {human_bytes(p['behind_bytes'])} behind" for p in standby["peers"] if p["connected"]]
+    return f"{text}: {'; '.join(connected) or 'not connected'}"
 
 
 def _remark(row: dict[str, Any]) -> str:

@@ -218,7 +218,7 @@ def explain_dump_error(code: int, text: str, source: SourceConfig, position: Bin
             f"ever began at this position (the server says: {text})",
             place=place,
             remedy="If source.start names the position, use one that SHOW BINLOG EVENTS lists. Otherwise check the "
-            "server's error log and its disk. If the file is damaged, start a new destination behind the damage.",
+            "server's error log and its disk. If the file is damaged, start a new destination after the damage.",
         )
     if "same server_uuid/server_id" in low or "same server_id" in low:  # 1236; MariaDB also 4052
         return SourceRefusedError(

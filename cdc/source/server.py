@@ -52,7 +52,7 @@ class BinlogFileInfo:
 
 @dataclass(frozen=True)
 class ClockProbe:
-    """The server's clock, and a position read after it. Transactions behind the position committed after the time."""
+    """The server's clock, and a position read after it. Transactions after the position committed after the time."""
 
     time_us: int
     """Microseconds since 1970, UTC."""
@@ -131,10 +131,10 @@ def current_position(conn: Connection) -> BinlogPosition:
 
 
 def clock_and_position(conn: Connection) -> ClockProbe:
-    """Asks for the clock first and then for the position, so that transactions behind it are later than the clock."""
+    """Asks for the clock first and then for the position, so that transactions after it are later than the clock."""
     mariadb = _is_mariadb(conn)
     first = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS time_us"
-    if mariadb:  # asked before the position, so that the set contains nothing behind it
+    if mariadb:  # asked before the position, so that the set contains nothing after it
         first += ", @@gtid_binlog_pos AS gtid"
     clock = query(conn, first)[0]
     status = _status(conn)

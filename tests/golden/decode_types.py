@@ -1,8 +1,8 @@
 """The columns of the golden tables that ``make_decode.py`` fills: every type of each server, with its values.
 
-How a value is asked for, and what it is in JSON lines: ``number`` (as it is), ``float`` and ``single`` (the stored bits),
-``digits`` (a DECIMAL's text), ``text``, ``hex`` (bytes), ``day``, ``moment`` (DATETIME), ``instant`` (TIMESTAMP),
-``floats`` (a VECTOR).
+The form of a column says how its value is selected and written in JSON lines: ``number``, ``float`` and ``single`` (the
+stored bits), ``digits`` (a DECIMAL's text), ``text``, ``hex`` (bytes), ``day``, ``moment`` (DATETIME), ``instant``
+(TIMESTAMP), ``floats`` (a VECTOR).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOT_56 = ALL - {"mysql56"}
 
 @dataclass(frozen=True)
 class Typed:
-    """A column: ``values`` are the SQL of its first two rows; the third row is NULL."""
+    """A column. ``values`` are the SQL expressions of its first two rows; the third row is NULL."""
 
     name: str
     sql: str
@@ -134,11 +134,11 @@ OLD = (
     Typed("ot1", "TIME(1)", "text", ("'-12:34:56.7'", "'100:00:00.1'")),
     Typed("ot6", "TIME(6)", "text", ("'-00:00:00.000001'", "'23:59:59.999999'")),
 )
-"""The storage of times before MySQL 5.6, which MariaDB can still write."""
+"""Times in the storage formats before MySQL 5.6, which MariaDB can still write."""
 
 
 def columns_of(kind: str, table: str) -> tuple[Typed, ...]:
-    """The columns of ``shop.kinds`` or ``shop.old`` on a server."""
+    """Returns the columns of ``shop.kinds`` or ``shop.old`` on a server."""
     return tuple(column for column in (TYPED if table == "kinds" else OLD) if kind in column.kinds)
 
 

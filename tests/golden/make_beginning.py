@@ -1,4 +1,4 @@
-"""Makes ``store-v2.json``, ``meta-v2.json`` and ``meta-zookeeper-v2.json``. Run it for a new version only."""
+"""Generates ``store-v2.json``, ``meta-v2.json`` and ``meta-zookeeper-v2.json``. Run it for a new version only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Makes ``checkpoint-v1``: the checkpoint of ``store-v1`` after a clean stop, as version 1 of the format writes it.
+"""Generates ``checkpoint-v1``: the checkpoint of ``store-v1`` after a clean stop, in format version 1.
 
-Run by hand, once for each version: ``PYTHONPATH=. python tests/golden/make_checkpoint.py FILE``. What it made before stays as it is,
-since it stands for the files that users have.
+Run it once for each format version: ``PYTHONPATH=. python tests/golden/make_checkpoint.py FILE``. Never replace an existing file,
+because it represents the files of users.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Makes the golden binlog files of the decoder, one small file of each server:
+"""Generates the golden binlog files of the decoder, small files for each server:
 
-- ``decode-KIND.binlog``: the table ``shop.every``, whose values the tests name;
-- ``decode-types-KIND-v1.binlog``: ``shop.kinds`` and, on MariaDB, ``shop.old``, with every type of ``decode_types.py``. Beside
-  it ``….schemas.json``, the tables in ``information_schema``, and ``….values.json``, what SELECT showed after each step.
+- ``decode-KIND.binlog``: the table ``shop.every``, whose values are written in the tests.
+- ``decode-types-KIND-v1.binlog``: ``shop.kinds`` and, on MariaDB, ``shop.old``, with every type of ``decode_types.py``.
+  ``….schemas.json`` has the tables' columns in ``information_schema``, and ``….values.json`` SELECT's answers after each step.
 
-Run by hand when there is a new server: ``PYTHONPATH=. python tests/golden/make_decode.py``; files that are there are left
-alone. The tests that read them need no server.
+Run it for a new server: ``PYTHONPATH=. python tests/golden/make_decode.py``. Existing files are kept. The tests that read
+them need no server.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ ASKED = {
     "day": "CAST({} AS CHAR)", "moment": "CAST({} AS CHAR)", "instant": "CAST({} AS CHAR)", "floats": "HEX({})",
 }  # fmt: skip
 NO_DATES = ("0000-00-00", "2023-02-31 01:02:03")
-"""These have no place in Delta."""
+"""Dates that Delta cannot represent."""
 SET_UP = "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'"
 PATCHES = (
     """UPDATE shop.kinds SET js = JSON_SET(js, '$.a[1]', 'changed', '$."long key"', 7), jo = JSON_REPLACE(jo, '$.n', 2), i8 = 1 WHERE id = 2""",
     "UPDATE shop.kinds SET js = JSON_REMOVE(JSON_SET(js, '$.new', JSON_ARRAY(1, 2)), '$.big'), jo = JSON_REMOVE(jo, '$.d') WHERE id = 2",
 )
-"""What MySQL writes as partial updates."""
+"""Statements that MySQL logs as partial updates."""
 
 
 def shortest(value: float) -> float:
-    """The shortest digits that are the same number in 32 bits."""
+    """Returns the number with the fewest digits that is equal in 32 bits."""
     return float(str(np.float32(value)))
 
 
 def shown(value: Any, column: Typed) -> Any:
-    """SELECT's answer as JSON lines have it."""
+    """Converts SELECT's answer to its form in JSON lines."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -86,7 +86,7 @@ def shown(value: Any, column: Typed) -> Any:
 
 
 def select(cursor: Any, kind: str, table: str) -> list[dict[str, Any]]:
-    """The table's rows as JSON lines have them, by id."""
+    """Selects a table's rows by id, in their form in JSON lines."""
     columns = columns_of(kind, table)
     asked = ", ".join(ASKED[column.form].format(column.name) for column in columns)
     cursor.execute(f"SELECT id, {asked} FROM shop.{table} ORDER BY id")
@@ -106,7 +106,7 @@ def make_tables(cursor: Any, kind: str) -> None:
 
 
 def fill_tables(cursor: Any, kind: str) -> dict[str, Any]:
-    """Insert, update, patch and delete; what SELECT showed in between."""
+    """Inserts, updates, patches and deletes rows. Returns SELECT's answers after each step."""
     values: dict[str, Any] = {}
     for table in tables_of(kind):
         columns = columns_of(kind, table)
@@ -118,7 +118,7 @@ def fill_tables(cursor: Any, kind: str) -> dict[str, Any]:
         cursor.execute(f"INSERT INTO shop.{table} (id) VALUES (3)")
         cursor.execute("COMMIT")
         found = {"inserted": select(cursor, kind, table)}
-        # The rows of a table with other values: the first becomes the second, the second the first, the third another key.
+        # Rows one and two exchange their values, and row three changes its key.
         cursor.execute("BEGIN")
         for number in (0, 1):
             changes = ", ".join(f"{c.name} = {c.values[1 - number]}" for c in columns)
@@ -153,7 +153,7 @@ def fill_every(cursor: Any) -> None:
 
 
 def next_log(cursor: Any) -> str:
-    """Begin a new binlog file; its name."""
+    """Begins a new binlog file and returns its name."""
     cursor.execute("FLUSH BINARY LOGS")
     cursor.execute("SHOW BINARY LOGS")
     return str(cursor.fetchall()[-1][0])

@@ -1,12 +1,12 @@
-"""Makes ``loop-v1.tar.gz``: the store, the meta and the tables of a pipeline that was stopped in the middle of a batch.
+"""Generates ``loop-v1.tar.gz``: the store, the meta and the tables of a pipeline that was stopped in the middle of a batch.
 
-Run by hand at the commit whose formats are to be kept: ``PYTHONPATH=. python tests/golden/make_loop.py FILE``. It uses the
-``cdc`` command only, so that it runs at any commit. An archive that has been made stays as it is, since it stands for
-the pipelines that users have.
+Run it at the commit whose formats must stay readable: ``PYTHONPATH=. python tests/golden/make_loop.py FILE``. It uses only
+the ``cdc`` command, so it runs at any commit. Never replace an existing archive, because it represents the pipelines of
+users.
 
-The archive holds ``conf``, ``store``, ``meta``, ``lake`` and ``expected.json``: for each table the source's rows. Of the
-batches one group is acked. The next batch is outstanding with an expired lease: ``orders`` and ``journal`` have its
-changes and ``items`` has not, as after the death of a driver. More transactions follow it in the store.
+The archive contains ``conf``, ``store``, ``meta``, ``lake`` and ``expected.json`` with the source's rows of each table. The
+first batches are acked. The next one is outstanding with an expired lease, as after the crash of a driver: ``orders``
+and ``journal`` have its changes, ``items`` does not. More transactions follow it in the store.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def make(folder: Path, server: Server) -> None:
 
 
 def expected(server: Server) -> dict[str, list[dict[str, str | None]]]:
-    """For each table its rows, every value as the text that CAST gives, bytes in hexadecimal."""
+    """Returns the rows of each table, with values as text and bytes in hexadecimal."""
     found = {}
     with server.connect() as connection, connection.cursor() as cursor:
         for table in TABLES:

@@ -1,4 +1,4 @@
-"""Makes ``meta-zookeeper-v1.json``: the nodes of a meta in ZooKeeper, by path. Run it for a new version only."""
+"""Generates ``meta-zookeeper-v1.json``: the nodes of a meta in ZooKeeper, by path. Run it for a new version only."""
 
 from __future__ import annotations
 

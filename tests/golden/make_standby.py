@@ -1,6 +1,6 @@
-"""Makes ``standby-v1.frames``: one frame of each kind of the standby protocol, as version 1 writes them.
+"""Generates ``standby-v1.frames``: one frame of each kind of the standby protocol, version 1.
 
-Run by hand, once for each version: ``PYTHONPATH=. python tests/golden/make_standby.py FILE``. What it made before stays.
+Run it once for each protocol version: ``PYTHONPATH=. python tests/golden/make_standby.py FILE``. Never replace an existing file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = "000-0000001-00000000004.binlog"
 
 
 def main(file: Path) -> None:
-    """The order is that of the kinds."""
+    """Writes the frames in the order of their kinds."""
     hello = Hello(
         destination="shop",
         nonce=bytes(range(16)).hex(),

@@ -1,7 +1,7 @@
-"""Makes ``store-v1``: a store as version 1 of the formats writes it, from a real MariaDB server.
+"""Generates ``store-v1``: a store in format version 1, captured from a real MariaDB server.
 
-Run by hand, once for each version of the formats: ``PYTHONPATH=. python tests/golden/make_store.py FOLDER``. What it made before
-stays as it is, since it stands for the stores that users have.
+Run it once for each version of the formats: ``PYTHONPATH=. python tests/golden/make_store.py FOLDER``. Never replace an existing
+store, because it represents the stores of users.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdc.testing.servers import PASSWORD, Server
 
 
 def main(folder: Path) -> None:
-    """Two segments, two tables, DDL statements, position entries."""
+    """Captures two segments with two tables, DDL statements and position entries."""
     os.environ["TOWPATH_TEST_PASSWORD"] = PASSWORD
     conf = folder / "conf" / "shop.yaml"
     conf.parent.mkdir(parents=True)

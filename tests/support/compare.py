@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.decode import DecodeOptions, read
-from cdc.ledger import Ledger, Table, read_commits
+from cdc.ledger import Ledger, TableHistory, read_commits
 from cdc.meta import TableRecord
 from cdc.meta.file import FileMeta
 from cdc.targets import (
@@ -141,13 +141,13 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
     return ledger.check()[name].faults
 
 
-def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None) -> Table:
+def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None) -> TableHistory:
     """A Delta table as the ledger takes it."""
     configuration = delta.metadata().configuration
     destination = str(configuration[DESTINATION_PROPERTY])
     generation = int(configuration.get(GENERATION_PROPERTY, "0"))
     history = delta.history()
-    return Table(
+    return TableHistory(
         commits=read_commits(history, destination, name, generation),
         applied_seq=delta.transaction_version(application_id(destination, name, generation)) or 0,
         since_seq=int(configuration.get(SINCE_PROPERTY, "0")),

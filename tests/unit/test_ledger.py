@@ -11,7 +11,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc.batches.manifest import Acked, Manifest, TableResult
-from cdc.ledger import Commit, Ledger, Report, Table, read_commits
+from cdc.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
 from spark_jobs.delta.tables import target_of
@@ -25,14 +25,16 @@ A, B = "shop.a", "shop.b"
 
 def entry(
     batch: int, after_seq: int, last_seq: int, first_seq: int, *, begins: int = 0, epoch: int = 0, server: str = "u"
-) -> Commit:
-    return Commit(batch, batch, epoch, server, first_seq, after_seq, last_seq, begins, 0)
+) -> LedgerEntry:
+    return LedgerEntry(batch, batch, epoch, server, first_seq, after_seq, last_seq, begins, 0)
 
 
-def table(*commits: Commit, whole: bool = True, record: int | None = None, applied: int | None = None) -> Table:
+def table(
+    *commits: LedgerEntry, whole: bool = True, record: int | None = None, applied: int | None = None
+) -> TableHistory:
     reached = max((c.last_seq for c in commits), default=0) if applied is None else applied
     known = None if record is None else TableRecord(0, 1, record, "id")
-    return Table(commits, reached, 0, whole, known)
+    return TableHistory(commits, reached, 0, whole, known)
 
 
 def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: bool = False) -> Manifest:
@@ -47,7 +49,7 @@ def acked(batch: int, after_seq: int, last_seq: int, *changed: str, by_hand: boo
     )
 
 
-def check(*commits: Commit, manifests: Sequence[Manifest] = (), gaps: Sequence[Gap] = ()) -> Report:
+def check(*commits: LedgerEntry, manifests: Sequence[Manifest] = (), gaps: Sequence[Gap] = ()) -> LedgerReport:
     return Ledger({A: table(*commits)}, manifests, gaps).check()[A]
 
 
@@ -92,7 +94,7 @@ def test_a_position_that_was_not_reached_is_a_gap() -> None:
 
 
 def test_a_batch_that_ends_where_the_table_was_is_a_double() -> None:
-    assert "which was reached before" in check(entry(1, 0, 10, 0), entry(2, 0, 10, 0)).faults[0]
+    assert "which an earlier one had reached" in check(entry(1, 0, 10, 0), entry(2, 0, 10, 0)).faults[0]
 
 
 def test_an_orphans_batch_with_other_borders_is_none() -> None:
@@ -101,8 +103,8 @@ def test_an_orphans_batch_with_other_borders_is_none() -> None:
 
 
 def test_foreign_epochs_and_servers() -> None:
-    assert "epoch 0, behind 1" in check(entry(1, 0, 10, 0, epoch=1), entry(2, 10, 20, 10)).faults[0]
-    assert "server v, behind u" in check(entry(1, 0, 10, 0), entry(2, 10, 20, 10, server="v")).faults[0]
+    assert "epoch 0, after one of epoch 1" in check(entry(1, 0, 10, 0, epoch=1), entry(2, 10, 20, 10)).faults[0]
+    assert "server v, after one of server u" in check(entry(1, 0, 10, 0), entry(2, 10, 20, 10, server="v")).faults[0]
 
 
 def test_a_batch_that_was_acked_and_left_no_commit() -> None:

@@ -220,7 +220,7 @@ class History:
 
 
 def _without_position(description: bytes) -> bytes:
-    """Returns a format description as a server sends it if the dump begins behind it."""
+    """Returns a format description as a server sends it if the dump begins after it."""
     return with_checksum(description[:13] + bytes(4) + description[17:])
 
 

@@ -201,7 +201,7 @@ def test_other_databases_do_not_stop_capture(
     if is_mysql(server):
         tags = {bytes(tag).decode() for tag in index(config)["gtid_tag"]}
         assert tags == {"", "towpath_one", "other"}
-    # Each run reads the last stored transaction again and continues behind it.
+    # Each run reads the last stored transaction again and continues after it.
     server.execute(f"INSERT INTO {db}.t VALUES (9, 'again')")
     Capture(config).run(until_current=True)
     assert ids(config, f"{db}.t") == [*wanted, 9]

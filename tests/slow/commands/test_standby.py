@@ -59,7 +59,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
             assert (shown["role"], shown["term"], shown["running"]) == ("standby", 1, True)
             assert shown["peers"][0]["connected"] is True
             assert main([*conf, "status", "shop"]) == 0
-            assert "standby, term 1: " in capsys.readouterr().out
+            assert "standby, epoch 1: " in capsys.readouterr().out
             process.send_signal(signal.SIGTERM)
             said = process.communicate(timeout=30)[1].decode()
             assert process.returncode == 0, said

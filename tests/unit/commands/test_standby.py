@@ -74,7 +74,7 @@ def test_capture_refuses_to_write_a_store_that_follows(tmp_path: Path) -> None:
 def test_standby_needs_the_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = configure(tmp_path, "{role: sync_master, listen: 'h:1'}")
     assert main(["--conf-dir", str(file.parent), "standby", "shop"]) == 2
-    assert "there is nobody to follow" in capsys.readouterr().err
+    assert "this machine follows no master" in capsys.readouterr().err
 
 
 def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from cdc.batches.manifest import Manifest, StoreBeginning, TableResult
 from cdc.batches.results import record_tables
 from cdc.batches.subscribers import accept_tables
-from cdc.commands.accept_gap import table_record
+from cdc.commands.batch import table_record
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, TargetError, UsageError
 from cdc.event_store.memory_meta import MemoryMeta

@@ -205,7 +205,7 @@ def test_the_command_accepts_and_status_shows(config: DestinationConfig, capsys:
     assert document["store"]["begins"]["seq"] == begins.seq
     assert document["subscriptions"][0]["gaps"] == [gap]
     assert main([*run, "status", "shop"]) == 0
-    assert f"lacks what was committed behind 3 up to {begins.seq}" in capsys.readouterr().out
+    assert f"lacks the transactions after 3 up to {begins.seq}" in capsys.readouterr().out
     assert main([*run, "batch", "get", "shop", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gaps"][0]["until_seq"] == begins.seq
 
