@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from cdc.batches.subscribers import accept_beginning, accept_tables
+from cdc.batches.subscribers import accept_tables
 from cdc.commands.batch import table_record
 from cdc.errors import (
     CdcError,
@@ -86,7 +86,7 @@ def accept_gap(world: World) -> None:
     """``cdc batch accept-gap``: the changelog lacks the changes of the gap for good; in the other tables a later change
     of the same rows makes them good."""
     world.say("the gap is accepted")
-    accept_beginning(world.service(), "apply")
+    world.service().accept_beginning()
     world.accepted.add(APPEND)
 
 
