@@ -417,7 +417,8 @@ def _property(key: Key, model: Mapping[str, Any], name: str) -> dict[str, Any]:
     found.pop("default", None)
     found.pop("description", None)
     if key.kind in (_DURATION, _BYTES, "choice", "whole number", "number"):
-        found = {"anyOf": [found, {"$ref": "#/$defs/Variable"}]}
+        options = found["anyOf"] if found.keys() == {"anyOf"} else [found]
+        found = {"anyOf": [*options, {"$ref": "#/$defs/Variable"}]}
     text = key.description
     if key.doc.choices:
         text = " ".join([text, *(f"{choice}: {meaning}." for choice, meaning in key.doc.choices.items())])

@@ -8,7 +8,6 @@ import zlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +15,12 @@ import pytest
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.binlog.entry import Entries, EntryFlag
-from cdc.capture.watermark import WatermarkTracker
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, StoreIncompleteError, VersionError
 from cdc.meta import open_meta
-from cdc.positions import BinlogPosition, make_seq
-from cdc.source.server import ClockProbe
+from cdc.positions import make_seq
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, seal
 from cdc.store.formats.index import make_header as index_header
@@ -452,59 +449,6 @@ def test_what_retention_removed_leaves_the_log(tmp_path: Path, monkeypatch: pyte
     assert kept == seqs[-len(kept) :]
     assert len(kept) < 150
     assert kept[0] < seqs_of(tmp_path)[0], "one record from before says when the first segment left begins"
-
-
-# --- capture's side --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Passed:
-    """What the clock needs of a session and of a store: how far the one has read, and what readers of the other see."""
-
-    path: Path
-    epoch: int = 1
-    pos: int = 0
-    published: int = 0
-    visible: int = 0
-
-    def has_passed(self, position: BinlogPosition) -> bool:
-        return self.pos >= position.pos
-
-
-def test_capture_notes_what_its_probes_prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probes = [ClockProbe(T0 + n * SECOND, BinlogPosition("binlog.000003", 100 * n), None) for n in (1, 2, 3, 4)]
-    monkeypatch.setattr("cdc.capture.watermark.clock_and_position", lambda control: probes.pop(0))
-    clock, both = WatermarkTracker(), Passed(tmp_path)
-    given: Any = both
-    for _ in range(3):
-        clock.probe(given)
-    clock.settle(given, given)
-    assert clock.complete_until_us == 0, "nothing was read yet"
-    both.pos, both.published = 250, 7
-    clock.settle(given, given)
-    assert clock.complete_until_us == 0, "it was read, and readers cannot see it yet"
-    both.visible = 7
-    clock.settle(given, given)
-    assert clock.complete_until_us == T0 + 2 * SECOND - MARGIN_US
-    noted = [(make_seq(1, 3, 100 * n), T0 + n * SECOND - MARGIN_US) for n in (1, 2)]
-    assert read_time_index(tmp_path)[["seq", "time_us"]].tolist() == noted
-    clock.forget()
-    both.pos = 1000
-    clock.settle(given, given)
-    clock.close()
-    assert read_time_index(tmp_path)["seq"].tolist() == [seq for seq, _ in noted], (
-        "a former connection's probes prove nothing"
-    )
-
-    damaged = bytearray(time_index_path(tmp_path).read_bytes())
-    damaged[5] ^= 1
-    time_index_path(tmp_path).write_bytes(damaged)
-    again = WatermarkTracker()
-    again.probe(given)
-    again.settle(given, given)
-    again.close()
-    assert read_time_index(tmp_path)["seq"].tolist() == [make_seq(1, 3, 400)], "capture goes on with a new log"
-    assert Path(f"{time_index_path(tmp_path)}.damaged").read_bytes() == damaged
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

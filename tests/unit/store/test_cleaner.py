@@ -1,335 +1,299 @@
-"""Retention between store and meta: by capture's ticks and by ``cdc maintain``; subscribers who come, go, lag and are
-cut off; and what ``cdc status`` says of them."""
+"""Which segments go, what may hold them back, and what is left after a kill between any two steps."""
 
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from structlog.testing import capture_logs
 
-from cdc.batches.retention import holders, make_cleaner
-from cdc.batches.service import BatchService
-from cdc.cli import main
-from cdc.config import DestinationConfig, load
-from cdc.errors import ConfigError, CutOffError, LeaseHeldError, StorageError, UsageError
-from cdc.event_store.transaction_log import TransactionLog
-from cdc.meta import open_meta
+from cdc.errors import CutOffError, DamagedError, StorageError, VersionError
+from cdc.store.formats.index import SegmentStats, StoreStats, read_entries
+from cdc.store.formats.layout import index_path, list_segments, schemas_folder, segments_folder
+from cdc.store.formats.missing import Removed, kept_names, read_removed
+from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.store.retention.cleaner import LogCleaner
-from cdc.store.retention.disk import DiskWatch, Level, Ratios
-from cdc.testing.disk import FakeClock, FakeDisk
-from cdc.testing.transactions import make_transactions
-from tests.support.unit_batches import IDENTITY, Clock, make_config
-from tests.support.unit_retention import age, all_seqs, fill, last_seqs, names
+from cdc.store.retention.cleaner import Holder, Removal, RetentionRules, backlogs, remove_until, retain
+from tests.support.unit_retention import HOUR_US, age, all_seqs, files, fill, last_seqs, names
 
-NOW = datetime.now(UTC)
-NOW_US = int(NOW.timestamp() * 1_000_000)
+GOLDEN = Path(__file__).parents[2] / "golden"
+NOW = 1_800_000_000_000_000
+DAY_S = 86400.0
 
 
-def change(config: DestinationConfig, **store: Any) -> DestinationConfig:
-    """The same configuration with other keys of ``store``."""
-    document = yaml.safe_load(config.file.read_text())
-    document["store"].update(store)
-    config.file.write_text(yaml.safe_dump(document))
-    return load(config.file)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight segments or so; copied by each test."""
+    path = tmp_path_factory.mktemp("retention") / "store"
+    fill(path, 100)
+    assert len(names(path)) >= 6
+    return path
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> DestinationConfig:
-    config = make_config(tmp_path)
-    fill(config.store.path, 50, tables=("orders", "items"))
-    age(config.store.path, [100.0] * len(names(config.store.path)), NOW_US)
-    open_meta(config).bind_source(IDENTITY)
-    return config
+def store(made: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    shutil.copytree(made, tmp_path / "store")
+    return tmp_path / "store"
 
 
-def service(config: DestinationConfig, clock: Clock | None = None) -> BatchService:
-    return BatchService(config, clock=clock or (lambda: NOW))
+def old(store: Path, hours: float = 100) -> None:
+    age(store, [hours] * len(names(store)), NOW)
 
 
-def cleaner(config: DestinationConfig, disk: FakeDisk | None = None) -> LogCleaner:
-    watch = DiskWatch(config.store.path, Ratios(), usage=disk or FakeDisk(), clock=FakeClock())
-    return make_cleaner(config, open_meta(config), watch=watch, clock=lambda: NOW)
-
-
-def ack_until(config: DestinationConfig, subscriber: str, seq: int) -> None:
-    service(config).subscribe(subscriber)
-    while open_meta(config).cursor(subscriber) < seq:
-        lease = service(config).get("t", subscriber=subscriber)
-        assert lease is not None
-        service(config).ack(lease.batch, lease.token, subscriber=subscriber)
-
-
-def cdc(config: DestinationConfig, capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(["--conf-dir", str(config.file.parent), *arguments]) == code
-    captured = capsys.readouterr()
-    return captured.err if code else captured.out
-
-
-# --- who holds the store back
-
-
-def test_apply_is_waited_for_before_it_ever_read(config: DestinationConfig) -> None:
-    for name in ("one", "two"):
-        service(config).subscribe(name)
-        ack_until(config, name, all_seqs(config.store.path)[-1])
-    assert cleaner(config).run().removal.removed == ()
-    other = change(config, retain={"wait_for": []})
-    assert cleaner(other).run().removal.removed
-
-
-def test_every_subscriber_counts(config: DestinationConfig) -> None:
-    path = config.store.path
-    ends = last_seqs(path)
-    ack_until(config, "apply", ends[-1])
-    service(config).subscribe("slow")
-    assert cleaner(config).run().removal.removed == ()
-    ack_until(config, "slow", ends[0])
-    assert len(cleaner(config).run().removal.removed) == 1
-    service(config).unsubscribe("slow")
-    assert len(names(path)) > 1 and cleaner(config).run().removal.removed
-    assert len(names(path)) == 1
-
-
-def test_a_live_lease_is_in_use_an_expired_one_is_not(config: DestinationConfig) -> None:
-    lease = service(config).get("t")
-    assert lease is not None
-    known = open_meta(config).read().subscriptions
-    (found,) = holders(known, config.store.retain, NOW)
-    assert found.in_use == ((lease.manifest.first_seq, lease.manifest.last_seq),)
-    (found,) = holders(known, config.store.retain, NOW + timedelta(hours=1))
-    assert found.in_use == ()
+def run(store: Path, *acked: int, **more: object) -> Removal:
+    rules = RetentionRules(**more)  # type: ignore[arg-type]
+    return retain(store, [Holder(f"s{n}", seq) for n, seq in enumerate(acked)], rules, now_us=NOW)
 
 
 @pytest.mark.rule("canal-ring-36")
-def test_a_lost_subscriber_is_named_once_an_hour(config: DestinationConfig) -> None:
-    service(config).subscribe("lost")
-    one = cleaner(config)
-    with capture_logs() as logs:
-        for _ in range(3):
-            found = one.run()
-    assert {held.name for held in found.backlogs if held.lost} == {"apply", "lost"}
-    said = [entry for entry in logs if "seems lost" in entry["event"]]
-    assert sorted(entry["subscriber"] for entry in said) == ["apply", "lost"]
-    assert all("unsubscribe" in entry["remedy"] and entry["bytes"] > 0 and entry["since"] for entry in said)
+def test_acked_by_all_and_old_enough(store: Path) -> None:
+    old(store)
+    before, ends = names(store), last_seqs(store)
+    outcome = run(store, ends[-1], ends[2])
+    assert [one.name for one in outcome.removed] == before[:3]
+    assert {one.why for one in outcome.removed} == {"acked"}
+    assert names(store) == before[3:]
+    assert files(store) == {name + end for name in before[3:] for end in ("", ".index")}
+    assert StoreReader(store).removed_seq() == ends[2]
+    assert outcome.bytes_left == sum((segments_folder(store) / name).stat().st_size for name in files(store))
+    assert run(store, ends[-1], ends[2]).removed == ()
 
 
-def test_by_age_only_at_the_set_hour_but_by_hand_always(config: DestinationConfig) -> None:
-    ack_until(config, "apply", last_seqs(config.store.path)[-1])
-    hour = NOW.astimezone().hour
-    never = change(config, retain={"delete_at": f"{(hour + 2) % 24:02}"})
-    assert cleaner(never).run().removal.removed == ()
-    assert cleaner(never).run(by_hand=True, dry_run=True).removal.removed
-    both = change(config, retain={"delete_at": f"{(hour + 2) % 24:02};{hour:02}"})
-    assert cleaner(both).run().removal.removed
+@pytest.mark.rule("canal-meta-11")
+def test_a_segment_acked_but_for_its_last_transaction_stays(store: Path) -> None:
+    old(store)
+    seqs, ends = all_seqs(store), last_seqs(store)
+    assert run(store, seqs[seqs.index(ends[0]) - 1]).removed == ()
+    assert len(run(store, ends[0]).removed) == 1
 
 
-# --- cut off
+def test_age_is_that_of_the_last_entry(store: Path) -> None:
+    count, ends = len(names(store)), last_seqs(store)
+    age(store, [80, 73, 71, *[1.0] * (count - 3)], NOW)
+    assert len(run(store, ends[-1]).removed) == 2
+    assert run(store, ends[-1], acked_for_s=None).removed == ()
+    assert len(run(store, ends[-1], acked_for_s=3600 * 70.0).removed) == 1
 
 
-@pytest.fixture
-def cut(config: DestinationConfig) -> DestinationConfig:
-    """``slow`` has acked one batch and has another outstanding, its lease over; all is older than the limit."""
-    config = change(config, retain={"acked_for": "1h", "unacked_for": "50h"})
-    clock = Clock(NOW - timedelta(days=2))
-    ack_until(config, "apply", last_seqs(config.store.path)[-1])
-    lease = service(config, clock).get("t", subscriber="slow")
-    assert lease is not None
-    service(config, clock).ack(lease.batch, lease.token, subscriber="slow")
-    assert service(config, clock).get("t", subscriber="slow") is not None
-    with capture_logs() as logs:
-        removal = cleaner(config).run().removal
-    assert removal.cut_off == ("slow",) and len(names(config.store.path)) == 1
-    (said,) = [entry for entry in logs if "cut off" in entry["event"]]
-    assert (said["log_level"], said["subscriber"]) == ("error", "slow")
-    return config
+def test_the_newest_segment_stays_whatever_its_age(store: Path) -> None:
+    old(store, 10_000)
+    before, ends = names(store), last_seqs(store)
+    assert len(run(store, ends[-1], unacked_for_s=DAY_S, max_bytes=1).removed) == len(before) - 1
+    assert names(store) == before[-1:]
+    assert StoreReader(store).last_seq() == ends[-1]
 
 
-def test_a_subscriber_that_was_cut_off_gets_an_error_and_nothing_else(
-    cut: DestinationConfig, capsys: pytest.CaptureFixture[str]
+def test_the_segment_of_the_last_entry_stays_under_an_empty_newest_one(store: Path) -> None:
+    old(store)
+    before, ends = names(store), last_seqs(store)
+    newest = list_segments(store)[-1]
+    data = newest.read_bytes()[: int(read_entries(newest)["offset"][0])]
+    empty = newest.with_name("000-0000002-00000000004.binlog")
+    empty.write_bytes(data)
+    index_path(empty).write_bytes(index_path(newest).read_bytes()[:128])
+    run(store, ends[-1])
+    assert names(store) == [before[-1], empty.name]
+
+
+def test_without_a_subscriber_nothing_is_acked(store: Path) -> None:
+    old(store)
+    assert run(store, max_bytes=1).removed == ()
+
+
+@pytest.mark.rule("canal-ring-36")
+def test_an_unacked_segment_goes_only_if_the_user_said_so(store: Path) -> None:
+    old(store, 1000)
+    ends = last_seqs(store)
+    outcome = run(store, ends[-1], 0, max_bytes=1)
+    assert outcome.removed == () and outcome.over_bytes == outcome.bytes_left - 1
+    outcome = run(store, ends[-1], 0, unacked_for_s=999 * 3600.0)
+    assert {one.why for one in outcome.removed} == {"unacked"} and len(names(store)) == 1
+    assert outcome.cut_off == ("s1",)
+
+
+def test_a_subscriber_that_lags_less_is_not_cut_off(store: Path) -> None:
+    count, ends = len(names(store)), last_seqs(store)
+    age(store, [200, 100, *[50.0] * (count - 2)], NOW)
+    outcome = run(store, ends[-1], 0, acked_for_s=3600.0, unacked_for_s=150 * 3600.0)
+    assert len(outcome.removed) == 1
+
+
+def test_above_max_bytes_acked_segments_go_oldest_first(store: Path) -> None:
+    age(store, [1.0] * len(names(store)), NOW)
+    ends = last_seqs(store)
+    total = sum((segments_folder(store) / name).stat().st_size for name in files(store))
+    outcome = run(store, ends[3], max_bytes=total - 1)
+    assert [one.why for one in outcome.removed] == ["room"] and outcome.over_bytes == 0
+    outcome = run(store, ends[3], max_bytes=1000)
+    assert len(outcome.removed) == 3 and outcome.over_bytes == outcome.bytes_left - 1000
+
+
+def test_under_pressure_acked_segments_go_whatever_their_age(store: Path) -> None:
+    age(store, [1.0] * len(names(store)), NOW)
+    ends = last_seqs(store)
+    outcome = retain(store, [Holder("s", ends[3])], RetentionRules(), now_us=NOW, by_age=False, wanted_bytes=90_000)
+    assert [one.why for one in outcome.removed] == ["disk", "disk"]
+
+
+def test_by_age_only_at_its_hour(store: Path) -> None:
+    old(store)
+    ends = last_seqs(store)
+    assert retain(store, [Holder("s", ends[-1])], RetentionRules(), now_us=NOW, by_age=False).removed == ()
+
+
+def test_a_batch_in_use_keeps_its_segments(store: Path) -> None:
+    old(store, 1000)
+    seqs, ends = all_seqs(store), last_seqs(store)
+    batch = (seqs[seqs.index(ends[1]) + 1], ends[3])
+    rules = RetentionRules(unacked_for_s=999 * 3600.0)
+    outcome = retain(store, [Holder("s", ends[1], (batch,))], rules, now_us=NOW)
+    assert len(outcome.removed) == 2 and names(store)
+    found = StoreReader(store).select(ends[1], Limits())
+    assert found is not None and found.first_seq == batch[0]
+
+
+def test_a_dry_run_changes_nothing(store: Path) -> None:
+    old(store)
+    before = {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "retention.lock"}
+    outcome = retain(store, [Holder("s", last_seqs(store)[2])], RetentionRules(), now_us=NOW, dry_run=True)
+    assert len(outcome.removed) == 3
+    assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "retention.lock"} == before
+
+
+def test_a_segment_whose_index_lacks_transactions_stays(store: Path) -> None:
+    old(store)
+    ends = last_seqs(store)
+    index = index_path(list_segments(store)[1])
+    index.write_bytes(index.read_bytes()[:-128])
+    assert len(run(store, ends[-1]).removed) == 1
+
+
+def test_remove_until_takes_whole_segments(store: Path) -> None:
+    seqs, ends, before = all_seqs(store), last_seqs(store), names(store)
+    remove_until(store, seqs[seqs.index(ends[1]) + 1])
+    assert names(store) == before[2:]
+    remove_until(store, ends[4], in_use=[(seqs[seqs.index(ends[2]) + 1], ends[4])])
+    assert names(store) == before[3:]
+    remove_until(store, 1 << 62)
+    assert names(store) == before[-1:]
+
+
+# --- readers
+
+
+def test_a_reader_that_was_cut_off_is_told_and_gets_nothing(store: Path) -> None:
+    seqs, ends = all_seqs(store), last_seqs(store)
+    remove_until(store, ends[1])
+    reader = StoreReader(store)
+    for after in (0, seqs[3], seqs[seqs.index(ends[1]) - 1]):
+        with pytest.raises(CutOffError, match=rf"after {after} .* up to {ends[1]} .*removed.*unsubscribe"):
+            reader.select(after, Limits())
+    found = reader.select(ends[1], Limits())
+    assert found is not None and found.first_seq == seqs[seqs.index(ends[1]) + 1] == reader.first_seq()
+    begin = reader.select(reader.removed_seq(), Limits())
+    assert begin is not None and begin.first_seq == reader.first_seq()
+
+
+def test_a_reader_in_the_middle_of_what_goes_never_gets_what_follows(
+    store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CutOffError, match=r"were removed by retention"):
-        service(cut).get("t", subscriber="slow")  # the outstanding batch, whose bytes are gone
-    with open_meta(cut).change() as state:
-        state.subscriptions["slow"].outstanding.clear()
+    """The segment goes between the listing and the opening of its index."""
+    import cdc.store.reader.reader as module
+
+    ends, real = last_seqs(store), kept_names
+
+    def listing(path: Path) -> list[str]:
+        found = real(path)
+        monkeypatch.setattr(module, "kept_names", real)
+        remove_until(path, ends[2])
+        return found
+
+    monkeypatch.setattr(module, "kept_names", listing)
     with pytest.raises(CutOffError):
-        service(cut).get("t", subscriber="slow")
-    text = cdc(cut, capsys, "batch", "get", "shop", "--subscriber", "slow", code=2)
-    assert "removed by retention" in text and "unsubscribe" in text and text.count("\n") == 1
-    found = json.loads(cdc(cut, capsys, "status", "shop", "--json"))
-    assert {one["name"]: one["cut_off"] for one in found["subscriptions"]} == {"apply": False, "slow": True}
-    assert found["retention"]["removed_until"] > 0
-    assert "slow was cut off" in cdc(cut, capsys, "status", "shop")
+        StoreReader(store).select(0, Limits())
 
 
-def test_the_way_out_begins_anew_and_says_what_is_missing(
-    cut: DestinationConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cdc(cut, capsys, "batch", "unsubscribe", "shop", "--subscriber", "slow")
-    text = cdc(cut, capsys, "batch", "subscribe", "shop", "--subscriber", "slow")
-    assert "Retention has removed" in text
-    lease = service(cut).get("t", subscriber="slow")
-    assert lease is not None and lease.manifest.first_seq == StoreReader(cut.store.path).first_seq()
-    assert lease.batch > 2, "ids never come twice"
+def test_reading_a_range_that_is_gone_is_an_error(store: Path) -> None:
+    from cdc.decode import decode_range
+
+    found = StoreReader(store).select(0, Limits(max_transactions=2))
+    assert found is not None
+    remove_until(store, last_seqs(store)[0])
+    (piece,) = found.ranges
+    with pytest.raises((DamagedError, StorageError)):
+        list(decode_range(piece.path, piece.offset, piece.length, table="shop.orders"))
 
 
-def test_a_new_subscriber_begins_at_what_is_left(cut: DestinationConfig) -> None:
-    with capture_logs() as logs:
-        lease = service(cut).get("t", subscriber="new")
-    assert lease is not None and lease.manifest.first_seq == StoreReader(cut.store.path).first_seq()
-    assert lease.manifest.after_seq == StoreReader(cut.store.path).removed_seq()
-    assert any("begins at its first transaction" in entry["event"] for entry in logs)
+def test_a_store_that_was_read_anew_from_the_source_cuts_nobody_off(store: Path, made: Path) -> None:
+    import shutil
+
+    seqs = all_seqs(store)
+    remove_until(store, last_seqs(store)[2])
+    shutil.rmtree(segments_folder(store))
+    shutil.copytree(segments_folder(made), segments_folder(store))
+    found = StoreReader(store).select(seqs[1], Limits())
+    assert found is not None and found.first_seq == seqs[2]
 
 
-# --- filters
+def test_what_is_held_back_and_who_is_lost(store: Path) -> None:
+    count, ends, seqs = len(names(store)), last_seqs(store), all_seqs(store)
+    age(store, [50.0] * 2 + [1.0] * (count - 2), NOW)
+    some = [Holder("all", ends[-1]), Holder("fresh", ends[1]), Holder("lost", seqs[0])]
+    by_name = {one.name: one for one in backlogs(StoreReader(store), some, lost_after_s=DAY_S, now_us=NOW)}
+    assert (by_name["all"].bytes, by_name["all"].since_us, by_name["all"].lost) == (0, None, False)
+    assert by_name["fresh"].since_us == NOW - HOUR_US and not by_name["fresh"].lost
+    assert by_name["lost"].lost and by_name["lost"].transactions == len(seqs) - 1
+    assert by_name["lost"].since_us == NOW - 50 * HOUR_US
 
 
-@pytest.mark.rule("canal-server-11")
-def test_a_filtered_subscriber(config: DestinationConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    text = cdc(
-        config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "x", "--filter", r"shop\.items"
-    )
-    assert "is subscribed" in text
-    lease = service(config).get("t", subscriber="s")
-    assert lease is not None and lease.manifest.tables == ("shop.items",)
-    assert lease.manifest.wants("shop.items") and not lease.manifest.wants("shop.orders")
-    assert lease.manifest.transactions == 3  # max_transactions
-    found = json.loads(
-        cdc(config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "none", "--json")
-    )
-    assert (found["is_new"], found["filter"]) == (False, "none")
-    service(config).ack(lease.batch, lease.token, subscriber="s")
-    assert service(config).get("t", subscriber="s") is None
-    assert open_meta(config).cursor("s") == last_seqs(config.store.path)[-2], "nothing of it holds the store back"
-    text = cdc(config, capsys, "batch", "subscribe", "shop", "--subscriber", "s", "--filter", "(", code=2)
-    assert "is not a regular expression" in text
+def test_schemas_that_nobody_needs_go(store: Path) -> None:
+    ends, seqs = last_seqs(store), all_seqs(store)
+    folder = schemas_folder(store)
+    for seq in (1, seqs[2], seqs[5], ends[1] + 1, ends[3]):
+        (folder / f"{seq}.json").write_text("{}")
+    needed = {after: StoreReader(store).schema_path(after) for after in seqs if after > ends[1]}
+    remove_until(store, ends[1])
+    assert sorted(int(p.stem) for p in folder.iterdir()) == [seqs[5], ends[1] + 1, ends[3]]
+    assert {after: StoreReader(store).schema_path(after) for after in seqs if after > ends[1]} == needed
 
 
-def test_unsubscribing(config: DestinationConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="no subscriber 'nobody'"):
-        service(config).unsubscribe("nobody")
-    lease = service(config).get("t", subscriber="s")
-    assert lease is not None
-    with pytest.raises(LeaseHeldError, match="batch 1 is held by t"):
-        service(config).unsubscribe("s")
-    service(config).rollback(lease.batch, lease.token, subscriber="s")
-    service(config).unsubscribe("s")
-    assert "s" not in open_meta(config).subscriptions()
-    service(config).subscribe("apply")
-    assert "wait_for names it" in cdc(config, capsys, "batch", "unsubscribe", "shop", "--subscriber", "apply")
+# --- the file, and kills
 
 
-# --- commands
+def test_a_damaged_or_newer_mark_is_refused(store: Path) -> None:
+    path = store / "removed.json"
+    for text in ("", "[]", '{"version": 1}', '{"version": 1, "seq": "x", "commit_time_us": 0, "removing": []}'):
+        path.write_text(text)
+        with pytest.raises(DamagedError, match=r"removed\.json.*Restore it"):
+            StoreReader(store).select(0, Limits())
+    path.write_text(json.dumps({"version": 2}))
+    with pytest.raises(VersionError, match="version 2"):
+        StoreReader(store).first_seq()
 
 
-def test_maintain(config: DestinationConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    path = config.store.path
-    ends = last_seqs(path)
-    ack_until(config, "apply", ends[1])
-    before = names(path)
-    found = json.loads(cdc(config, capsys, "maintain", "shop", "--dry-run", "--json"))
-    assert found["dry_run"] and [one["segment"] for one in found["removed"]] == before[:2] and names(path) == before
-    found = json.loads(cdc(config, capsys, "maintain", "shop", "--json"))
-    assert [(one["segment"], one["why"]) for one in found["removed"]] == [(name, "acked") for name in before[:2]]
-    assert names(path) == before[2:] and found["removed_until"] == ends[1]
-    (held,) = found["subscriptions"]
-    assert held["held_back"]["lost"] and held["held_back"]["bytes"] > 0
-    text = cdc(config, capsys, "maintain", "shop")
-    assert text.startswith("Nothing to remove.") and "Alarm: subscriber apply seems lost" in text
-    assert "OPTIMIZE" in cdc(config, capsys, "maintain", "--help")
+def test_files_of_version_1_are_read(store: Path) -> None:
+    """The mark and the counts as the first version wrote them."""
+    import shutil
+
+    shutil.copy(GOLDEN / "removed-v1.json", store / "removed.json")
+    assert read_removed(store) == Removed(26_000, 1_700_000_000_000_042, ("000-0000001-00000000004.binlog",))
+    assert kept_names(store) == names(store)[1:]
+    shutil.copy(GOLDEN / "counts-v1.json", store / "counts.json")
+    assert StoreStats(store).known == {
+        "000-0000001-00000026000.binlog": SegmentStats(7, 5, 4_711, 1_700_000_000_000_099)
+    }
 
 
-def test_maintain_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = make_config(tmp_path)
-    assert "there is no store yet" in cdc(config, capsys, "maintain", "shop", code=2)
+def test_one_retention_at_a_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one waits for the first; its lock goes with a process that dies."""
+    import cdc.store.formats.missing as module
+    from cdc.durable import locked
+    from cdc.errors import LeaseHeldError
 
-
-# --- the disk
-
-
-def test_under_pressure_what_is_acked_goes_at_once(config: DestinationConfig) -> None:
-    path = config.store.path
-    age(path, [0.1] * len(names(path)), NOW_US)
-    ends = last_seqs(path)
-    ack_until(config, "apply", ends[-1])
-    total = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    one = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
-    assert one.level() is Level.CLEAN
-    one.tick("a segment")
-    assert 1 < len(names(path)) < len(ends), "as much as is needed, and no more"
-    fresh = cleaner(config, FakeDisk(total * 2, used=int(total * 0.75), folder=path))
-    assert fresh.level() < Level.CLEAN
-
-
-def test_it_runs_once_a_minute_and_at_each_new_segment(
-    config: DestinationConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, runs = cleaner(config), []
-    monkeypatch.setattr(one, "run", lambda: runs.append(1))
-    for segment in ("", "", "a", "a", "b", "b"):
-        one.tick(segment)
-    assert len(runs) == 3
-
-
-def test_capture_stands_still_while_the_disk_is_too_full(config: DestinationConfig) -> None:
-    disk = FakeDisk(1_000_000, used=950_000)
-    one, stop = cleaner(config, disk), threading.Event()
-    with capture_logs() as logs:
-        assert [one.wait_for_room(stop, 0.0) for _ in range(3)] == [False] * 3
-    (said,) = [entry for entry in logs if "nothing is read from the source" in entry["event"]]
-    assert "stop_ratio" in said["error"]
-    disk.used = 100_000
-    assert one.wait_for_room(stop, 0.0)
-
-
-@pytest.mark.rule("rocketmq-log-23")
-def test_a_put_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
-    """And nothing is lost: the same put goes in once there is room."""
-    disk = FakeDisk(1_000_000, used=0)
-    path = tmp_path / "store"
-    watch = DiskWatch(path, usage=disk)
-    transactions = make_transactions(4)
-    with closing(TransactionLog(path, destination="shop", segment_bytes=1 << 20, check_room=watch.check)) as log:
-        log.put(transactions[:2])
-        disk.used = 900_000
-        watch.look(1 << 30)
-        with pytest.raises(StorageError, match="stop_ratio"):
-            log.put(transactions[2:])
-        assert StoreReader(path).totals().transactions == 2
-        disk.used = 0
-        log.put(transactions[2:])
-    assert StoreReader(path).totals().transactions == 4
-
-
-# --- the configuration
-
-
-@pytest.mark.parametrize(
-    ("store", "message"),
-    [
-        ({"retain": {"acked_for": "10h", "unacked_for": "2h", "lost_after": "1h"}}, "acked_for"),
-        ({"retain": {"acked_for": None, "unacked_for": "48h"}}, "acked_for"),
-        ({"retain": {"acked_for": "1h", "unacked_for": "5h"}}, "lost_after"),
-        ({"retain": {"delete_at": "24"}}, "hour of the day"),
-        ({"retain": {"delete_at": "four"}}, "hour of the day"),
-        ({"retain": {"delete_at": True}}, "hour of the day"),
-        ({"disk": {"warn_ratio": 0.9, "clean_ratio": 0.8}}, "must not fall"),
-        ({"disk": {"stop_ratio": 1.5}}, "stop_ratio"),
-    ],
-)
-def test_values_that_contradict_each_other(tmp_path: Path, store: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        change(make_config(tmp_path), **store)
-
-
-def test_hours(tmp_path: Path) -> None:
-    config = make_config(tmp_path)
-    for given, hours in (("04", (4,)), (4, (4,)), ("04;16", (4, 16)), (None, None)):
-        assert change(config, retain={"delete_at": given}).store.retain.delete_at == hours
+    monkeypatch.setattr(module, "_LOCK_WAIT_S", 0.05)
+    with locked(store / "retention.lock", "a test"), pytest.raises(LeaseHeldError, match=str(os.getpid())):
+        remove_until(store, 1)
+    remove_until(store, 1)

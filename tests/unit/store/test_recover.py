@@ -22,11 +22,13 @@ from cdc.meta.file import FileMeta
 from cdc.store.formats.checkpoint import SIZE, Checkpoint, parse, read_checkpoint, was_aborted
 from cdc.store.formats.index import IndexFile, make_header, read_entries, seal
 from cdc.store.formats.layout import index_path, list_segments, segment_name
+from cdc.store.reader.reader import StoreReader
 from cdc.store.recovery import recover
 from cdc.store.recovery.recover import Verification
 from cdc.store.writer.segment import SegmentWriter
 from cdc.testing.faults import FaultyFiles
 from cdc.testing.transactions import make_transactions
+from tests.support.unit_store import fill, forget_checkpoint, reopen
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMALL = 700
@@ -611,3 +613,46 @@ def test_the_power_cut_at_every_operation(
         assert seqs(folder / "store") == numbers(transactions), f"cut at operation {moment}"
         assert all(IndexFile(segment).is_whole() for segment in list_segments(folder / "store"))
         shutil.rmtree(folder)
+
+
+@pytest.mark.rule("rocketmq-log-35")
+def test_cut_below_what_was_acknowledged_is_named(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    (segment,) = list_segments(tmp_path)
+    with open(segment, "r+b") as file:
+        file.truncate(segment.stat().st_size - 1)
+    with pytest.raises(DamagedError, match="acknowledged transactions"):
+        reopen(tmp_path)
+
+
+def test_damage_to_something_acknowledged_is_named(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    (segment,) = list_segments(tmp_path)
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    forget_checkpoint(tmp_path)  # after a clean stop it is believed, and whoever reads the bytes verifies them
+    with pytest.raises(DamagedError, match=r"checksum.*Move this segment"):
+        reopen(tmp_path)
+    assert segment.read_bytes() == bytes(data)
+
+
+@pytest.mark.rule("rocketmq-log-36")
+def test_index_is_made_anew_from_the_log(tmp_path: Path) -> None:
+    fill(tmp_path, 5, ddl_at=2)
+    (segment,) = list_segments(tmp_path)
+    before = np.array(IndexFile(segment).entries)
+    index_path(segment).unlink()
+    reopen(tmp_path)
+    after = np.array(IndexFile(segment).entries)
+    for name in before.dtype.names or ():
+        if name not in ("store_time_us", "crc", "table_mask"):
+            assert np.array_equal(before[name], after[name]), name
+
+
+def test_newer_versions_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    document = (tmp_path / "store.json").read_text()
+    (tmp_path / "store.json").write_text(document.replace('"version": 2', '"version": 3'))
+    with pytest.raises(VersionError, match="version 3"):
+        StoreReader(tmp_path)

@@ -1,4 +1,4 @@
-"""Finding by seq and by time, and counting, against a linear model; and how little of a large store is looked at."""
+"""The reader: batches; finding by seq and by time, and stats, against a linear model; the cost in a large store."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cdc.binlog.entry import ENTRY, Entries
+from cdc.positions import BinlogPosition
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, StoreStats, make_header, seal, update_stats
 from cdc.store.formats.layout import index_path, list_segments
@@ -17,6 +18,8 @@ from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import remove_until
 from tests.support.unit_retention import all_seqs, fill, rewrite
+from tests.support.unit_store import fill as fill_plain
+from tests.support.unit_store import seqs
 
 SEED = 20_261
 
@@ -69,7 +72,7 @@ def test_by_commit_time_is_where_until_ends(reader: StoreReader) -> None:
         assert (None if taken is None else taken.last_seq) == (before[-1] if before else None)
 
 
-def test_behind_and_totals(reader: StoreReader) -> None:
+def test_backlog_and_totals(reader: StoreReader) -> None:
     entries = entries_of(reader.path)
     assert reader.totals().transactions == len(entries)
     for after in [0, *(int(seq) for seq in entries["seq"])]:
@@ -167,3 +170,63 @@ def test_finding_after_a_removal(tmp_path: Path) -> None:
     assert reader.first_seq() == kept[0] and reader.totals().transactions == len(kept)
     assert reader.find_by_store_time(0) == kept[0]
     assert reader.find_by_commit_time(int(entries["commit_time_us"][-1])) == seqs[-1]
+
+
+def test_select_everything(tmp_path: Path) -> None:
+    log = fill_plain(tmp_path)
+    found = StoreReader(tmp_path).select(0, Limits())
+    assert found is not None
+    assert (found.transactions, found.row_events, found.ddl) == (10, 10, False)
+    assert found.tables == ("shop.items", "shop.orders")
+    assert found.last.position == BinlogPosition("binlog.000001", log.pos)
+    assert found.last.gtid == "01010101-0101-0101-0101-010101010101:10"
+    (part,) = found.ranges
+    with open(part.path, "rb") as file:
+        file.seek(part.offset)
+        assert file.read(part.length) == b"".join(log.events[1:])
+    assert found.bytes == part.length
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(max_transactions=3), Limits(max_row_events=3), Limits(max_bytes=800), Limits(max_bytes=1)]
+)
+def test_batches_cover_everything_once(tmp_path: Path, limits: Limits) -> None:
+    fill_plain(tmp_path, segment_bytes=65536)
+    reader, after, got = StoreReader(tmp_path), 0, 0
+    while (found := reader.select(after, limits)) is not None:
+        assert found.first_seq > after
+        if limits.max_bytes == 1:
+            assert found.transactions == 1
+        elif limits.max_transactions:
+            assert found.transactions <= 3
+        got += found.transactions
+        after = found.last_seq
+    assert got == 10 and after == reader.last_seq()
+
+
+@pytest.mark.parametrize("at", [0, 4, 9])
+def test_a_ddl_statement_comes_alone(tmp_path: Path, at: int) -> None:
+    fill_plain(tmp_path, ddl_at=at)
+    reader, after, sizes = StoreReader(tmp_path), 0, []
+    while (found := reader.select(after, Limits())) is not None:
+        sizes.append((found.transactions, found.ddl))
+        after = found.last_seq
+    expected = [(at, False), (1, True), (9 - at, False)]
+    assert sizes == [s for s in expected if s[0]]
+
+
+def test_until_takes_what_was_committed_before(tmp_path: Path) -> None:
+    log = fill_plain(tmp_path)
+    found = StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000 + 5))
+    assert found is not None and found.transactions == 4
+    assert StoreReader(tmp_path).select(0, Limits(until_us=log.timestamp * 1_000_000)) is None
+
+
+def test_the_backlog_after_a_seq(tmp_path: Path) -> None:
+    log = fill_plain(tmp_path)
+    reader = StoreReader(tmp_path)
+    all_seqs = seqs(tmp_path)
+    behind = reader.backlog(all_seqs[5])
+    assert behind.transactions == 4 and behind.oldest_commit_time_us == log.timestamp * 1_000_000 + 7
+    assert reader.totals().transactions == 10
+    assert reader.first_seq() == all_seqs[0]
