@@ -9,7 +9,7 @@ PY := $(BIN)/python
 export LC_ALL ?= C.UTF-8
 export PYTHONUNBUFFERED := 1
 
-# Kills of capture, apply and driver each, in `make test-kill`; `make test` has two of each.
+# Kills of capture, apply and driver each, in `make test-kill`; `make test` has one of each.
 KILLS ?= 10
 # Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
 FUZZ_TABLES ?= 10000
@@ -61,7 +61,7 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)
 
-test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of all that may befall source, store, meta and lake (an hour)
+test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, store, meta and lake (an hour)
 	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)

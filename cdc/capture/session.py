@@ -10,9 +10,10 @@ import numpy as np
 import pymysql
 
 from cdc.binlog import events
-from cdc.binlog import kernels as k
+from cdc.binlog import frame_state as k
 from cdc.binlog.file import rows_to_entries
-from cdc.binlog.framer import Decision, Framer, Numbers, ServerErrorPacket, row_gtid
+from cdc.binlog.frame_buffers import Numbers
+from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
 from cdc.binlog.rare_events import parse_xa
 from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_at_start
