@@ -9,7 +9,7 @@ PY := $(BIN)/python
 export LC_ALL ?= C.UTF-8
 export PYTHONUNBUFFERED := 1
 
-# Kills of capture, apply and driver each, in `make test-kill`; `make test` has two of each.
+# Kills of capture, apply and driver each, in `make test-kill`; `make test` has one of each.
 KILLS ?= 10
 # Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
 FUZZ_TABLES ?= 10000

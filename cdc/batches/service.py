@@ -27,10 +27,17 @@ from cdc.batches.preconditions import (
     require_token,
 )
 from cdc.batches.results import read_results, record_tables
-from cdc.batches.subscribers import add_subscriber, make_filter, remove_subscriber, roll_back_from, skip_filtered
+from cdc.batches.subscribers import (
+    accept_beginning,
+    add_subscriber,
+    make_filter,
+    remove_subscriber,
+    roll_back_from,
+    skip_filtered,
+)
 from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
-from cdc.meta import HistoryMark, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
+from cdc.meta import Gap, HistoryMark, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
 from cdc.meta.state import check_name
 from cdc.units import iso_time, time_us
 
@@ -281,9 +288,15 @@ class BatchService:
         there is no such subscriber."""
         return self.meta.read().subscription(check_name(subscriber))
 
-    def beginning_seqs(self) -> tuple[int, int]:
-        """Returns the seq at which the store begins, and the seq up to which retention has removed it. Raises
-        StorageError if there is no store."""
+    def accept_beginning(self, subscriber: str = "apply") -> Gap:
+        """Lets a subscriber continue at the store's beginning; see
+        :func:`cdc.batches.subscribers.accept_beginning`. Returns the accepted gap. Raises UsageError, StorageError."""
+        gap, rolled_back = accept_beginning(self.meta, subscriber, self._first_seq())
+        self._remove_files(subscriber, rolled_back)
+        return gap
+
+    def _first_seq(self) -> int:
+        """Returns the seq behind which the store has all transactions. Raises StorageError if there is no store."""
         beginning = self._reader.beginning() if self._reader.exists() else None
         if beginning is None:
             raise StorageError(
@@ -291,7 +304,7 @@ class BatchService:
                 place=str(self._config.store.path),
                 remedy=f"Start `cdc capture {self._config.name}` first: the gap ends where the store begins.",
             )
-        return beginning.seq, self._reader.removed_seq()
+        return max(beginning.seq, self._reader.removed_seq())
 
     # inside a get -----------------------------------------------------------------------------------------------
 
