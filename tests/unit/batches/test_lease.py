@@ -1,11 +1,16 @@
-"""A lease is kept while a long merge runs, and a merge without a lease is stopped."""
+"""Leases: their renewal during a merge, and the owner that commands act as."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ import pytest
 
 import spark_jobs.runtime.session
 from cdc import pipeline
-from cdc.batches.lease import Lease, renewed
+from cdc.batches.lease import Lease, cli_owner, exclusive, renewed
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
@@ -207,3 +212,36 @@ def test_a_zombie_does_not_get_a_later_lease(service: BatchService, lease: Lease
     service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
     with pytest.raises(TokenError, match="has no such lease"):
         service.resume(lease.batch, lease.fingerprint)
+
+
+def hold(config: DestinationConfig, ready: Event) -> None:
+    with exclusive(config):
+        ready.set()
+        signal.pause()
+
+
+def test_owner_names_host_and_file(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    assert cli_owner(config) == f"cli:{socket.gethostname()}:{tmp_path}/conf/shop.yaml"
+
+
+def test_exclusive_names_the_other_process_and_ends_with_it(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    fork = get_context("fork")
+    ready = fork.Event()
+    process = fork.Process(target=hold, args=(config, ready))
+    process.start()
+    assert ready.wait(10)
+    with pytest.raises(LeaseHeldError, match=f"process {process.pid}"), exclusive(config):
+        pass
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with exclusive(config):
+        assert (config.meta.path / "apply.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_destinations_do_not_disturb_one_another(tmp_path: Path) -> None:
+    other = make_config(tmp_path, "other")
+    with exclusive(make_config(tmp_path)), exclusive(other):
+        assert (other.meta.path / "apply.lock").exists()
