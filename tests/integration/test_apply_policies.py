@@ -1,4 +1,4 @@
-"""Policies for columns and values, from a real source into Delta: what a user does not want there does not arrive."""
+"""Policies for columns and values, from a real source into Delta: dropped and masked values never arrive there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def digest(text: str) -> str:
 
 
 def rows(loop: Loop, table: str, *columns: str, order: str) -> list[Any]:
-    """Rows as Spark reads them; tuples of these expressions."""
+    """Returns rows as Spark reads them, as tuples of these expressions."""
     spark = session.acquire(loop.config.spark).spark
     found = spark.read.format("delta").load(str(loop.path(table))).orderBy(*order.split()).selectExpr(*columns)
     return [tuple(row) for row in found.collect()]
