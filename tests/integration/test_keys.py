@@ -14,7 +14,7 @@ from cdc.errors import TargetError, UnsupportedError
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.compare import changelog, mirror_faults
-from tests.support.random_keys import Player, make_tables
+from tests.support.random_keys import RandomChanges, make_tables
 
 MANY = int(os.environ.get("TOWPATH_KEYS") or 0)
 """More changes of each table, in more batches, with keys of one column as well."""
@@ -30,10 +30,10 @@ def test_keys_by_the_hundred(
     loop = Loop(tmp_path, server, database(server))
     tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 1 if MANY else 6)
     loop.sql(*(table.create() for table in tables))
-    player = Player(server, loop.db, rng)
+    random_changes = RandomChanges(server, loop.db, rng)
     # A large batch, and then small ones, in which most keys are the least or the greatest of their batch.
     for changes in (40 + 100 * MANY, *[3] * (1 + MANY)):
-        player.play(tables, changes)
+        random_changes.run(tables, changes)
         loop.capture()
         loop.apply_all()
         faults = [

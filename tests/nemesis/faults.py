@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from cdc.batches.subscribers import accept_beginning, accept_tables
+from cdc.batches.subscribers import accept_tables
 from cdc.commands.batch import table_record
 from cdc.errors import (
     CdcError,
@@ -86,7 +86,7 @@ def accept_gap(env: Environment) -> None:
     """Runs ``cdc batch accept-gap``: the changelog lacks the changes of the gap for ever; in the other tables later
     changes of the same rows repair them."""
     env.log("the gap is accepted")
-    accept_beginning(env.service(), "apply")
+    env.service().accept_beginning()
     env.accepted.add(APPEND)
 
 
