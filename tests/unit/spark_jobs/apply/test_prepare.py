@@ -1,4 +1,4 @@
-"""What a batch is prepared from: only the transactions that concern its tables are read."""
+"""Preparing a batch reads only the transactions that concern its tables."""
 
 from __future__ import annotations
 
