@@ -39,7 +39,7 @@ log = get_logger(__name__)
 
 @dataclass
 class Counters:
-    """What capture has done since it was started."""
+    """Counts what capture has done since it was started."""
 
     transactions: int = 0
     events: int = 0

@@ -48,7 +48,7 @@ def lease(service: BatchService) -> Lease:
 
 
 class SlowMerge:
-    """A merge that goes on until it is told to end, or is stopped as a killed driver stops."""
+    """A merge that runs until a test ends it, or that fails like a killed driver when it is stopped."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.end, self.stopped = threading.Event(), threading.Event(), threading.Event()
@@ -69,7 +69,7 @@ class SlowMerge:
 
 
 def in_thread(config: DestinationConfig, lease: Lease) -> tuple[threading.Thread, list[Any]]:
-    """A merge in the background, and what became of it."""
+    """Starts a merge in the background; returns its thread and its results."""
     outcome: list[Any] = []
 
     def work() -> None:
@@ -109,7 +109,7 @@ def test_a_merge_whose_token_was_replaced_is_stopped(
     slow = SlowMerge(monkeypatch)
     thread, outcome = in_thread(config, lease)
     assert slow.began.wait(10)
-    fresh = service.get(MINE)  # the same owner, started anew, need not wait
+    fresh = service.get(MINE)  # the same owner, started again, need not wait
     assert fresh is not None
     thread.join(10)
     assert slow.stopped.is_set()
@@ -143,7 +143,7 @@ def test_after_the_end_of_its_owner_a_batch_is_taken_over(service: BatchService,
 
 
 class FailingRenewal:
-    """Renews once, then finds the disk full for so many times."""
+    """Renews once, then fails with a full disk for a number of times."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.calls = failures, 0
@@ -177,7 +177,7 @@ def test_a_renewal_that_never_succeeds_stops_the_merge_when_the_lease_is_over(le
     assert 2 < renewing.calls < 30, "not in a tight loop"
 
 
-def test_an_error_of_the_merge_stays_what_it_is(service: BatchService, lease: Lease) -> None:
+def test_an_error_of_the_merge_is_raised_unchanged(service: BatchService, lease: Lease) -> None:
     def never() -> None:
         raise AssertionError("the lease is not lost")
 
@@ -198,7 +198,7 @@ def test_a_lease_is_found_again_by_its_fingerprint(service: BatchService, lease:
             service.resume(batch, fingerprint)
 
 
-def test_a_zombie_does_not_get_a_later_lease(service: BatchService, lease: Lease) -> None:
+def test_a_process_of_an_earlier_try_does_not_get_a_later_lease(service: BatchService, lease: Lease) -> None:
     later = service.get("airflow:apply_shop")
     assert later is not None and (later.batch, later.token != lease.token) == (lease.batch, True)
     zombie = service.resume(lease.batch, lease.fingerprint)
@@ -208,7 +208,7 @@ def test_a_zombie_does_not_get_a_later_lease(service: BatchService, lease: Lease
     with pytest.raises(TokenError, match="was replaced"):
         service.ack(zombie.batch, zombie.token)
     service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
-    # finalize is repeated after the ack: answered as done; a zombie's ack of the ended batch is not.
+    # Repeating finalize after the ack does nothing; the ack of an earlier try is refused.
     service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
     with pytest.raises(TokenError, match="has no such lease"):
         service.resume(lease.batch, lease.fingerprint)
