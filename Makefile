@@ -9,7 +9,7 @@ PY := $(BIN)/python
 export LC_ALL ?= C.UTF-8
 export PYTHONUNBUFFERED := 1
 
-# Kills of capture, apply and driver each, in `make test-kill`; `make test` has two of each.
+# Kills of capture, apply and driver each, in `make test-kill`; `make test` has one of each.
 KILLS ?= 10
 # Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
 FUZZ_TABLES ?= 10000
@@ -61,7 +61,7 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)
 
-test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of all that may befall source, store, meta and lake (an hour)
+test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, store, meta and lake (an hour)
 	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
@@ -83,5 +83,5 @@ lock: install ## new lock files from pyproject.toml
 	@scripts/lock.sh
 
 clean: ## remove .venv, caches and what the demo left here
-	@rm -rf .venv build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-* build dist site demo spark-warehouse metastore_db derby.log .import_linter_cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -path ./.git -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf

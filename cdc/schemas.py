@@ -1,7 +1,7 @@
 """The included tables as ``information_schema`` describes them: the file ``schemas/SEQ.json``.
 
-Table maps in the binlog tell a column's type; they do not tell ``tinyint(1)``, defaults, generated columns, or
-MariaDB's UUID and INET. This does. ``cdc.source.schemas`` asks the server for it.
+Table maps in the binlog hold a column's type, but not ``tinyint(1)``, defaults, generated columns, or MariaDB's UUID
+and INET; these tables do. ``cdc.source.schemas`` reads them from the server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 
 
 class ColumnSchema(BaseModel):
-    """One column, in the server's own words."""
+    """A column, in the server's own words."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,7 +30,7 @@ class ColumnSchema(BaseModel):
     """``int(10) unsigned``, ``enum('a','b')``, …"""
     nullable: bool
     default: str | None
-    """As information_schema shows it; MariaDB quotes texts and writes NULL as text, MySQL does not."""
+    """The default in information_schema; MariaDB quotes texts and writes NULL as text, MySQL does not."""
     extra: str
     """``auto_increment``, ``VIRTUAL GENERATED``, ``INVISIBLE``, …"""
     charset: str | None
@@ -38,7 +38,7 @@ class ColumnSchema(BaseModel):
 
 
 class TableSchema(BaseModel):
-    """One base table; columns in their order."""
+    """A base table, with its columns in their order."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -60,17 +60,18 @@ class Schemas(BaseModel):
     tables: dict[str, TableSchema]
     """By ``db.table``."""
     unsure: dict[str, int] = {}
-    """Of servers whose table maps name no columns: tables that were read when the source stood at this seq, further on
-    than the stream. Their definition holds if no other DDL statement on them lies before it; capture watches that."""
+    """For servers whose table maps do not name columns: the tables that were read when the source was at this seq,
+    ahead of the stream. Their definition is right if no other DDL statement on them lies before it, which capture
+    checks."""
 
     def save(self, path: Path) -> None:
-        """Write the file atomically and durably. Raises StorageError, ConfigError."""
+        """Writes the file atomically and durably. Raises StorageError, ConfigError."""
         make_folder(path.parent)
         replace_file(path, (self.model_dump_json(indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file. Raises DamagedError, VersionError, StorageError."""
+        """Reads the file. Raises DamagedError, VersionError, StorageError."""
         try:
             text = path.read_bytes()
         except FileNotFoundError:
@@ -120,7 +121,7 @@ _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
 
 
 def quoted_members(column_type: str) -> tuple[str, ...]:
-    """``enum('a','it''s')`` → ``a``, ``it's``; as information_schema quotes them."""
+    """The members of a column type as information_schema quotes them: ``enum('a','it''s')`` has ``a`` and ``it's``."""
     members, at = [], column_type.find("(") + 1
     while at < len(column_type) and column_type[at] == "'":
         at, text = at + 1, []
@@ -139,6 +140,6 @@ def quoted_members(column_type: str) -> tuple[str, ...]:
 
 
 def quote_members(kind: str, members: Sequence[str]) -> str:
-    """``enum`` with ``a`` and ``it's`` → ``enum('a','it''s')``; :func:`quoted_members` reads it."""
+    """The column type of members, the inverse of :func:`quoted_members`: ``enum('a','it''s')``."""
     texts = ["'" + member.replace("\\", "\\\\").replace("'", "''") + "'" for member in members]
     return f"{kind}({','.join(texts)})"

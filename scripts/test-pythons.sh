@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The quick tests on each supported Python of this machine, each in a virtual environment of its own (.venv-3.12, …),
-# which `make clean` removes. A Python is found on the path, or among those of pyenv and uv. Arguments go to pytest.
+# which `make clean` removes; PYTHONS="3.13" names others. A Python is found on the path, or among those of pyenv and uv. Arguments go to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -17,7 +17,7 @@ find_python() { # the interpreter of a version, such as 3.12
   done
   return 1
 }
-for version in 3.11 3.12 3.13; do
+for version in ${PYTHONS:-3.11 3.12 3.13}; do
   python=$(find_python "$version") || { say "Python $version is not on this machine"; continue; }
   venv=.venv-$version
   if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$digest" ]; then

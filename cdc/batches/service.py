@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,17 +20,25 @@ from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.batches.preconditions import (
+    are_same_bytes,
     incomplete_error,
     is_repeated,
     require_manifest_of,
     require_store,
     require_token,
 )
-from cdc.batches.results import read_results, record_tables
-from cdc.batches.subscribers import add_subscriber, make_filter, remove_subscriber, roll_back_from, skip_filtered
+from cdc.batches.results import history_mark, read_results, record_tables
+from cdc.batches.subscribers import (
+    accept_beginning,
+    add_subscriber,
+    make_filter,
+    remove_subscriber,
+    roll_back_from,
+    skip_filtered,
+)
 from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
-from cdc.meta import HistoryMark, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
+from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
 from cdc.meta.state import check_name
 from cdc.units import iso_time, time_us
 
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
     from cdc.store.formats.state import Beginning, CaptureState
-    from cdc.store.reader.batch_builder import Limits, Range, Selection, TableFilter
+    from cdc.store.reader.batch_builder import Limits, Selection, TableFilter
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _UNLIMITED_BYTES = 1 << 62
@@ -163,7 +171,7 @@ class BatchService:
             require_token(entry, token, self._clock())
             try:
                 manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
-                known.mark = _history_mark(manifest) or known.mark
+                known.mark = history_mark(manifest) or known.mark
             except DamagedError as error:  # the merge is done: ack the batch although its results are not recorded
                 _log.warning(
                     "batch acked, but its results are not recorded",
@@ -281,9 +289,15 @@ class BatchService:
         there is no such subscriber."""
         return self.meta.read().subscription(check_name(subscriber))
 
-    def beginning_seqs(self) -> tuple[int, int]:
-        """Returns the seq at which the store begins, and the seq up to which retention has removed it. Raises
-        StorageError if there is no store."""
+    def accept_beginning(self, subscriber: str = "apply") -> Gap:
+        """Lets a subscriber continue at the store's beginning; see
+        :func:`cdc.batches.subscribers.accept_beginning`. Returns the accepted gap. Raises UsageError, StorageError."""
+        gap, rolled_back = accept_beginning(self.meta, subscriber, self._first_seq())
+        self._remove_files(subscriber, rolled_back)
+        return gap
+
+    def _first_seq(self) -> int:
+        """Returns the seq behind which the store has all transactions. Raises StorageError if there is no store."""
         beginning = self._reader.beginning() if self._reader.exists() else None
         if beginning is None:
             raise StorageError(
@@ -291,7 +305,7 @@ class BatchService:
                 place=str(self._config.store.path),
                 remedy=f"Start `cdc capture {self._config.name}` first: the gap ends where the store begins.",
             )
-        return beginning.seq, self._reader.removed_seq()
+        return max(beginning.seq, self._reader.removed_seq())
 
     # inside a get -----------------------------------------------------------------------------------------------
 
@@ -482,7 +496,7 @@ class BatchService:
             except DamagedError:
                 return  # the batch is rolled back, with a warning, when it is handed out
             found = self._select_again(manifest, known)
-            if found is not None and _are_same(manifest.ranges, found.ranges):
+            if found is not None and are_same_bytes(manifest.ranges, found.ranges):
                 continue
             _log.warning("batch rolled back: the store has changed under it", batch=entry.batch, subscriber=subscriber)
             with self.meta.change() as state:
@@ -523,30 +537,6 @@ class BatchService:
 
     def _expiry(self, lease_s: float) -> datetime:
         return self._clock() + timedelta(seconds=lease_s)
-
-
-def _are_same(ranges: Sequence[ByteRange], found: Sequence[Range]) -> bool:
-    """Whether these are the same bytes of the same files; the paths may differ."""
-    return len(ranges) == len(found) and all(
-        (old.offset, old.length) == (new.offset, new.length) and _is_same_file(Path(old.path), new.path)
-        for old, new in zip(ranges, found, strict=True)
-    )
-
-
-def _is_same_file(old: Path, new: Path) -> bool:
-    try:
-        return old == new or old.samefile(new)
-    except OSError:  # the old one is gone
-        return False
-
-
-def _history_mark(manifest: Manifest) -> HistoryMark | None:
-    """Returns the mark that later shows whether the source still has the history up to the batch's end; None if the
-    manifest has nothing to recognise it by."""
-    last = manifest.positions.last
-    if last.gtid is None and last.file_created_s is None:
-        return None
-    return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
 
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:

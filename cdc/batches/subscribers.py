@@ -13,7 +13,6 @@ from cdc.meta.state import check_name
 from cdc.units import iso_time
 
 if TYPE_CHECKING:
-    from cdc.batches.service import BatchService
     from cdc.store.reader.batch_builder import TableFilter
 
 _log = get_logger(__name__)
@@ -102,19 +101,17 @@ def skip_filtered(meta: Meta, reader: SupportsPassed, name: str) -> None:
 # gaps -------------------------------------------------------------------------------------------------------------
 
 
-def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
-    """Lets a subscriber continue at the store's beginning, and records the gap before it as accepted.
+def accept_beginning(meta: Meta, subscriber: str, first: int) -> tuple[Gap, list[int]]:
+    """Lets a subscriber continue at ``first``, where the store begins, and records the gap before it as accepted.
 
-    Outstanding batches are rolled back, because their transactions are no longer in the store. If the cursor is not
-    before the beginning, and no table was merged for this subscriber yet, the gap is the one that existing tables may
-    have: everything before the subscriber began. Raises UsageError if nothing is missing, or the gap was accepted
-    before.
+    Returns the gap, and the ids of outstanding batches: they are rolled back, because their transactions are no longer
+    in the store. If the cursor is not before the beginning, and no table was merged for this subscriber yet, the gap is
+    the one that existing tables may have: everything before the subscriber began. Raises UsageError if nothing is
+    missing, or the gap was accepted before.
     """
-    begins_seq, removed_seq = service.beginning_seqs()
-    with service.meta.change() as state:
+    with meta.change() as state:
         known = state.subscription(check_name(subscriber))
         position, since = known.position(), known.since_seq
-        first = max(begins_seq, removed_seq)
         if position < first:
             gap = _gap(position, first, "the store begins behind the cursor")
             rolled_back = roll_back_from(known, known.outstanding[0].batch) if known.outstanding else []
@@ -128,8 +125,7 @@ def accept_beginning(service: BatchService, subscriber: str) -> list[Gap]:
                 remedy="For a Delta table that has lost changes, name it with --table.",
             )
         known.gaps = [*known.gaps, gap]
-    service.manifests.remove(subscriber, rolled_back)
-    return [gap]
+    return gap, rolled_back
 
 
 def accept_tables(meta: Meta, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:

@@ -18,7 +18,7 @@ ROWS_STMT_END = 0x0001
 
 
 class EventType(enum.IntEnum):
-    """Every type a server may send that Towpath knows by name."""
+    """The event types that Towpath knows by name."""
 
     START_V3 = 1
     QUERY = 2
@@ -75,12 +75,12 @@ class EventType(enum.IntEnum):
 ROW_EVENTS = frozenset({23, 24, 25, 30, 31, 32, 39})
 
 SKIPPED = {
-    EventType.STOP: "the server shut down in good order",
-    EventType.INTVAR: "belongs to the statement after it, which is judged",
-    EventType.RAND: "belongs to the statement after it, which is judged",
-    EventType.USER_VAR: "belongs to the statement after it, which is judged",
-    EventType.BEGIN_LOAD_QUERY: "belongs to the LOAD DATA statement after it, which is judged",
-    EventType.APPEND_BLOCK: "belongs to the LOAD DATA statement after it, which is judged",
+    EventType.STOP: "the server shut down cleanly",
+    EventType.INTVAR: "belongs to the statement after it, which Towpath reads",
+    EventType.RAND: "belongs to the statement after it, which Towpath reads",
+    EventType.USER_VAR: "belongs to the statement after it, which Towpath reads",
+    EventType.BEGIN_LOAD_QUERY: "belongs to the LOAD DATA statement after it, which Towpath reads",
+    EventType.APPEND_BLOCK: "belongs to the LOAD DATA statement after it, which Towpath reads",
     EventType.DELETE_FILE: "belongs to a LOAD DATA statement that failed",
     EventType.HEARTBEAT: "says that the connection is alive",
     EventType.HEARTBEAT_V2: "says that the connection is alive",
@@ -94,33 +94,33 @@ SKIPPED = {
     EventType.MARIADB_GTID_LIST: "a summary of earlier files",
     EventType.MARIADB_START_ENCRYPTION: "the server decrypts what it sends",
 }
-"""Types that are left out on purpose, and why nothing is lost by it."""
+"""The types that are skipped on purpose, each with the reason why nothing is lost."""
 
 PASSED_OVER = {
     EventType.TRANSACTION_PAYLOAD: (
-        "a compressed transaction: it is unpacked, and left out if it changes no captured table; else capture stops"
+        "a compressed transaction: it is unpacked, and skipped if it changes no captured table; else capture stops"
     ),
     EventType.XA_PREPARE: (
-        "ends an XA transaction: one that was committed in one phase is kept as any other; a prepared one is left out "
+        "ends an XA transaction: one that was committed in one phase is kept as any other; a prepared one is skipped "
         "if it changes no captured table; else capture stops"
     ),
-    EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1: "left out for tables that are not captured; else capture stops",
-    EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1: "left out for tables that are not captured; else capture stops",
-    EventType.MARIADB_DELETE_ROWS_COMPRESSED_V1: "left out for tables that are not captured; else capture stops",
-    EventType.MARIADB_WRITE_ROWS_COMPRESSED: "left out for tables that are not captured; else capture stops",
-    EventType.MARIADB_UPDATE_ROWS_COMPRESSED: "left out for tables that are not captured; else capture stops",
-    EventType.MARIADB_DELETE_ROWS_COMPRESSED: "left out for tables that are not captured; else capture stops",
+    EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1: "skipped for tables that are not captured; else capture stops",
+    EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1: "skipped for tables that are not captured; else capture stops",
+    EventType.MARIADB_DELETE_ROWS_COMPRESSED_V1: "skipped for tables that are not captured; else capture stops",
+    EventType.MARIADB_WRITE_ROWS_COMPRESSED: "skipped for tables that are not captured; else capture stops",
+    EventType.MARIADB_UPDATE_ROWS_COMPRESSED: "skipped for tables that are not captured; else capture stops",
+    EventType.MARIADB_DELETE_ROWS_COMPRESSED: "skipped for tables that are not captured; else capture stops",
 }
-"""Types that are not captured yet, and stop capture only where they change captured tables."""
+"""The types that are not captured yet, and that stop capture only if they change captured tables."""
 
 REFUSED = {
     EventType.START_V3: "comes from a server older than MySQL 5.0",
     EventType.PRE_GA_WRITE_ROWS: "comes from a server older than MySQL 5.1.18",
     EventType.PRE_GA_UPDATE_ROWS: "comes from a server older than MySQL 5.1.18",
     EventType.PRE_GA_DELETE_ROWS: "comes from a server older than MySQL 5.1.18",
-    EventType.INCIDENT: "the server says that it lost events here; the tables have to be loaded anew",
+    EventType.INCIDENT: "the server reports that it lost events here; the tables have to be loaded again",
 }
-"""Types that always stop capture, and why."""
+"""The types that always stop capture, each with the reason."""
 
 MARIADB_GTID_STANDALONE = 1
 MARIADB_GTID_PREPARED_XA = 64
@@ -128,7 +128,7 @@ MARIADB_GTID_COMPLETED_XA = 128
 
 
 def type_name(number: int) -> str:
-    """``19`` → ``TABLE_MAP (19)``."""
+    """The name of an event type for messages, such as ``TABLE_MAP (19)``."""
     try:
         return f"{EventType(number).name} ({number})"
     except ValueError:

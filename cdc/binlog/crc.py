@@ -24,7 +24,7 @@ _POLYNOMIAL = 0xEDB88320
 
 
 def _make_tables() -> npt.NDArray[np.uint32]:
-    """(8, 256): table k advances a byte over k further zero bytes."""
+    """(8, 256): table k advances the CRC by a byte and k zero bytes behind it."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     for byte in range(256):
         value = byte
@@ -42,7 +42,7 @@ _TABLES = _make_tables()
 
 
 def _x_power_mod(exponent: int) -> int:
-    """Bit-reflected x**exponent mod P, one bit to the left, as the folding needs it."""
+    """Bit-reflected x**exponent mod P, shifted left by one bit, as folding needs it."""
     poly, value = 0x104C11DB7, 1
     for _ in range(exponent):
         value <<= 1
@@ -62,7 +62,7 @@ _FOLD_MIN = 64
 
 @intrinsic
 def _fold(typingctx: Any, buf: Any, start: Any, blocks: Any, crc: Any, out: Any) -> Any:
-    """Fold ``blocks`` (≥ 1) runs of 64 bytes from ``start``; write the 16 bytes that are left into ``out``."""
+    """Folds ``blocks`` (≥ 1) runs of 64 bytes from ``start``, and writes the remaining 16 bytes to ``out``."""
     signature = types.void(buf, types.int64, types.int64, types.uint32, out)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -112,7 +112,7 @@ def _fold(typingctx: Any, buf: Any, start: Any, blocks: Any, crc: Any, out: Any)
 
 @njit
 def crc32_tables(crc: int, buf: npt.NDArray[np.uint8], start: int, end: int) -> int:
-    """Continue the inner (not inverted) CRC over ``buf[start:end]`` by tables."""
+    """Continues the inner (not inverted) CRC over ``buf[start:end]`` by tables."""
     value = np.uint32(crc)
     at = start
     while at + 8 <= end:
@@ -143,8 +143,8 @@ if HAS_CLMUL:
 
     @njit
     def crc32_update(crc: int, buf: npt.NDArray[np.uint8], start: int, end: int, scratch: npt.NDArray[np.uint8]) -> int:
-        """Continue the inner CRC over ``buf[start:end]``. ``scratch``: 16 bytes of room. Begin with 0xFFFFFFFF and
-        invert the result at the end, as :func:`crc32` does."""
+        """Continues the inner CRC over ``buf[start:end]``; ``scratch`` (16,) is room. Begin with 0xFFFFFFFF and invert
+        the result at the end, as :func:`crc32` does."""
         if end - start < _FOLD_MIN:
             return crc32_tables(crc, buf, start, end)
         blocks = (end - start) // 64
@@ -156,11 +156,11 @@ else:
 
     @njit
     def crc32_update(crc: int, buf: npt.NDArray[np.uint8], start: int, end: int, scratch: npt.NDArray[np.uint8]) -> int:
-        """Continue the inner CRC over ``buf[start:end]``; ``scratch`` is not needed on this machine."""
+        """Continues the inner CRC over ``buf[start:end]``; ``scratch`` is not used on this machine."""
         return crc32_tables(crc, buf, start, end)
 
 
 @njit
 def crc32(buf: npt.NDArray[np.uint8], start: int, end: int, scratch: npt.NDArray[np.uint8]) -> int:
-    """zlib's CRC32 of ``buf[start:end]``."""
+    """zlib's CRC32 of ``buf[start:end]``; ``scratch`` (16,) is room."""
     return crc32_update(np.uint32(0xFFFFFFFF), buf, start, end, scratch) ^ np.uint32(0xFFFFFFFF)

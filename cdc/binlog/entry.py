@@ -1,4 +1,4 @@
-"""The index entry: 128 bytes for each transaction, beside the segment that holds it.
+"""The index entry: 128 bytes for each transaction, in a file beside the segment that holds it.
 
 The offset table is in ``docs/formats/index.md``. All numbers are little-endian.
 """
@@ -42,22 +42,22 @@ Entries = npt.NDArray[np.void]
 
 
 class EntryFlag(enum.IntFlag):
-    """What a transaction is."""
+    """The kind of a transaction."""
 
     DDL = 1
-    """Holds a DDL statement; never in one batch with rows of other transactions."""
+    """It holds a DDL statement, and is never in one batch with rows of other transactions."""
     POSITION = 2
-    """No bytes: the source's position moved over transactions with nothing of ours."""
+    """It has no bytes: the source's position moved over transactions without captured changes."""
     GTID_MARIADB = 4
     """``gtid_source`` is a MariaDB domain and server id."""
     XA_PREPARED = 8
-    """Reserved: prepared, its fate unknown, invisible to readers."""
+    """Reserved: it is prepared, neither committed nor rolled back yet, and invisible to readers."""
     LOST = 16
     """With POSITION: in the place of a transaction whose bytes are damaged, and whose loss was accepted."""
 
 
 def format_gtid(entry: np.void) -> str | None:
-    """The (last) GTID of an entry as the server prints it, or None."""
+    """The (last) GTID of an entry as the server prints it; None for an entry without one."""
     if not int(entry["gtid_count"]):
         return None
     source, number = bytes(entry["gtid_source"]), int(entry["gtid_number"])

@@ -1,6 +1,6 @@
-"""Parsers for the events that are not hot: a few a file, or one a DDL statement.
+"""Parsers for events that are rare: a few in each file, or one for each DDL statement.
 
-An event is always whole: its 19-byte header, its body, and its CRC32 where the file has checksums.
+An event is always whole: its 19-byte header, its body, and its CRC32 if the file has checksums.
 Source: the event layouts in MySQL's ``libs/mysql/binlog/event`` and MariaDB's ``sql/log_event.h``.
 """
 
@@ -15,12 +15,12 @@ from cdc.errors import DamagedError, UnsupportedEventError
 
 _HEADER = struct.Struct("<IBIIIH")
 _QUERY = struct.Struct("<IIBHH")
-_LONGEST_TEXT = 1 << 20  # of a compressed statement so much is unpacked: it is judged by its beginning
+_LONGEST_TEXT = 1 << 20  # bytes of a compressed statement that are unpacked: its beginning is enough to classify it
 
 
 @dataclass(frozen=True)
 class Header:
-    """The 19 bytes that every event begins with."""
+    """The header of an event, its first 19 bytes."""
 
     timestamp: int
     type: int
@@ -31,13 +31,13 @@ class Header:
 
     @property
     def artificial(self) -> bool:
-        """Made by the dump thread, not in the file."""
+        """Whether the dump thread made the event, so that it is not in the file."""
         return bool(self.flags & FLAG_ARTIFICIAL)
 
 
 @dataclass(frozen=True)
 class FormatDescription:
-    """What a file's first event says about the rest."""
+    """The first event of a file, which describes the others."""
 
     server_version: str
     has_checksum: bool
@@ -62,7 +62,7 @@ class QueryEvent:
 
 @dataclass(frozen=True)
 class RotateEvent:
-    """The name of the file that comes next, and where in it."""
+    """The name of the next file, and the position in it."""
 
     file: str
     pos: int
@@ -73,7 +73,8 @@ def parse_header(event: bytes | memoryview) -> Header:
 
 
 def parse_format_description(event: bytes | memoryview) -> FormatDescription:
-    """MySQL ≥ 5.6.1 and MariaDB ≥ 5.3 end this event with a checksum algorithm and, always, four CRC bytes."""
+    """Parses a format description. MySQL ≥ 5.6.1 and MariaDB ≥ 5.3 end it with a checksum algorithm and always four CRC
+    bytes. Raises DamagedError, UnsupportedEventError."""
     event = bytes(event)
     if len(event) < HEADER_SIZE + 57 + 5 or event[4] != EventType.FORMAT_DESCRIPTION:
         raise DamagedError("is not a format description event", place="format description")
@@ -91,8 +92,8 @@ def parse_format_description(event: bytes | memoryview) -> FormatDescription:
 
 
 def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
-    """A QUERY or EXECUTE_LOAD_QUERY event, or MariaDB's compressed QUERY. Raises DamagedError where lengths contradict
-    each other, or the text cannot be unpacked. Of a very long compressed text only the beginning is unpacked."""
+    """Parses a QUERY or EXECUTE_LOAD_QUERY event, or MariaDB's compressed QUERY. Only the beginning of a very long
+    compressed text is unpacked. Raises DamagedError if lengths contradict each other or the text cannot be unpacked."""
     event = bytes(event)
     header = parse_header(event)
     end = len(event) - (CHECKSUM_SIZE if has_checksum else 0)
@@ -111,8 +112,8 @@ def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
         text = _unpacked(text, header.end_log_pos)
     return QueryEvent(
         db=event[db_at : db_at + db_length].decode("utf-8", "replace"),
-        # The server has converted nothing: it is in the session's charset. Names we match are ASCII in nearly
-        # all of them; what is not UTF-8 must not stop the parser.
+        # The text is in the session's character set. Nearly all of these contain ASCII, in which the names that are
+        # matched are written, so bytes that are not UTF-8 must not stop the parser.
         sql=text.rstrip(b"\0").decode("utf-8", "replace"),
         timestamp=header.timestamp,
         thread_id=thread_id,
@@ -140,8 +141,8 @@ def _unpacked(packed: bytes, end_log_pos: int) -> bytes:
 
 
 def _sql_mode(status: bytes) -> int:
-    """The session's sql_mode from a QUERY event's status variables: code 1, behind code 0 (flags2) where it is
-    there."""
+    """The session's sql_mode from a QUERY event's status variables: code 1, which follows code 0 (flags2) if there is
+    one."""
     at = 5 if status[:1] == b"\0" else 0
     return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == b"\1" else 0
 
@@ -156,7 +157,7 @@ def parse_rotate(event: bytes | memoryview, has_checksum: bool) -> RotateEvent:
 
 
 def parse_artificial_rotate(event: bytes | memoryview) -> RotateEvent:
-    """The first event of a dump: whether it ends with a checksum cannot be known before the format description."""
+    """Parses the first event of a dump, which may end with a checksum: only the format description behind it tells."""
     event = bytes(event)
     crc = int.from_bytes(event[-4:], "little")
     return parse_rotate(event, has_checksum=zlib.crc32(event[:-4]) == crc)
@@ -180,19 +181,19 @@ def parse_table_name(event: bytes | memoryview) -> tuple[int, str, str]:
 
 
 def closed(event: bytes) -> bytes:
-    """The event without the in-use flag that a server sets in a file it still writes; its checksum leaves the flag
-    out."""
+    """The event without the in-use flag, which a server sets in the file that it writes and leaves out of the
+    checksum."""
     return event[:17] + bytes([event[17] & ~FLAG_IN_USE]) + event[18:]
 
 
 def with_checksum(event: bytes) -> bytes:
-    """The event with its last four bytes replaced by the CRC32 of what stands before them."""
+    """The event with its last four bytes replaced by the CRC32 of the bytes before them."""
     return event[:-4] + zlib.crc32(event[:-4]).to_bytes(4, "little")
 
 
 def stored_format_description(event: bytes) -> bytes:
-    """A source's format description as a segment carries it: closed (no in-use flag), with checksums on, and with
-    the creation time left out, since a reader would take one for a server start and roll back."""
+    """A source's format description in the form that segments hold: without the in-use flag, with checksums, and
+    without the creation time, which a reader would take for a server start and roll back."""
     flags = int.from_bytes(event[17:19], "little") & ~(FLAG_IN_USE | FLAG_ARTIFICIAL)
     body = bytearray(event)
     body[17:19] = flags.to_bytes(2, "little")
@@ -203,8 +204,8 @@ def stored_format_description(event: bytes) -> bytes:
 
 
 def make_rotate(file: str, pos: int, server_id: int) -> bytes:
-    """The event after a segment's format description: it names the source's file, as in a relay log. ``end_log_pos``
-    is 0 and the artificial flag set, since it stands in no file of the source."""
+    """The event after a segment's format description, which names the source's file as in a relay log. ``end_log_pos``
+    is 0 and the artificial flag is set, because the event is in no file of the source."""
     name = file.encode()
     length = HEADER_SIZE + 8 + len(name) + CHECKSUM_SIZE
     header = _HEADER.pack(0, EventType.ROTATE, server_id, length, 0, FLAG_ARTIFICIAL)

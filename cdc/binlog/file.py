@@ -1,4 +1,4 @@
-"""A binlog file on disk, whosever it is: a server's, ``mysqlbinlog --raw``'s, or a segment of our own store."""
+"""Scans a binlog file on disk: a server's, one that ``mysqlbinlog --raw`` wrote, or a segment of a store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog import events
-from cdc.binlog import kernels as k
+from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
-from cdc.binlog.framer import Decision, Framer, Numbers
+from cdc.binlog.frame_buffers import Numbers
+from cdc.binlog.framer import Decision, Framer
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
 from cdc.sql.statements import classify
@@ -24,8 +25,9 @@ TableNumber = Callable[[str, str], int | None]
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan found. ``rows`` (n, ROW_WIDTH), offsets in the file; ``end`` is where the last whole transaction
-    ends; ``size`` the file's; ``damage`` why the scan ended before ``size``, if not just for want of bytes."""
+    """The result of a scan. ``rows`` (n, ROW_WIDTH) hold offsets in the file; ``end`` is the end of the last whole
+    transaction; ``size`` is the file's; ``damage`` is the reason why the scan ended before ``size``, None if the file
+    merely ends inside a transaction."""
 
     rows: Numbers
     end: int
@@ -36,7 +38,7 @@ class Scan:
 
 
 def map_file(path: Path) -> npt.NDArray[np.uint8]:
-    """The file's bytes, mapped read-only. Raises DamagedError where it is not a binlog file."""
+    """Maps a file's bytes read-only. Raises DamagedError if it is not a binlog file, StorageError."""
     try:
         if path.stat().st_size < len(MAGIC):
             raise DamagedError("is too short for a binlog file", place=str(path))
@@ -76,13 +78,13 @@ class _ScanHooks:
         self._head_ends()
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
-        # At the head of a segment it names the source's file; at the end of a server's file, the next one.
+        # At the head of a segment the event names the source's file; at the end of a server's file, the next file.
         if artificial:
             self.start(rotate.file, rotate.pos)
             self._head_ends()
 
     def _head_ends(self) -> None:
-        """What stands before the first transaction belongs to the whole part, too."""
+        """Counts the events before the first transaction among those that are whole."""
         assert self.framer is not None
         if not self.framer.in_transaction:
             self.framer.st[k.LAST_TX_END] = self.framer.st[k.EVENT_IN] + self.framer.st[k.EVENT_LENGTH]
@@ -103,15 +105,15 @@ class _ScanHooks:
 
 
 def scan(path: Path, *, epoch: int = 0, number: TableNumber | None = None, verify: bool = True) -> Scan:
-    """Frame a whole file, checksums verified. Damage in it ends the scan and is reported, not raised; a file that is
-    not a binlog file at all raises DamagedError."""
+    """Frames a whole file and verifies its checksums. Damage in it ends the scan and is returned, not raised. Raises
+    DamagedError for a file that is not a binlog file."""
     buf = map_file(path)
     hooks = _ScanHooks(path, epoch, number)
     framer = Framer(buf, hooks, packets=False, scan=True, verify=verify, place=str(path))
     hooks.framer = framer
     try:
         hooks.start(path.name, len(MAGIC))
-    except UsageError:  # a name without a number: a rotate event may give a better one
+    except UsageError:  # a name without a number; a rotate event may give a name with one
         hooks.source_file = path.name
         framer.start_file(path.name, len(MAGIC), make_seq(epoch, 0, 0))
     framer.st[k.IN_POS] = len(MAGIC)
@@ -136,7 +138,7 @@ def scan(path: Path, *, epoch: int = 0, number: TableNumber | None = None, verif
 
 
 def rows_to_entries(rows: Numbers, *, store_time_us: int | None = None) -> Entries:
-    """Index entries (not yet sealed with their CRC) for the rows of the framing kernel."""
+    """The index entries for the rows of the framing kernel; their CRCs are still zero."""
     entries = np.zeros(len(rows), dtype=ENTRY)
     for name, column in (
         ("seq", k.R_SEQ),
@@ -162,8 +164,8 @@ def rows_to_entries(rows: Numbers, *, store_time_us: int | None = None) -> Entri
 
 @dataclass(frozen=True)
 class BinlogFile:
-    """An opened binlog file. ``buf`` (n,) uint8, mapped; ``entries`` one for each whole transaction, offsets in this
-    file, its first events (format description, rotate) before them."""
+    """An opened binlog file. ``buf`` (n,) uint8 is mapped; ``entries`` has one entry for each whole transaction, with
+    offsets in this file."""
 
     path: Path
     buf: npt.NDArray[np.uint8]
@@ -175,7 +177,8 @@ class BinlogFile:
 
     @classmethod
     def open(cls, path: Path | str, *, epoch: int = 0) -> Self:
-        """Map and scan a file. ``damage`` says why the scan ended early, if it did; what lies before it is usable."""
+        """Maps and scans a file. ``damage`` is the reason if the scan ended early; the transactions before it are
+        usable."""
         path = Path(path)
         found = scan(path, epoch=epoch)
         return cls(

@@ -1,7 +1,7 @@
-"""The Python half of framing: it gives the kernel its buffers and answers what a kernel cannot.
+"""The Python half of framing: runs the kernel, and answers its questions about tables, statements and rare events.
 
 Used by capture (packets in, kept bytes out), by the store's recovery and by readers of any binlog file (a scan of
-plain bytes; nothing comes out but the transactions).
+plain bytes, which gives only the transactions' rows).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cdc.binlog import events, refusals
-from cdc.binlog import kernels as k
+from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, REFUSED, SKIPPED, EventType, type_name
+from cdc.binlog.frame_buffers import FULL_PACKET, BadLengthError, Bytes, FrameBuffers, Numbers, OutputTooLargeError
+from cdc.binlog.frame_events import TableIds, add_table
+from cdc.binlog.frame_kernel import frame
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.errors import (
     CorruptStreamError,
@@ -31,51 +33,46 @@ if TYPE_CHECKING:
     from cdc.binlog.payload import PayloadContents
 
 T = TypeVar("T")
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
-ROWS_CAPACITY = 65536
 _TABLES_CAPACITY = 1 << 15
-_FULL_PACKET = 0xFFFFFF
-_LARGEST_EVENT = (1 << 30) + (1 << 20)
-"""The protocol limits an event to 1 GiB (``max_allowed_packet``), and its headers come on top."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a statement: kept or not, a DDL or not, and which captured tables it names."""
+    """Whether a statement is kept, whether it is DDL, and which captured tables it names."""
 
     keep: bool
     ddl: bool = False
     table_mask: int = 0
     altered: frozenset[str] = frozenset()
-    """Of a DDL that is kept: the captured tables (``db.table``) whose columns it may change."""
+    """For DDL that is kept: the captured tables (``db.table``) whose columns it may change."""
 
 
 class Hooks(Protocol):
-    """What the kernel asks. Any method may raise to stop."""
+    """The decisions and actions that framing asks of its caller. Any method may raise an error to stop framing."""
 
     def table(self, db: str, table: str) -> int | None:
-        """The number of a captured table; None for one that is not captured."""
+        """Returns the number of a captured table; None for a table that is not captured."""
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         """Decides about a QUERY event other than BEGIN and COMMIT, XA START and XA END. An UnsupportedEventError
         that it raises is raised again at the end of the transaction, where its position is known."""
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
-        """A file begins (or the dump thread says how the events after it are to be read)."""
+        """Handles the begin of a file, or the dump thread's description of the events that follow."""
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
-        """The source goes on to another file, or says in which one it is."""
+        """Handles the source's change to another file, or its announcement of the current file."""
 
     def flush(self, framer: Framer) -> None:
-        """Take ``framer.take_output()`` and ``framer.take_rows()``: one of the buffers is full."""
+        """Takes ``framer.take_output()`` and ``framer.take_rows()``, because one of the buffers is full."""
 
     def roll(self, framer: Framer) -> None:
-        """The segment is full, and no transaction is open: begin a new one."""
+        """Begins a new segment: the current one is full, and no transaction is open."""
 
     def set_statement_end(self, offset: int, length: int) -> int:
-        """Set STMT_END_F on the row event at ``offset`` of the output, which was taken already; its new CRC32."""
+        """Sets STMT_END_F on the row event at ``offset`` of the output, which was taken already. Returns its new
+        CRC32."""
 
 
 def _event_kinds() -> Numbers:
@@ -102,12 +99,11 @@ def _event_kinds() -> Numbers:
 EVENT_KINDS = _event_kinds()
 
 
-class Framer:
-    """Feeds one stream of events through :func:`cdc.binlog.kernels.frame`.
+class Framer(FrameBuffers):
+    """Feeds one stream of events through :func:`cdc.binlog.frame_kernel.frame`.
 
-    ``src`` is read in place: put bytes behind ``end`` (or into :meth:`room`) and call :meth:`run`; afterwards
-    :meth:`compact` moves what is unread to the front. ``place`` names the stream in errors. Both buffers grow for an
-    event that has to be seen whole, or statements that are undecided for long, and shrink afterwards.
+    Put bytes into the buffers, see :class:`~cdc.binlog.frame_buffers.FrameBuffers`, and call :meth:`run`. ``place``
+    names the stream in errors.
     """
 
     def __init__(
@@ -121,34 +117,28 @@ class Framer:
         verify: bool = True,
         place: str = "stream",
     ) -> None:
-        self.src = self._first_src = src
+        super().__init__(src, 64 if scan else out_bytes)
         self.hooks = hooks
         self.place = place
-        self.st: Numbers = np.zeros(k.STATE_SIZE, dtype=np.int64)
         self.st[k.PACKETS], self.st[k.SCAN], self.st[k.VERIFY] = packets, scan, verify
         self.st[k.HAS_CRC] = 1
-        self.st[k.HOLD] = -1
         self.st[k.LAST_ROW] = self.st[k.LAST_END] = -1
-        self.out: Bytes = np.empty(64 if scan else out_bytes, dtype=np.uint8)
-        self._first_out = self.out
-        self.rows: Numbers = np.zeros((ROWS_CAPACITY, k.ROW_WIDTH), dtype=np.int64)
-        self._keys: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
-        self._values: Numbers = np.full(_TABLES_CAPACITY, -1, dtype=np.int64)
+        self._tables = _table_ids(_TABLES_CAPACITY)
         self._known_tables = 0
         self._names: dict[int, str] = {}  # of captured tables, by table id
         self._scratch: Bytes = np.zeros(16, dtype=np.uint8)
         self._file = ""
         self._numbers: dict[str, int] = {}  # of captured tables, by name
-        self._refused: UnsupportedEventError | None = None  # raised where the transaction ends
+        self._refused: UnsupportedEventError | None = None  # raised at the end of the transaction
         self._payload: PayloadContents | None = None
         self.prepared: set[str] = set()
-        """xids of prepared XA transactions without captured rows, whose XA COMMIT or ROLLBACK is still to come."""
+        """The xids of prepared XA transactions without captured rows that were not committed or rolled back yet."""
 
     # --- the source's file -----------------------------------------------------------------------------------------
 
     def start_file(self, file: str, pos: int, seq_base: int, *, skip_until: int = 0) -> None:
-        """Transactions from here on lie in ``file``; ``seq_base`` is the seq of its offset 0. Those that end at or
-        before ``skip_until``, a boundary between two, are passed over."""
+        """Announces that the following transactions lie in ``file``, at ``pos``; ``seq_base`` is the seq of its offset
+        0. Transactions that end at or before ``skip_until``, a boundary between two, are skipped."""
         self._file = file
         self.st[k.SKIP_UNTIL] = skip_until
         self.st[k.LAST_END] = -1
@@ -157,14 +147,15 @@ class Framer:
         self.forget_tables()
 
     def start_output(self, offset: int, roll_at: int) -> None:
-        """The output goes on at ``offset`` of a segment that is full at ``roll_at``. Only between transactions."""
+        """Continues the output at ``offset`` of a segment that is full at ``roll_at``. Call this only between
+        transactions."""
         assert self.st[k.OUT_POS] == 0 and self.st[k.TX_OPEN] == 0
         self.st[k.OUT_BASE] = self.st[k.LAST_TX_END] = offset
         self.st[k.ROLL_AT] = roll_at
 
     def forget_tables(self) -> None:
-        """Table ids are good only until the next rotation or restart."""
-        self._keys[:] = -1
+        """Forgets all table ids, which are valid only until the next rotation or restart."""
+        self._tables.keys[:] = -1
         self._known_tables = 0
         self._names.clear()
 
@@ -174,133 +165,66 @@ class Framer:
 
     @property
     def skips(self) -> bool:
-        """Whether the transaction in hand is passed over."""
+        """Whether the current transaction is skipped."""
         return bool(self.st[k.TX_SKIP])
 
     @property
     def event_pos(self) -> int:
-        """Where the event in hand begins in the source's file, as far as the events before it tell."""
+        """The position of the current event in the source's file, as far as the events before it tell."""
         pos, last = self.source_pos, int(self.st[k.LAST_END])
         return pos if last < 0 else pos + ((last - pos) & 0xFFFFFFFF)
 
     @property
     def seen_pos(self) -> int:
-        """End of the last event that was read, of a transaction or not; never before :attr:`source_pos`."""
+        """The end of the last event that was read, inside a transaction or not; never before :attr:`source_pos`."""
         return max(int(self.st[k.FILE_POS]), int(self.st[k.SEEN_POS]))
 
     @property
     def source_pos(self) -> int:
-        """End of the last finished transaction in the source's file."""
+        """The end of the last finished transaction in the source's file."""
         return int(self.st[k.FILE_POS])
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """The position for messages."""
         file = f"{self._file}, behind {self.source_pos}" if self._file else f"byte {int(self.st[k.EVENT_IN])}"
         return f"{self.place}: {file}"
 
-    # --- buffers -----------------------------------------------------------------------------------------------------
-
-    @property
-    def end(self) -> int:
-        """Where the next input byte belongs in ``src``."""
-        return int(self.st[k.IN_END])
-
-    def fed(self, n: int) -> None:
-        """``n`` bytes have been put behind ``end``."""
-        self.st[k.IN_END] += n
-
-    def compact(self) -> None:
-        """Move unread bytes to the front of ``src``."""
-        pos, end = int(self.st[k.IN_POS]), int(self.st[k.IN_END])
-        first = self._first_src
-        if self.src is not first and end - pos < len(first):
-            first[: end - pos] = self.src[pos:end]
-            self.src = first
-        elif pos == 0:
-            return
-        else:
-            self.src[: end - pos] = self.src[pos:end].copy() if end - pos > pos else self.src[pos:end]
-        self.st[k.IN_BASE] += pos
-        self.st[k.IN_POS], self.st[k.IN_END] = 0, end - pos
-
     def room(self) -> memoryview:
-        """Where the next input belongs: at least one byte, in a larger buffer where an event has to be seen whole."""
-        if self.end == len(self.src):
-            self.compact()
-        if self.end == len(self.src):
-            if self.end > 2 * _LARGEST_EVENT:
-                self._fail(k.BAD_LENGTH)
-            larger: Bytes = np.empty(2 * len(self.src), dtype=np.uint8)
-            larger[: self.end] = self.src
-            self.src = larger
-        return self.src.data[self.end :]
-
-    def take_output(self) -> memoryview:
-        """The bytes that are definitely kept. They must be used before :meth:`drop_output`."""
-        return self.out.data[: self._definite()]
-
-    def drop_output(self) -> None:
-        """Forget what :meth:`take_output` returned."""
-        n, pos = self._definite(), int(self.st[k.OUT_POS])
-        if n == 0:
-            return
-        first = self._first_out
-        if self.out is not first and pos - n <= len(first) >> 1:
-            first[: pos - n] = self.out[n:pos]
-            self.out = first
-        else:
-            self.out[: pos - n] = self.out[n:pos].copy()
-        self.st[k.OUT_POS] = pos - n
-        self.st[k.OUT_BASE] += n
-
-    def take_rows(self) -> Numbers:
-        """(n, ROW_WIDTH) a copy of the finished transactions' rows, which are forgotten here."""
-        rows = self.rows[: int(self.st[k.N_ROWS])].copy()
-        self.st[k.N_ROWS] = 0
-        return rows
-
-    def _definite(self) -> int:
-        hold = int(self.st[k.HOLD])
-        return int(self.st[k.OUT_POS]) if hold < 0 else hold - int(self.st[k.OUT_BASE])
+        """The room for the next input, see :meth:`FrameBuffers.room`. Raises CorruptStreamError, DamagedError."""
+        try:
+            return super().room()
+        except BadLengthError:
+            self._fail(k.BAD_LENGTH)
 
     def abandon_transaction(self) -> int:
-        """Forget an unfinished transaction; returns the offset at which the output has to be cut."""
-        self.st[k.TX_OPEN] = 0
-        self.st[k.HOLD] = self.st[k.LAST_END] = -1
-        self.st[k.EVENT_LEFT] = 0
-        self.st[k.TX_REFUSED] = self.st[k.PAYLOAD] = 0
+        """Forgets an unfinished transaction. Returns the offset at which the caller has to cut the output."""
         self._refused = self._payload = None
-        end = int(self.st[k.LAST_TX_END])
-        self.st[k.OUT_POS] = max(0, end - int(self.st[k.OUT_BASE]))
-        self.st[k.OUT_BASE] = min(end, int(self.st[k.OUT_BASE]))
-        return end
+        return self.cut_transaction()
 
     # --- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Frame all input that is there; False when the server has ended the stream."""
+        """Frames all input that has arrived. Returns False when the server has ended the stream."""
         while True:
-            status = k.frame(
-                self.st, self.src, self.out, self.rows, EVENT_KINDS, self._keys, self._values, self._scratch
-            )
+            status = frame(self.st, self.src, self.out, self.rows, EVENT_KINDS, self._tables, self._scratch)
             if status == k.NEED_INPUT:
-                if not self._join_packets():
-                    return True
+                try:
+                    if not self.join_packets():
+                        return True
+                except BadLengthError:
+                    self._fail(k.BAD_LENGTH)
             elif status in (k.OUT_FULL, k.ROWS_FULL):
-                before = self._definite(), int(self.st[k.N_ROWS])
-                self.hooks.flush(self)
-                if before == (self._definite(), int(self.st[k.N_ROWS])):
-                    self._grow_output()
+                self._flush()
             elif status == k.AT_BOUNDARY:
                 self.hooks.flush(self)
                 self.hooks.roll(self)
             elif status == k.NEED_TABLE:
                 self._add_table()
             elif status == k.NEED_STATEMENT:
-                self._judge()
+                self._decide()
             elif status == k.NEED_EVENT:
-                self._look_at()
+                self._read_event()
             elif status == k.PATCH_STORED:
                 self._patch_stored()
             elif status == k.PAYLOAD_PIECE:
@@ -314,57 +238,25 @@ class Framer:
             else:
                 self._fail(status)
 
-    def _grow_output(self) -> None:
-        """What is undecided yet (table maps, before the first row of a statement is known to be ours) does not fit."""
-        if len(self.out) > 2 * _LARGEST_EVENT:
-            raise UnsupportedEventError("the start of a transaction does not fit into memory", place=self.where)
-        larger: Bytes = np.empty(max(2 * len(self.out), 2 * k.PREFIX_MAX), dtype=np.uint8)
-        larger[: len(self.out)] = self.out
-        self.out = larger
-
-    def _join_packets(self) -> bool:
-        """Make one packet of the several that hold an event which has to be seen whole; False while they are not
-        there."""
-        length, at = int(self.st[k.WHOLE]), int(self.st[k.IN_POS])
-        if not length or not self.st[k.PACKETS] or self.st[k.JOINED]:
-            return False
-        if int.from_bytes(self.src[at : at + 3].tobytes(), "little") < _FULL_PACKET:
-            return False
-        if length > _LARGEST_EVENT:
-            self._fail(k.BAD_LENGTH)
-        payload = 1 + length
-        count = payload // _FULL_PACKET + 1
-        end = at + payload + 4 * count
-        if int(self.st[k.IN_END]) < end:
-            return False
-        sizes = [_FULL_PACKET] * (count - 1) + [payload % _FULL_PACKET]
-        parts: list[Bytes] = []
-        for size in sizes:
-            if int.from_bytes(self.src[at : at + 3].tobytes(), "little") != size:
-                self._fail(k.BAD_LENGTH)
-            parts.append(self.src[at + 4 : at + 4 + size])
-            at += 4 + size
-        self.src[end - payload : end] = np.concatenate(parts)
-        begin = end - payload - 4
-        self.src[begin : begin + 4] = 255
-        self.st[k.IN_POS] = begin
-        self.st[k.JOINED] = payload
-        return True
-
-    def _event(self) -> bytes:
-        """The event in hand, or as much of it as is there."""
-        at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
-        n = min(int(self.st[k.EVENT_LENGTH]), int(self.st[k.IN_END]) - at)
-        return self.src[at : at + n].tobytes()
-
     def _sound_event(self) -> bytes:
-        """The event in hand, its checksum verified before anything in it is believed (if all of it is there)."""
-        event = self._event()
+        """The current event. If all of it has arrived, its checksum is verified."""
+        event = self.event()
         length = int(self.st[k.EVENT_LENGTH])
-        in_one = not self.st[k.PACKETS] or self.st[k.JOINED] > 0 or length < _FULL_PACKET
+        in_one = not self.st[k.PACKETS] or self.st[k.JOINED] > 0 or length < FULL_PACKET
         if len(event) == length and in_one and self._has_crc and self.st[k.VERIFY] and not _is_sound(event):
             self._fail(k.BAD_CHECKSUM)
         return event
+
+    def _flush(self) -> None:
+        before = self.definite(), int(self.st[k.N_ROWS])
+        self.hooks.flush(self)
+        if before == (self.definite(), int(self.st[k.N_ROWS])):
+            try:
+                self.grow_output()
+            except OutputTooLargeError:
+                raise UnsupportedEventError(
+                    "the start of a transaction does not fit into memory", place=self.where
+                ) from None
 
     @property
     def _has_crc(self) -> bool:
@@ -372,32 +264,32 @@ class Framer:
 
     def _add_table(self) -> None:
         table_id, db, table = self._parsed(events.parse_table_name, self._sound_event())
-        if self._known_tables * 2 >= len(self._keys):
-            keys, values = self._keys, self._values
-            self._keys, self._values = np.full(len(keys) * 2, -1, np.int64), np.full(len(keys) * 2, -1, np.int64)
+        if self._known_tables * 2 >= len(self._tables.keys):
+            keys, values = self._tables
+            self._tables = _table_ids(2 * len(keys))
             for key, value in zip(keys[keys >= 0], values[keys >= 0], strict=True):
-                k.add_table(self._keys, self._values, int(key), int(value))
+                add_table(self._tables.keys, self._tables.values, int(key), int(value))
         number = self.hooks.table(db, table)
-        k.add_table(self._keys, self._values, table_id, -1 if number is None else number)
+        add_table(self._tables.keys, self._tables.values, table_id, -1 if number is None else number)
         self._known_tables += 1
         if number is not None:
             self._names[table_id] = f"{db}.{table}"
             self._numbers[f"{db}.{table}"] = number
 
     def _parsed(self, parse: Callable[[bytes], T], event: bytes) -> T:
-        """What ``parse`` makes of an event. Raises CorruptStreamError or DamagedError where it contradicts itself."""
+        """Parses an event by ``parse``. Raises CorruptStreamError or DamagedError if it contradicts itself."""
         try:
             return parse(event)
         except (DamagedError, UnicodeDecodeError) as error:
             text = error.message if isinstance(error, DamagedError) else str(error)
-            raise self._corrupt(f"an event ({type_name(event[4])}) makes no sense: {text}") from None
+            raise self._corrupt(f"an event ({type_name(event[4])}) is invalid: {text}") from None
 
     def _corrupt(self, text: str) -> CorruptStreamError | DamagedError:
         if self.st[k.PACKETS]:
-            return CorruptStreamError(text, place=self.where, remedy="The connection is made anew.")
+            return CorruptStreamError(text, place=self.where, remedy="Towpath reconnects.")
         return DamagedError(text, place=f"{self.place}: byte {int(self.st[k.EVENT_IN])}")
 
-    def _judge(self) -> None:
+    def _decide(self) -> None:
         event = self._sound_event()
         whole = len(event) == int(self.st[k.EVENT_LENGTH])
         query = self._parsed(lambda e: events.parse_query(e, self._has_crc and whole), event)
@@ -420,8 +312,8 @@ class Framer:
             mask = decision.table_mask
             self.st[k.DECISION_MASK] = mask - (1 << 64) if mask >= 1 << 63 else mask
 
-    def _look_at(self) -> None:
-        event = self._event()
+    def _read_event(self) -> None:
+        event = self.event()
         header = events.parse_header(event)
         decision = k.DROP
         if header.type == EventType.ROTATE:
@@ -438,8 +330,8 @@ class Framer:
         elif header.type == EventType.GTID_TAGGED:
             self._begin_tagged(self._sound_event())
             decision = k.KEEP
-        # An artificial rotate and a format description may lack a checksum that the state says they have (or have
-        # one it knows nothing of): they have been verified as far as they can be, so they are stepped over here.
+        # An artificial rotate and a format description may lack a checksum that the state says they have, or have one
+        # that it does not know. They have been verified as far as possible, so they are stepped over here.
         if header.type in (EventType.ROTATE, EventType.FORMAT_DESCRIPTION):
             self._step_over(len(event))
         else:
@@ -454,9 +346,9 @@ class Framer:
             self._fail(k.BAD_CHECKSUM)
 
     def _parse_description(self, event: bytes) -> events.FormatDescription:
-        """Parse a format description once its checksum is verified. It has one always; but a server whose events have
-        none does not make it anew when it blanks position and time for a dump that begins behind it. Then only the
-        algorithm's byte is proved to be no damage."""
+        """Parses a format description after verifying its checksum, which it always has. But a server whose events have
+        none does not compute it again when it blanks position and time for a dump that begins behind it. Then only
+        the byte of the checksum algorithm is proved to be undamaged."""
         event = events.closed(event)
         sound = _is_sound(event)
         try:
@@ -491,14 +383,14 @@ class Framer:
         from cdc.binlog.payload import PayloadContents, PayloadFault  # loads zstandard, which few sources need
 
         if self._payload is None:
-            self._payload = PayloadContents(self._judge_packed)
+            self._payload = PayloadContents(self._decide_packed)
         at, n = int(self.st[k.PIECE_AT]), int(self.st[k.PIECE_LENGTH])
         try:
             self._payload.feed(self.src.data[at : at + n])
         except PayloadFault as fault:
             raise self._corrupt(f"a compressed transaction (TRANSACTION_PAYLOAD) is damaged: {fault}") from None
 
-    def _judge_packed(self, query: events.QueryEvent) -> None:
+    def _decide_packed(self, query: events.QueryEvent) -> None:
         try:
             if self.hooks.statement(query, True).keep:
                 text = " ".join(query.sql.split())[:200]
@@ -509,7 +401,7 @@ class Framer:
             self._refuse(error)
 
     def _end_payload(self) -> None:
-        """All of it has been unpacked, and its checksum is right."""
+        """Checks a compressed transaction after all of it has been unpacked and its checksum is verified."""
         from cdc.binlog.payload import PayloadFault
 
         found, self._payload = self._payload, None
@@ -534,8 +426,8 @@ class Framer:
     # --- what is not supported
 
     def _refuse(self, error: UnsupportedEventError) -> None:
-        """Go on to the transaction's end, keeping nothing more of it, and raise the error there, where the position
-        behind it is known. What the server rolled back by dying has no end and is no error."""
+        """Raises an error at the transaction's end, where the position behind it is known; until then nothing more of
+        it is kept. A transaction that the server rolled back by dying has no end and is no error."""
         if self.st[k.SCAN]:
             raise error
         if self.skips:
@@ -545,14 +437,14 @@ class Framer:
             self._refused = error
 
     def _with_end(self, error: UnsupportedEventError) -> UnsupportedEventError:
-        """The error, its remedy completed by the position behind the event in hand, which ends its transaction."""
+        """The error with the position behind the current event, which ends its transaction, in its remedy."""
         end = self._event_end()
         if not self._file or self.st[k.SCAN] or not end:
             return error
         return refusals.with_end(error, self._file, end)
 
     def _event_end(self) -> int:
-        """Where the event in hand ends in the source's file, beyond 32 bits too; 0: it does not say."""
+        """The end of the current event in the source's file, beyond 32 bits too; 0 if it has no position."""
         at_least = int(self.st[k.FILE_POS]) + int(self.st[k.TX_BYTES] if self.in_transaction else 0)
         pos = int(self.st[k.EVENT_END_POS])
         end = at_least >> 32 << 32 | pos
@@ -565,7 +457,8 @@ class Framer:
         return make(table, event[4], self.where)
 
     def _prepared_rows(self) -> UnsupportedEventError:
-        """A prepared XA transaction has captured rows: whether they count will be known by its XA COMMIT only."""
+        """The error for a prepared XA transaction with captured rows, of which only XA COMMIT tells whether they
+        count."""
         xid = self._parsed(parse_xa_prepare, self._body_of(self._sound_event()))
         mask = int(self.st[k.TX_MASK])
         names = [name for name, number in self._numbers.items() if mask >> (number & 63) & 1]
@@ -579,7 +472,7 @@ class Framer:
         st[k.DECISION] = k.DROP
 
     def _fail(self, status: int) -> NoReturn:
-        event = self._event()
+        event = self.event()
         kind = type_name(int(self.st[k.EVENT_TYPE]))
         if status == k.SERVER_ERROR:
             at = int(self.st[k.IN_POS])
@@ -601,17 +494,17 @@ class Framer:
                 f"a transaction ends at {self.source_pos}, and the store holds everything up to "
                 f"{int(self.st[k.SKIP_UNTIL])} in that file, which lies inside it",
                 place=f"{self.place}: {self._file}",
-                remedy="The source's history is another one than that which was captured: it was reset, or it is "
-                "another server. Start a new destination.",
+                remedy="The source has another history than the captured one: it was reset, or it is another server. "
+                "Start a new destination.",
             )
         text = {
             k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",
             k.BAD_LENGTH: f"the length of an event ({kind}) is wrong",
             k.BAD_PACKET: "the server sent a packet that is not an event",
-            k.NO_TABLE_MAP: f"an event ({kind}) without its TABLE_MAP",
-            k.NESTED: f"an event ({kind}) that does not fit the transaction around it",
-            k.OUT_OF_ORDER: f"an event ({kind}) that lies before the one sent before it",
-            k.NO_POSITION: f"an event ({kind}) that ends a transaction without a position",
+            k.NO_TABLE_MAP: f"an event ({kind}) has no TABLE_MAP",
+            k.NESTED: f"an event ({kind}) does not fit the transaction around it",
+            k.OUT_OF_ORDER: f"the position of an event ({kind}) lies before that of the previous event",
+            k.NO_POSITION: f"an event ({kind}) ends a transaction without a position",
         }[status]
         raise self._corrupt(text)
 
@@ -621,8 +514,12 @@ def _is_sound(event: bytes) -> bool:
     return zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
 
 
+def _table_ids(capacity: int) -> TableIds:
+    return TableIds(np.full(capacity, -1, dtype=np.int64), np.full(capacity, -1, dtype=np.int64))
+
+
 class ServerErrorPacket(SourceUnavailableError):
-    """The server ended the dump with an error packet; ``code`` and ``text`` are its own."""
+    """The server ended the dump with an error packet, whose ``code`` and ``text`` this error holds."""
 
     def __init__(self, packet: bytes) -> None:
         self.code = int.from_bytes(packet[1:3], "little")
@@ -634,7 +531,7 @@ class ServerErrorPacket(SourceUnavailableError):
 
 
 def row_gtid(row: Numbers) -> str | None:
-    """The GTID of a row, as the server prints it, or None."""
+    """The GTID of a transaction's row, as the server prints it, or None."""
     if not row[k.R_GTID_COUNT]:
         return None
     a, b = int(row[k.R_GTID_A]), int(row[k.R_GTID_B])
@@ -643,6 +540,3 @@ def row_gtid(row: Numbers) -> str | None:
     source = (a & (1 << 64) - 1).to_bytes(8, "little") + (b & (1 << 64) - 1).to_bytes(8, "little")
     tag = row[k.R_GTID_TAG : k.R_GTID_TAG + 4].tobytes().rstrip(b"\0").decode("ascii")
     return f"{uuid.UUID(bytes=source)}:{tag + ':' if tag else ''}{int(row[k.R_GTID_NUMBER])}"
-
-
-assert HEADER_SIZE == 19

@@ -1,8 +1,8 @@
-"""MySQL's compressed transactions: a TRANSACTION_PAYLOAD event unpacked as it comes, in bounded memory.
+"""Unpacks MySQL's compressed transactions (TRANSACTION_PAYLOAD events) as they arrive, in bounded memory.
 
 The event's body is a list of fields (type, length, value, all numbers as in the client protocol), ended by a zero, and
-behind it a zstd stream that holds the transaction's events, without checksums. Of each inner event only its beginning
-is kept, and only until it has been handed over.
+then a zstd stream of the transaction's events without checksums. Only the beginning of each inner event is kept, and
+only until it has been handed over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_HEAD = 256
 _LONGEST_TEXT = 1 << 18
 _PIECE = 1 << 17
 
-# How much of an inner event is handed over: enough for its names, its table id, its text.
+# Bytes of an inner event that are handed over: enough for its names, its table id, its text.
 _WANTED = {
     EventType.QUERY: _LONGEST_TEXT,
     EventType.EXECUTE_LOAD_QUERY: _LONGEST_TEXT,
@@ -43,7 +43,7 @@ class PayloadFault(Exception):
 
 
 class PayloadReader:
-    """Takes a TRANSACTION_PAYLOAD event's body piece by piece, and hands over the events in it."""
+    """Takes the body of a TRANSACTION_PAYLOAD event piece by piece, and hands over the events in it."""
 
     def __init__(self, event: InnerEvent) -> None:
         self._event = event
@@ -56,7 +56,7 @@ class PayloadReader:
         self._skip = 0
 
     def feed(self, piece: memoryview) -> None:
-        """The next bytes. Raises PayloadFault, and what the callback raises."""
+        """Takes the next bytes. Raises PayloadFault, and the errors of the callback."""
         if self._head is not None:
             piece = memoryview(self._head + piece)
             at = self._read_fields(piece)
@@ -76,7 +76,7 @@ class PayloadReader:
             raise PayloadFault(f"it cannot be unpacked: {error}") from None
 
     def finish(self) -> None:
-        """There are no more bytes. Raises PayloadFault if that is not the end."""
+        """Ends the event. Raises PayloadFault if it is not complete."""
         if self._head is not None:
             raise PayloadFault("its fields have no end")
         for what, says, found in (
@@ -89,7 +89,7 @@ class PayloadReader:
             raise PayloadFault("the last event in it is cut")
 
     def write(self, unpacked: bytes | memoryview) -> int:
-        """The next unpacked bytes (zstandard calls this with at most ``_PIECE`` of them)."""
+        """Takes the next unpacked bytes; zstandard calls this with at most ``_PIECE`` of them."""
         size = len(unpacked)
         self._unpacked += size
         if self._says_unpacked is not None and self._unpacked > self._says_unpacked:
@@ -115,7 +115,7 @@ class PayloadReader:
         return size
 
     def _read_fields(self, data: memoryview) -> int | None:
-        """Where the packed bytes begin, or None while the fields are not all there."""
+        """The offset of the packed bytes, or None while some fields have not arrived."""
         at = 0
         method: int | None = None
         while True:
@@ -165,11 +165,11 @@ class PayloadContents:
         self._reader = PayloadReader(self._look_at)
 
     def feed(self, piece: memoryview) -> None:
-        """The next bytes. Raises PayloadFault."""
+        """Takes the next bytes. Raises PayloadFault."""
         self._reader.feed(piece)
 
     def finish(self) -> None:
-        """There are no more bytes. Raises PayloadFault if that is not the end."""
+        """Ends the event. Raises PayloadFault if it is not complete."""
         self._reader.finish()
 
     def _look_at(self, event: bytes, whole: bool) -> None:
@@ -201,7 +201,7 @@ class PayloadContents:
 
 
 def _number(data: memoryview, at: int) -> tuple[int | None, int]:
-    """A number of the client protocol and where it ends; None while it is not all there."""
+    """A number of the client protocol and the offset behind it; None while some of its bytes have not arrived."""
     if at >= len(data):
         return None, at
     first = data[at]

@@ -1,6 +1,6 @@
-"""Parsers for what few sources write: tagged GTIDs, XA transactions, incidents.
+"""Parsers for events that few sources write: tagged GTIDs, XA transactions, incidents.
 
-Each raises DamagedError where an event contradicts itself. An event is given whole, its CRC32 at the end left off.
+Each takes a whole event without its CRC32, and raises DamagedError if the event contradicts itself.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _XA = re.compile(
     r"XA\s+(START|BEGIN|END|PREPARE|COMMIT|ROLLBACK)\s+(.+?)(?:\s+ONE\s+PHASE)?\s*;?\s*", re.IGNORECASE | re.DOTALL
 )
 
-# Fields of a GTID_TAGGED event that come before the last one which is read here; all of them are known.
+# The fields of a GTID_TAGGED event up to the last one that is read here.
 _FLAGS, _UUID, _NUMBER, _TAG_FIELD, _LAST_COMMITTED, _SEQUENCE, _COMMIT_TIME = range(7)
 
 
 @dataclass(frozen=True)
 class TaggedGtid:
-    """The GTID ``UUID:tag:number`` of a transaction, and when it was committed."""
+    """The GTID ``UUID:tag:number`` of a transaction, and its commit time."""
 
     source: bytes
     """The UUID's 16 bytes."""
     tag: bytes
     number: int
     time_us: int
-    """Microseconds since 1970; 0: the event does not say."""
+    """Microseconds since 1970; 0 if the event does not hold it."""
 
 
 class _Fields:
@@ -52,7 +52,8 @@ class _Fields:
         return piece
 
     def number(self) -> int:
-        """The lower bits of the first byte that are set, up to the first that is not, count the bytes behind it."""
+        """Reads a number. The lowest bits of the first byte that are set, up to the first clear bit, count the bytes
+        that follow."""
         first = self.take(1)
         if first[0] == 0xFF:
             return int.from_bytes(self.take(8), "little")
@@ -65,7 +66,7 @@ class _Fields:
 
 
 def parse_tagged_gtid(event: bytes) -> TaggedGtid:
-    """MySQL's GTID_TAGGED event (8.3 and later)."""
+    """Parses MySQL's GTID_TAGGED event (8.3 and later)."""
     fields = _Fields(event[HEADER_SIZE:])
     version, size, _ = fields.number(), fields.number(), fields.number()
     if version != 1 or size > len(event) - HEADER_SIZE:
@@ -98,14 +99,14 @@ def parse_tagged_gtid(event: bytes) -> TaggedGtid:
 
 @dataclass(frozen=True)
 class XaStatement:
-    """``XA verb xid``; ``xid`` as the servers write it into the log: ``x'61',x'',1``, in lower case."""
+    """``XA verb xid``; ``xid`` is in the form in which servers log it, ``x'61',x'',1``, in lower case."""
 
     verb: str
     xid: str
 
 
 def parse_xa(sql: str) -> XaStatement | None:
-    """An XA statement that names a transaction, None for any other statement."""
+    """Parses an XA statement that names a transaction. Returns None for any other statement."""
     if sql[:2].upper() != "XA":
         return None
     found = _XA.fullmatch(sql)
@@ -116,7 +117,7 @@ def parse_xa(sql: str) -> XaStatement | None:
 
 
 def parse_xa_prepare(event: bytes) -> str:
-    """The xid of an XA_PREPARE event, as the servers write it into statements, in lower case: ``x'61',x'',1``."""
+    """The xid of an XA_PREPARE event, in the form in which servers log statements: ``x'61',x'',1``, in lower case."""
     try:
         format_id, gtrid, bqual = struct.unpack_from("<iII", event, HEADER_SIZE + 1)
     except struct.error:
@@ -129,7 +130,7 @@ def parse_xa_prepare(event: bytes) -> str:
 
 
 def parse_incident(event: bytes) -> str:
-    """What an INCIDENT event says: its number and the server's message."""
+    """The number and the server's message of an INCIDENT event."""
     number = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 2], "little")
     length = event[HEADER_SIZE + 2] if len(event) > HEADER_SIZE + 2 else 0
     text = event[HEADER_SIZE + 3 : HEADER_SIZE + 3 + length].decode("utf-8", "replace").strip("\0 ")

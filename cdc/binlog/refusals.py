@@ -1,6 +1,6 @@
-"""The errors that stop capture at what is not supported yet: each names the tables, the place and the way out.
+"""The errors that stop capture at unsupported events. Each names the tables, the position and a remedy.
 
-``where`` is the place for messages. :func:`with_end` adds the position behind it, once that is known.
+``where`` is the position for messages. :func:`with_end` adds the position behind the event once it is known.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from cdc.errors import UnsupportedEventError
 
 
 def with_end(error: UnsupportedEventError, file: str, pos: int) -> UnsupportedEventError:
-    """The error, its remedy completed by the position at which a new destination can start."""
+    """The error with the position at which a new destination can start in its remedy."""
     before = "" if error.remedy is None else f"{error.remedy} "
     remedy = (
-        f"{before}Nothing was skipped: what came before is in the store. To go on without this, write a new "
-        f"destination that starts behind it (source.start: {{file: {file}, pos: {pos}}})."
+        f"{before}Nothing was skipped: all earlier changes are in the store. To continue without this one, write a "
+        f"new destination that starts behind it (source.start: {{file: {file}, pos: {pos}}})."
     )
     return UnsupportedEventError(error.message, place=error.place, remedy=remedy)
 
 
 def compressed_transaction(what: str, where: str) -> UnsupportedEventError:
-    """``what``: what it does, as a predicate."""
+    """The error for a compressed transaction; ``what`` is a predicate such as ``changes rows of shop.orders``."""
     return UnsupportedEventError(
         f"a compressed transaction (TRANSACTION_PAYLOAD) {what}; capturing it is not supported yet",
         place=where,
@@ -66,7 +66,8 @@ def incident(message: str, where: str) -> UnsupportedEventError:
 
 
 def refused_type(kind: int, where: str, *, in_file: bool) -> UnsupportedEventError:
-    """An event of a type that always stops. ``in_file``: the type is known, and not supported in files only."""
+    """The error for an event of a type that always stops capture. ``in_file``: the type is supported from servers, but
+    not in files."""
     known = REFUSED.get(EventType(kind)) if kind in EventType._value2member_map_ else None
     if known is None and in_file:
         known = "which is not supported in files yet"

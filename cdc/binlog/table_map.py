@@ -1,8 +1,8 @@
-"""TABLE_MAP events: what the row events after them look like.
+"""Parses TABLE_MAP events, which describe the columns of the row events after them.
 
 Layout (MySQL's ``Table_map_event``, MariaDB's is the same): table id 6 bytes, flags 2, then database and table as
 length, name, NUL; the number of columns; a type byte for each; their type metadata; a bitmap of nullable columns;
-and, where ``binlog_row_metadata`` is FULL (in part: MINIMAL), fields of type, length, value that hold names,
+and, if ``binlog_row_metadata`` is FULL (in part: MINIMAL), fields of type, length, value that hold names,
 signs, character sets, members and the primary key. Lengths are MySQL's packed integers.
 
 Differences between servers, as seen on MySQL 9.7 and MariaDB 10.11 and 11.8: YEAR counts among the numeric columns
@@ -86,14 +86,14 @@ _CHARACTER = frozenset({15, 140, 141, 242, 249, 250, 251, 252, 253, 254})
 
 @dataclass(frozen=True)
 class ColumnMeta:
-    """A column as the table map tells it."""
+    """A column as the table map describes it."""
 
     name: str
     """Empty without FULL metadata."""
     type: int
-    """A :class:`ColumnType`, or a number that is none."""
+    """A :class:`ColumnType`, or an unknown number."""
     length: int = 0
-    """STRING, VARCHAR: the most bytes a value can have; BLOB: the bytes of its length; BIT: bits; ENUM, SET: bytes
+    """STRING, VARCHAR: the maximal size of a value in bytes; BLOB: the bytes of its length; BIT: bits; ENUM, SET: bytes
     of a value."""
     precision: int = 0
     """DECIMAL only."""
@@ -109,7 +109,7 @@ class ColumnMeta:
 
     @property
     def type_name(self) -> str:
-        """``NEWDECIMAL``, or ``type 99``."""
+        """The type for messages: ``NEWDECIMAL``, or ``type 99`` for an unknown one."""
         try:
             return ColumnType(self.type).name
         except ValueError:
@@ -127,7 +127,7 @@ class TableMap:
     primary_key: tuple[int, ...]
     """Ordinals of the key's columns, in the key's order; empty without a key, and without FULL metadata."""
     has_metadata: bool
-    """Names are there, and so is everything else that only FULL metadata holds."""
+    """Whether it holds names and everything else of FULL metadata."""
 
     @property
     def full_name(self) -> str:
@@ -136,7 +136,7 @@ class TableMap:
 
 
 class _Reader:
-    """A cursor that never leaves its bytes."""
+    """Reads bytes in their order, and never behind their end."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -168,12 +168,12 @@ class _Reader:
 
 
 class _Short(Exception):
-    """The event ends, or says something impossible, at this offset of its body."""
+    """The event ends, or holds something impossible, at this offset of its body."""
 
 
 def parse_table_map(event: bytes | memoryview, has_checksum: bool) -> TableMap:
-    """Parse a whole TABLE_MAP event, header included. Raises DamagedError where it is cut or contradicts
-    itself, UnsupportedTypeError for a type byte that no known server writes."""
+    """Parses a whole TABLE_MAP event, including its header. Raises DamagedError if it is cut or contradicts itself,
+    UnsupportedTypeError for a type byte that no known server writes."""
     data = bytes(event)
     if len(data) < HEADER_SIZE or data[4] != EventType.TABLE_MAP:
         raise DamagedError("is not a TABLE_MAP event")
@@ -220,7 +220,7 @@ def _name(body: _Reader) -> str:
 
 
 def _column(kind: int, meta: _Reader, place: str) -> ColumnMeta:
-    """One column's type and type metadata."""
+    """A column's type and type metadata."""
     if kind in _NO_META:
         return ColumnMeta("", kind)
     if kind in _ONE_BYTE_META:
@@ -239,16 +239,16 @@ def _column(kind: int, meta: _Reader, place: str) -> ColumnMeta:
         if kind == ColumnType.BIT:
             return ColumnMeta("", kind, length=second * 8 + first)
         if kind == ColumnType.STRING:
-            if first & 0x30 != 0x30:  # two further bits of a CHAR's length, inverted, stand in the type
+            if first & 0x30 != 0x30:  # two further bits of a CHAR's length, inverted, are in the type
                 return ColumnMeta("", first | 0x30, length=second | ((first & 0x30) ^ 0x30) << 4)
             return ColumnMeta("", first, length=second)
         return ColumnMeta("", kind, length=second << 8 | first)
-    # The metadata of what follows cannot be found either, so the table as a whole is unknown.
+    # The metadata of the following columns cannot be found either, so the whole table is unknown.
     raise UnsupportedTypeError(f"has a column of the unknown type {kind}", place=place)
 
 
 def _apply(columns: list[ColumnMeta], fields: dict[int, bytes]) -> tuple[list[ColumnMeta], tuple[int, ...]]:
-    """Put the optional metadata into the columns; fields that are not known carry nothing that is needed."""
+    """Adds the optional metadata to the columns. Unknown fields hold nothing that is needed."""
     if (raw := fields.get(_Field.SIGNEDNESS)) is not None:
         for n, i in enumerate(_those(columns, _NUMERIC)):
             columns[i] = replace(columns[i], unsigned=_bit(raw, n))

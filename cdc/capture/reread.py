@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from cdc.binlog import events
-from cdc.binlog import kernels as k
+from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.entry import EntryFlag
-from cdc.binlog.framer import Decision, Framer, Numbers, ServerErrorPacket, row_gtid
+from cdc.binlog.frame_buffers import Numbers
+from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
 from cdc.config import SourceConfig
 from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq, split_seq

@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pymysql
 
-from cdc.binlog import kernels as k
-from cdc.binlog.framer import Numbers
+from cdc.binlog import frame_state as k
+from cdc.binlog.frame_buffers import Numbers
 from cdc.config import DestinationConfig
 from cdc.errors import UnsupportedDdlError, UnsupportedTypeError
 from cdc.positions import make_seq, split_seq

@@ -224,7 +224,7 @@ def accept_gap(
     """Accept a gap: tables lack the changes before the store's beginning, or, with --table, changes that a Delta table
     has lost. The gap is recorded, `cdc status` shows it, and every later batch carries it."""
     from cdc.batches.service import BatchService
-    from cdc.batches.subscribers import accept_beginning, accept_tables
+    from cdc.batches.subscribers import accept_tables
 
     config = load(ctx, dest)
     service = BatchService(config)
@@ -233,7 +233,7 @@ def accept_gap(
             service.meta, subscriber, {name: table_record(config, name) for name in dict.fromkeys(table)}
         )
     else:
-        gaps = accept_beginning(service, subscriber)
+        gaps = [service.accept_beginning(subscriber)]
     if as_json:
         print_json({"subscriber": subscriber, "gaps": [gap_document(gap) for gap in gaps]})
         return

@@ -1,4 +1,4 @@
-"""``cdc decode``: rows of a segment, a store or any binlog file, for people and other programs."""
+"""``cdc decode``: prints the rows of a segment, a store or any binlog file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _TABLE_ROWS = 100
 _TABLES_NAMED = 20
 _BATCH_BYTES = 8 << 20
-"""Row events at once: enough for the kernels to be quick, and for row groups of a good size."""
+"""The size of the row events that are decoded at once: large enough for fast kernels and for good row groups."""
 _QUIET_S = 1.0
-"""A decoding that ends sooner shows no progress."""
+"""A decoding that takes less time shows no progress."""
 
 
 class OutputFormat(StrEnum):
@@ -163,7 +163,7 @@ def _schemas(path: Path, table: str) -> Schemas:
 
 @contextmanager
 def _progress(table: str, stats: DecodeStats, *, wanted: bool) -> Iterator[Callable[[], None]]:
-    """Shows on a terminal's standard error how far a long decoding is, unless rows appear there anyway."""
+    """Shows the progress of a long decoding on a terminal's standard error, unless rows are printed to the terminal."""
     console = err()
     if not wanted or not console.is_terminal:
         yield lambda: None
@@ -211,7 +211,7 @@ def _print_lines(batches: Iterator[pa.RecordBatch], tick: Callable[[], None]) ->
 
 
 def _written(piece: memoryview | bytes) -> bool:
-    """False where the reader has seen enough, as in ``| head``."""
+    """Writes to standard output. Returns False if its reader has closed it, as ``| head`` does."""
     try:
         sys.stdout.buffer.write(piece)
         if not piece:
@@ -255,7 +255,7 @@ def _print_table(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value for a terminal, which must not obey what a row holds."""
+    """A value for a terminal, with control characters escaped, which the terminal would obey."""
     import json
 
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -263,7 +263,8 @@ def _cell(value: Any) -> str:
 
 
 def _write_parquet(path: Path, batches: Iterator[pa.RecordBatch], table: str, tick: Callable[[], None]) -> None:
-    """To a temporary name first, so that a file that is there is whole. Each batch is a row group."""
+    """Writes a Parquet file with a row group for each batch. It is written under a temporary name and then renamed, so
+    that an existing file is always complete."""
     import pyarrow.parquet as pq
 
     from cdc.decode.jsonl import with_words

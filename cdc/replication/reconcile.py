@@ -31,7 +31,7 @@ from cdc.store.formats.missing import kept_names
 log = get_logger(__name__)
 
 FOLDER = "cut"
-"""The store's folder for what was truncated."""
+"""The store's folder for truncated transactions."""
 _CHUNK_BYTES = 1 << 20
 
 Ask = Callable[[str, int, int, EntryKind], Compared]

@@ -68,16 +68,16 @@ class Stream:
         # Only segments that retention has removed: if the disk is unmounted, or the folder is being deleted, the copy
         # must survive. Segments without transactions at the mark stay until the mark has moved on.
         mark = read_removed(self._store).seq
-        gone = {
+        removed = {
             name
             for name in self._known.difference(names)
             if names and name < names[0] and (layout.segment_start(Path(name)) or 0) < mark
         }
-        for name in sorted(gone):
+        for name in sorted(removed):
             self._send(Kind.FORGET, f"segments/{name}".encode())
             if name == self._name:  # nothing more is sent of it, even if its files still exist for a moment
                 self.close()
-        self._known = self._known.difference(gone).union(names)
+        self._known = self._known.difference(removed).union(names)
 
     def close(self) -> None:
         """Closes the current segment."""

@@ -1,4 +1,4 @@
-"""What the clauses of an ALTER TABLE do to a table's rows and columns."""
+"""The effects of an ALTER TABLE's clauses on a table's rows and columns."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ EffectKind = Literal["none", "create", "replace", "add_column", "unsupported"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one clause does.
+    """The effect of one clause.
 
-    ``none``: nothing to rows or columns. ``create``: a new table. ``replace``: a new table instead of an old one.
-    ``add_column``: a column that is null in every row; ``column`` names it. ``unsupported``: anything else.
+    ``none``: rows and columns stay as they are. ``create``: a new table. ``replace``: a new table replaces an old one.
+    ``add_column``: a new column that is null in every row; ``column`` is its name. ``unsupported``: anything else.
     """
 
     kind: EffectKind
     table: tuple[str, str] | None
-    """Database and table; None where a whole database is meant."""
+    """Database and table; None for the effect on a whole database."""
     clause: str
-    """The clause in the statement's own words, for messages: ``DROP COLUMN note``."""
+    """The text of the clause for messages, such as ``DROP COLUMN note``."""
     column: str | None = None
     unsure_null: bool = False
-    """The statement alone does not tell that the new column is nullable (TIMESTAMP, by a server variable)."""
+    """Whether a server variable decides if the new column is nullable (TIMESTAMP)."""
     rows: bool = False
-    """Of ``create``: the statement may bring rows (CREATE TABLE … SELECT)."""
+    """For ``create``: whether the statement may bring rows (CREATE TABLE … SELECT)."""
 
 
 _INDEX_WORDS = ("INDEX", "KEY", "FULLTEXT", "SPATIAL", "UNIQUE", "CHECK", "FOREIGN")
@@ -43,7 +43,7 @@ _HARMLESS_PARTITION = ("ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR")
 
 
 def alter_effects(table: tuple[str, str], tokens: list[Token]) -> tuple[list[Effect], list[tuple[str, str]]]:
-    """The effects of the clauses behind ``ALTER TABLE name``, and the tables that they name besides
+    """The effects of the clauses behind ``ALTER TABLE name``, and the other tables that they name
     (``RENAME TO other``, ``EXCHANGE PARTITION … WITH TABLE other``)."""
     effects: list[Effect] = []
     others: list[tuple[str, str]] = []
@@ -57,7 +57,7 @@ def alter_effects(table: tuple[str, str], tokens: list[Token]) -> tuple[list[Eff
 def _clause(
     part: list[Token], table: tuple[str, str], effects: list[Effect], others: list[tuple[str, str]]
 ) -> EffectKind | None:
-    """The kind of one clause; None where it has added its effects itself."""
+    """The kind of one clause; None if it has added its effects itself."""
     cursor = Cursor(part, table[0])
     verb = cursor.take_any(
         "ADD", "ALTER", "DROP", "RENAME", "EXCHANGE", "CONVERT", "MODIFY", "CHANGE", *_HARMLESS_PARTITION
@@ -92,7 +92,7 @@ def _clause(
 
 
 def _options(part: list[Token]) -> EffectKind:
-    """Table options, which may stand side by side without commas."""
+    """The kind of a clause of table options, which may follow one another without commas."""
     words = outer_words(part)
     first = part[0]
     if first.kind != "word" or first.text.upper() not in _OPTIONS:
@@ -147,7 +147,7 @@ def _add(cursor: Cursor, table: tuple[str, str], effects: list[Effect]) -> Effec
 
 
 def _new_column(part: list[Token], table: tuple[str, str]) -> Effect:
-    """``name type attributes…``: passes when every old row has null in it."""
+    """The effect of a new column, given as ``name type attributes…``; supported if it is null in every old row."""
     clause = "ADD COLUMN " + _shown(part)
     if len(part) < 2:
         return Effect("unsupported", table, clause)
@@ -171,7 +171,7 @@ def _new_column(part: list[Token], table: tuple[str, str]) -> Effect:
 
 
 def _default_is_null(part: list[Token]) -> bool:
-    """No DEFAULT at all, or DEFAULT NULL."""
+    """Whether a column has no DEFAULT, or DEFAULT NULL."""
     for i, token in enumerate(part):
         if token.is_word("DEFAULT"):
             value = part[i + 1] if i + 1 < len(part) else None
@@ -181,7 +181,7 @@ def _default_is_null(part: list[Token]) -> bool:
 
 
 def _shown(part: list[Token]) -> str:
-    """Tokens as readable text, cut at 80 characters."""
+    """Tokens as text for messages, cut at 80 characters."""
     out = ""
     for token in part:
         text = {"quoted": f"`{token.text}`", "string": f"'{token.text}'"}.get(token.kind, token.text)

@@ -1,7 +1,7 @@
-"""What a statement in a QUERY event is, which tables it names, and what it does to them.
+"""Classifies the statement of a QUERY event: its kind, the tables that it names, and its effects on them.
 
-A conservative reading of MySQL's and MariaDB's SQL: what is not known for certain to be harmless is reported as
-``unsupported`` or ``unknown``, so that it stops somebody instead of passing silently.
+MySQL's and MariaDB's SQL is read conservatively: a statement that is not certainly harmless is reported as
+``unsupported`` or ``unknown``, so that it stops capture or apply instead of passing silently.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Statement:
     verb: str
     """Its first words in capitals: ``ALTER TABLE``, ``DROP DATABASE``, ``XA START``."""
     tables: tuple[TableName, ...] = ()
-    """Every (database, table) that it may touch; temporary tables are not among them."""
+    """Every (database, table) that it may touch, except temporary tables."""
     databases: tuple[str, ...] = ()
-    """Of CREATE, ALTER and DROP DATABASE: the database itself."""
+    """For CREATE, ALTER and DROP DATABASE: the database."""
     effects: tuple[Effect, ...] = ()
-    """Of ``ddl``: what it does, clause by clause."""
+    """For ``ddl``: its effects, clause by clause."""
     any_table: bool = False
-    """It may change tables that its text does not name (SELECT of a function, CALL, an unknown statement)."""
+    """Whether it may change tables that its text does not name (SELECT of a function, CALL, an unknown statement)."""
 
     @property
     def leaves_rows_alone(self) -> bool:
@@ -62,8 +62,8 @@ _MODIFIERS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CO
 
 
 def classify(sql: str, default_db: str, sql_mode: int = 0) -> Statement:
-    """Classify one statement. ``default_db`` is the session's database (``""``: none); ``sql_mode`` the event's, of
-    which only NO_BACKSLASH_ESCAPES matters. Never raises: what it cannot read is ``unknown``."""
+    """Classifies one statement. ``default_db`` is the session's database (``""``: none); ``sql_mode`` is the event's,
+    of which only NO_BACKSLASH_ESCAPES matters. Never raises: a text that cannot be read is ``unknown``."""
     return _statement(Cursor(tokenize(sql, sql_mode), default_db))
 
 
@@ -95,7 +95,9 @@ def _statement(c: Cursor) -> Statement:
         c.take_any("NO_WRITE_TO_BINLOG", "LOCAL")
         if c.at_words("TABLE") or c.at_words("TABLES"):
             return Statement("other", verb)
-        while (token := c.peek()) is not None and not token.is_word(*_DML):  # MariaDB runs what it analyses
+        while (token := c.peek()) is not None and not token.is_word(
+            *_DML
+        ):  # MariaDB executes the statement that it analyses
             c.at += 1
         return _statement(c)
     if verb in _DDL:
@@ -140,13 +142,14 @@ def _create_table(c: Cursor, replace: bool, temporary: bool) -> Statement:
 
 
 def _is_option(words: list[str], at: int) -> bool:
-    """``WITH SYSTEM VERSIONING`` of a table, ``VALUES LESS THAN`` and ``VALUES IN`` of a partition bring no rows."""
+    """Whether a word is part of ``WITH SYSTEM VERSIONING`` of a table, or ``VALUES LESS THAN`` or ``VALUES IN`` of a
+    partition, which bring no rows."""
     following = words[at + 1 : at + 2]
     return following in (["SYSTEM"], ["LESS"], ["IN"])
 
 
 def _create_other(c: Cursor) -> Statement:
-    """CREATE INDEX … ON table, and what is no table."""
+    """Classifies CREATE INDEX … ON table, and CREATE of objects that are not tables."""
     while (token := c.peek()) is not None:
         c.at += 1
         if token.is_word("INDEX", "KEY"):
@@ -265,7 +268,7 @@ def _over(tables: list[TableName], verb: str) -> Statement:
 
 
 def _table_list(c: Cursor) -> list[TableName]:
-    """``a, b.c`` and ``a TO b, c TO d``, up to the first other word."""
+    """Takes ``a, b.c`` or ``a TO b, c TO d``, up to the first other word."""
     tables: list[TableName] = []
     while (table := c.take_table()) is not None:
         tables.append(table)
@@ -298,7 +301,7 @@ _DML = ("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "SELECT", "DO",
 
 def _dml(verb: str, c: Cursor) -> Statement:
     if verb in ("SELECT", "DO", "CALL", "HANDLER", "EXECUTE"):
-        # Logged when a function or procedure in it changed rows; which, its text does not say.
+        # Servers log it when a function or procedure in it changed rows; its text does not name the tables.
         return Statement("dml", verb, any_table=True)
     if verb == "WITH":
         while (token := c.peek()) is not None:
@@ -335,7 +338,7 @@ _JOIN_WORDS = word_set(
 
 
 def _references(c: Cursor, stop: tuple[str, ...]) -> list[TableName]:
-    """Every name in the table references up to one of the words: tables, and aliases taken for tables too."""
+    """Every name in the table references up to one of the words: tables, and aliases, which are taken for tables."""
     tables: dict[TableName, None] = {}
     while (token := c.peek()) is not None and not token.is_word(*stop):
         if token.is_word("ON"):  # a join's condition names columns

@@ -1,8 +1,8 @@
-"""Tokens of MySQL's and MariaDB's SQL, as far as telling statements apart needs them.
+"""Splits MySQL's and MariaDB's SQL into tokens, as far as classifying statements needs them.
 
-Nothing here judges grammar: the server has already executed every text that is read. Executable comments
-(``/*! … */``, ``/*!80013 … */``, ``/*M! … */``) count as executed whatever version they name: whether one was
-is known to the server alone, and a statement that is taken for more than it did is refused, never lost.
+Grammar is not checked: the server has already executed every text that is read. Executable comments (``/*! … */``,
+``/*!80013 … */``, ``/*M! … */``) count as executed, whatever version they name. Only the server knows whether it
+executed one, and a statement that is taken for more than it did is refused, not lost.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ _LINE_COMMENT = re.compile(r"(?:#|--(?=[\s\x00-\x1f]|$))[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``word``: bare identifier, keyword or number; ``quoted``: in backticks, or in double quotes (an identifier
-    under ANSI_QUOTES, else a string: where it stands tells); ``string``: in single quotes; ``punct``: one character."""
+    """A token. ``word``: bare identifier, keyword or number; ``quoted``: in backticks, or in double quotes (an
+    identifier under ANSI_QUOTES, else a string, depending on its position); ``string``: in single quotes; ``punct``:
+    one character."""
 
     kind: TokenKind
     text: str
 
     def is_word(self, *words: str) -> bool:
-        """Is it one of these keywords, unquoted? ``words`` in capitals."""
+        """Whether the token is one of these keywords, unquoted. ``words`` are in capitals."""
         return self.kind == "word" and self.text.upper() in words
 
 
 def tokenize(sql: str, sql_mode: int = 0) -> list[Token]:
-    """All tokens of a text; plain comments and the frames of executable ones are left out."""
+    """All tokens of a text, without plain comments and the delimiters of executable ones."""
     tokens: list[Token] = []
     at, end = 0, len(sql)
     while at < end:
@@ -65,7 +66,7 @@ def tokenize(sql: str, sql_mode: int = 0) -> list[Token]:
 
 
 def _quoted(sql: str, at: int, *, escapes: bool) -> tuple[str, int]:
-    """The content of the quotes that open at ``at``, and the offset behind them. A doubled quote stands for itself."""
+    """The content of the quotes that open at ``at``, and the offset behind them. A doubled quote is one quote."""
     quote, end = sql[at], len(sql)
     out: list[str] = []
     at += 1
@@ -86,7 +87,7 @@ def _quoted(sql: str, at: int, *, escapes: bool) -> tuple[str, int]:
 
 
 class Cursor:
-    """A place in a list of tokens that moves forward."""
+    """Reads a list of tokens in their order."""
 
     def __init__(self, tokens: list[Token], default_db: str) -> None:
         self.tokens = tokens
@@ -94,23 +95,23 @@ class Cursor:
         self.at = 0
 
     def peek(self, ahead: int = 0) -> Token | None:
-        """The next token, or the one ``ahead`` of it; None behind the end."""
+        """The next token, or the one ``ahead`` tokens behind it; None behind the end."""
         index = self.at + ahead
         return self.tokens[index] if index < len(self.tokens) else None
 
     def at_words(self, *words: str) -> bool:
-        """Do exactly these keywords come next, in this order?"""
+        """Whether exactly these keywords come next, in this order."""
         return all((token := self.peek(i)) is not None and token.is_word(word) for i, word in enumerate(words))
 
     def take_words(self, *words: str) -> bool:
-        """Pass over these keywords when they come next, in this order."""
+        """Skips these keywords if they come next, in this order. Returns whether they did."""
         if not self.at_words(*words):
             return False
         self.at += len(words)
         return True
 
     def take_any(self, *words: str) -> str | None:
-        """Pass over one keyword of the given ones; its name in capitals, or None."""
+        """Skips the next token if it is one of these keywords. Returns it in capitals, or None."""
         token = self.peek()
         if token is None or not token.is_word(*words):
             return None
@@ -118,6 +119,7 @@ class Cursor:
         return token.text.upper()
 
     def take_punct(self, char: str) -> bool:
+        """Skips this character if it comes next. Returns whether it did."""
         token = self.peek()
         if token is None or token.kind != "punct" or token.text != char:
             return False
@@ -125,7 +127,7 @@ class Cursor:
         return True
 
     def take_name(self) -> str | None:
-        """An identifier, bare or quoted."""
+        """Takes an identifier, bare or quoted; None if the next token is not one."""
         token = self.peek()
         if token is None or token.kind not in ("word", "quoted"):
             return None
@@ -133,7 +135,7 @@ class Cursor:
         return token.text
 
     def take_table(self) -> tuple[str, str] | None:
-        """``t``, ``db.t`` or ``.t``, as (database, table)."""
+        """Takes ``t``, ``db.t`` or ``.t`` as (database, table); None if the next token is no name."""
         self.take_punct(".")
         first = self.take_name()
         if first is None:
@@ -145,7 +147,7 @@ class Cursor:
         return self.default_db, first
 
     def skip_group(self) -> None:
-        """Pass over a parenthesis and all in it, when one opens here."""
+        """Skips a parenthesis with its content, if one opens here."""
         if not self.take_punct("("):
             return
         depth = 1
@@ -156,7 +158,7 @@ class Cursor:
 
 
 def split_commas(tokens: list[Token]) -> list[list[Token]]:
-    """The parts between commas that stand outside parentheses."""
+    """The parts between the commas outside parentheses."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:
@@ -170,7 +172,7 @@ def split_commas(tokens: list[Token]) -> list[list[Token]]:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Keywords written side by side, as a set."""
+    """The set of the keywords in a text."""
     return frozenset(text.split())
 
 

@@ -1,6 +1,6 @@
-"""Binlog events made by hand, for tests that need a stream without a server.
+"""Builds binlog events, for tests that need a stream without a server.
 
-Rows hold one INT column, so that decoders can read them, too. Everything carries a CRC32.
+Rows hold one INT column, so that decoders can read them. Every event has a CRC32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BinlogBuilder:
         self.events: list[bytes] = []
         self.pos = len(MAGIC)
         self.gno = 0
-        """Number of the last GTID; may be set, to go on with another file."""
+        """The number of the last GTID. Set it to continue with another file."""
         self._table_ids: dict[tuple[str, str], int] = {}
         self.format_description()
 
@@ -36,7 +36,7 @@ class BinlogBuilder:
 
     @property
     def packets(self) -> bytes:
-        """The same events as a server sends them: MySQL packets, an artificial rotate first."""
+        """The events as a server sends them: MySQL packets, with an artificial rotate first."""
         name = b"binlog.000001"
         body = struct.pack("<Q", 4) + name
         rotate = _HEADER.pack(0, EventType.ROTATE, self.server_id, 19 + len(body) + 4, 0, 0x20) + body
@@ -44,7 +44,7 @@ class BinlogBuilder:
         return b"".join(packets_of(event) for event in stream)
 
     def event(self, kind: int, body: bytes, *, flags: int = 0) -> bytes:
-        """Append an event; returns it."""
+        """Appends an event and returns it."""
         length = 19 + len(body) + 4
         self.pos += length
         head = _HEADER.pack(self.timestamp, kind, self.server_id, length, self.pos & 0xFFFFFFFF, flags)
@@ -57,7 +57,8 @@ class BinlogBuilder:
         return self.event(EventType.FORMAT_DESCRIPTION, body)
 
     def gtid(self) -> bytes:
-        """The next GTID of the source ``01010101-…``, its commit time a microsecond after the one before."""
+        """Appends the next GTID of the source ``01010101-…``, with a commit time one microsecond after the previous
+        one."""
         self.gno += 1
         time_us = self.timestamp * 1_000_000 + self.gno
         body = b"\0" + b"\1" * 16 + struct.pack("<QBQQ", self.gno, 2, 0, self.gno) + time_us.to_bytes(7, "little")
@@ -68,7 +69,7 @@ class BinlogBuilder:
         return self.event(EventType.QUERY, body)
 
     def table_map(self, db: str, table: str, *, padding: int = 0) -> bytes:
-        """``padding``: the size of a further field of metadata, of a type that nobody knows."""
+        """Appends a TABLE_MAP event. ``padding`` is the size of a further field of metadata of an unknown type."""
         table_id = self._table_ids.setdefault((db, table), 100 + len(self._table_ids))
         names = bytes([len(db)]) + db.encode() + b"\0" + bytes([len(table)]) + table.encode() + b"\0"
         metadata = b"\x01\x01\x00" + b"\x04\x03\x02id" + b"\x08\x01\x00"  # signed, named id, primary key
@@ -78,7 +79,7 @@ class BinlogBuilder:
         return self.event(EventType.TABLE_MAP, body)
 
     def rows(self, db: str, table: str, values: list[int], *, end: bool = True) -> bytes:
-        """A WRITE_ROWS event; ``end``: the statement's last."""
+        """Appends a WRITE_ROWS event; ``end`` marks the last one of the statement."""
         table_id = self._table_ids[db, table]
         rows = b"".join(b"\0" + struct.pack("<i", v) for v in values)
         body = table_id.to_bytes(6, "little") + struct.pack("<HH", 1 if end else 0, 2) + b"\1\xff" + rows
@@ -88,7 +89,7 @@ class BinlogBuilder:
         return self.event(EventType.XID, struct.pack("<Q", self.gno))
 
     def transaction(self, db: str, table: str, values: list[int]) -> None:
-        """GTID, BEGIN, one INSERT, commit."""
+        """Appends GTID, BEGIN, one INSERT and the commit."""
         self.gtid()
         self.query("BEGIN", db)
         self.table_map(db, table)
@@ -101,7 +102,7 @@ class BinlogBuilder:
 
 
 def packets_of(event: bytes, number: int = 0) -> bytes:
-    """An event as MySQL packets: a status byte before it, cut at 16 MiB - 1."""
+    """An event as MySQL packets of at most 16 MiB - 1, with a status byte first."""
     payload, out = b"\0" + event, b""
     while True:
         piece, payload = payload[:0xFFFFFF], payload[0xFFFFFF:]

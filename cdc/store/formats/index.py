@@ -43,7 +43,7 @@ def make_header() -> bytes:
 
 def seal(entries: Entries) -> bytes:
     """Returns the entries as they are written to a file, each with its CRC32."""
-    from cdc.binlog.kernels import seal_entries
+    from cdc.binlog.entry_checksums import seal_entries
 
     raw = np.ascontiguousarray(entries).view(np.uint8).reshape(len(entries), ENTRY_SIZE)
     seal_entries(raw, np.zeros(16, dtype=np.uint8))
@@ -58,7 +58,7 @@ def first_bad(entries: Entries) -> int:
             if zlib.crc32(row[:-4].tobytes()).to_bytes(4, "little") != row[-4:].tobytes():
                 return k
         return -1
-    from cdc.binlog.kernels import first_bad_entry
+    from cdc.binlog.entry_checksums import first_bad_entry
 
     return int(first_bad_entry(raw, np.zeros(16, dtype=np.uint8)))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc.batches.subscribers import accept_beginning
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.errors import CutOffError, DamagedError, StorageError, StoreIncompleteError, UsageError
@@ -114,7 +113,7 @@ def test_a_store_begun_anew_before_the_cursor_goes_on(config: DestinationConfig)
 def test_an_accepted_gap_is_recorded_and_carried(config: DestinationConfig) -> None:
     acked(config, NumberStore(last=3))
     service = make_service(config, NumberStore(last=20, begins=BEGINS))
-    (gap,) = accept_beginning(service, "apply")
+    gap = service.accept_beginning()
     assert (gap.after_seq, gap.until_seq, gap.table) == (3, 10, None)
     lease = service.get("me")
     assert lease is not None and lease.manifest.after_seq == 10
@@ -130,7 +129,7 @@ def test_a_gap_that_is_not_there_cannot_be_accepted(config: DestinationConfig) -
     assert lease is not None
     service.ack(lease.batch, lease.token)
     with pytest.raises(UsageError, match="has no gap that was not accepted"):
-        accept_beginning(service, "apply")
+        service.accept_beginning()
 
 
 def test_an_outstanding_batch_of_another_store_comes_again_in_a_new_one(config: DestinationConfig) -> None:

@@ -1,4 +1,4 @@
-"""A destination in the hands of the nemesis: source, store, meta, lake and clock, and the steps that work on them."""
+"""The environment of a scenario: source, store, meta, lake and clock of one destination, and the steps on them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _COMMAND_S = 120.0
 
 
 class Clock:
-    """The clock of leases. It runs like the machine's, and can be put forward and back."""
+    """The clock of leases: the machine's clock plus an offset that a scenario changes."""
 
     def __init__(self) -> None:
         self.offset = timedelta()
 
     @property
     def datetime(self) -> type[datetime]:
-        """What to put in the place of ``datetime`` in a module that asks for the time."""
+        """A replacement for ``datetime`` in a module that reads the clock."""
         clock = self
 
         class Shifted(datetime):
@@ -60,19 +60,19 @@ class Clock:
 
 
 @dataclass
-class World:
-    """One scenario's destination. ``steps`` is what was done so far, for the report of a failure."""
+class Environment:
+    """The destination of one scenario. ``steps`` lists the steps so far, for the report of a failure."""
 
     source: Source
     folder: Path
-    dice: random.Random
+    rng: random.Random
     clock: Clock
     steps: list[str] = field(default_factory=list)
     config: DestinationConfig = field(init=False)
-    struck: str = ""
-    """The table that the fault has struck."""
+    damaged_table: str = ""
+    """The table that the fault has damaged."""
     accepted: set[str] = field(default_factory=set)
-    """Tables whose loss the operator has accepted; they are not compared any more."""
+    """Tables whose data loss the operator has accepted; they are no longer compared."""
     _began: float = field(default_factory=time.monotonic)
     _generation: int = 0
     _remembered: dict[str, list[Row]] = field(default_factory=dict)
@@ -80,19 +80,19 @@ class World:
     # ------------------------------------------------------------ the destination
 
     def begin(self, start: str = "{file: binlog.000001, pos: 4}") -> None:
-        """A destination that has read nothing: new store, new meta, new target."""
+        """Begins a new destination: new store, new meta, new target."""
         self._generation += 1
         self.accepted.clear()
         self.folder.joinpath("conf").mkdir(exist_ok=True)
         self.configure(start)
 
     def configure(self, start: str) -> None:
-        """Write the configuration, with another ``source.start``."""
+        """Writes the configuration with this ``source.start``."""
         name, database = f"run{self._generation}", self.source.workload.database
         file = self.folder / "conf" / "shop.yaml"
         file.write_text(
             f"source: {{url: '{self.source.flavor}://{USER}@{HOST}:{self.source.server.port}',"
-            f" password_env: TOWPATH_TEST_PASSWORD, server_id: {self.dice.randrange(1000, 2**31)}, start: {start}}}\n"
+            f" password_env: TOWPATH_TEST_PASSWORD, server_id: {self.rng.randrange(1000, 2**31)}, start: {start}}}\n"
             f"tables: {{include: ['{database}\\..*'], overrides: {{{database}.{APPEND}: {{mode: append}}}}}}\n"
             f"store: {{path: {name}/store, segment_bytes: 65536}}\nmeta: {{path: {name}/meta}}\n"
             f"apply: {{target: {name}/lake}}\nbatch: {{max_wait_s: 0}}\nspark: {LOCAL}\n",
@@ -109,34 +109,34 @@ class World:
         return Path(self.config.meta.path)
 
     def table(self, name: str) -> Path:
-        """The folder of a Delta table."""
+        """Returns the folder of a Delta table."""
         return Path(table_path(self.config.apply.target, self.source.workload.database, name))
 
     def any_table(self) -> str:
-        """One of the tables that every scenario has."""
-        return self.dice.choice((self.source.workload.mirror, APPEND))
+        """Returns one of the tables that every scenario has."""
+        return self.rng.choice((self.source.workload.mirror, APPEND))
 
-    def say(self, step: str) -> None:
-        """Add a step to the report, with the seconds since the scenario began."""
+    def log(self, step: str) -> None:
+        """Adds a step to the report, with the seconds since the scenario began."""
         self.steps.append(f"{time.monotonic() - self._began:6.1f} s  {step}")
 
     # ------------------------------------------------------------ steps
 
     def work(self, transactions: int | None = None) -> None:
-        """Let the application commit something."""
-        count = self.dice.randrange(3, 12) if transactions is None else transactions
-        self.say(f"the application runs {count} transactions")
+        """Runs transactions of the application."""
+        count = self.rng.randrange(3, 12) if transactions is None else transactions
+        self.log(f"the application runs {count} transactions")
         self.source.workload.run(count)
 
     def capture(self) -> None:
-        """``cdc capture --until-current``."""
-        self.say("capture --until-current")
+        """Runs ``cdc capture --until-current``."""
+        self.log("capture --until-current")
         Capture(self.config).run(until_current=True)
 
     def killed_capture(self) -> None:
-        """A process of ``cdc capture`` that is killed while it stores what the application commits."""
-        transactions = self.dice.randrange(1, 10)
-        self.say(f"capture in a process of its own, killed while the application runs {transactions} transactions")
+        """Starts a process of ``cdc capture`` and kills it while it stores transactions of the application."""
+        transactions = self.rng.randrange(1, 10)
+        self.log(f"capture in a process of its own, killed while the application runs {transactions} transactions")
         before = self._stored()
         self.source.workload.touch()
         command = [sys.executable, "-m", "cdc", "--conf-dir", str(self.config.file.parent), "capture", self.config.name]
@@ -155,17 +155,17 @@ class World:
         assert code == -signal.SIGKILL, f"capture ended by itself with exit code {code}: {said}"
 
     def _stored(self) -> int:
-        """Bytes of the store's segments."""
+        """Returns the bytes of the store's segments."""
         folder = segments_folder(self.store)
         return sum(file.stat().st_size for file in folder.glob("*.binlog")) if folder.is_dir() else 0
 
     def fetch(self, transactions: int | None = None, owner: str = OWNER) -> Lease | None:
-        """Take a batch, of so many transactions at most."""
+        """Fetches a batch of at most this many transactions."""
         batch = self.config.batch.model_copy(update={"max_transactions": transactions})
         return pipeline.fetch(self.config.model_copy(update={"batch": batch}), owner, wait_s=0)
 
     def merge_and_ack(self, lease: Lease) -> None:
-        """As ``cdc apply`` does it: what fails is rolled back."""
+        """Merges and acks as ``cdc apply`` does; rolls back after an error."""
         try:
             results = pipeline.merge(self.config, lease)
         except CdcError:
@@ -174,41 +174,41 @@ class World:
         pipeline.finalize(self.config, lease, True, results)
 
     def apply_one(self, transactions: int | None = None) -> None:
-        """One batch, if there is one."""
-        self.say("apply one batch" + ("" if transactions is None else f" of {transactions} transactions"))
+        """Applies one batch, if there is one."""
+        self.log("apply one batch" + ("" if transactions is None else f" of {transactions} transactions"))
         lease = self.fetch(transactions)
         if lease is not None:
             self.merge_and_ack(lease)
 
     def apply(self) -> None:
-        """``cdc apply --until-empty``."""
-        self.say("apply --until-empty")
+        """Runs ``cdc apply --until-empty``."""
+        self.log("apply --until-empty")
         while (lease := self.fetch()) is not None:
             self.merge_and_ack(lease)
 
-    def level(self) -> None:
-        """Capture and apply all there is."""
+    def catch_up(self) -> None:
+        """Captures and applies everything."""
         self.capture()
         self.apply()
 
     def settle(self) -> None:
-        """Let the application change every table, capture and apply that, and see that the lake equals the source."""
+        """Changes every table, captures and applies that, and checks that the lake equals the source."""
         self.work()
         self.source.workload.touch()
         try:
-            self.level()
+            self.catch_up()
         except CdcError as error:
-            raise AssertionError(f"refused where nothing was wrong: {type(error).__name__}: {error}") from error
-        self.require_equal("where nothing was wrong")
+            raise AssertionError(f"refused without a fault: {type(error).__name__}: {error}") from error
+        self.require_equal("without a fault")
         self._remembered = {table: self._rows(table) for table in self.source.workload.history.tables}
 
-    def outcome(self, *actions: Callable[[], None]) -> CdcError | None:
-        """Do these, up to the first that is refused; with which error."""
-        for action in actions or (self.level,):
+    def first_error(self, *actions: Callable[[], None]) -> CdcError | None:
+        """Runs the actions up to the first error, and returns the error; default: :meth:`catch_up`."""
+        for action in actions or (self.catch_up,):
             try:
                 action()
             except CdcError as error:
-                self.say(f"… refused: {type(error).__name__}: {error}")
+                self.log(f"… refused: {type(error).__name__}: {error}")
                 return error
         return None
 
@@ -216,7 +216,7 @@ class World:
 
     @contextmanager
     def before_statement(self, action: Callable[[str], None]) -> Iterator[None]:
-        """Have ``action`` called, with the table's name, before each statement of a merge."""
+        """Calls ``action`` with the table's name before each statement of a merge inside the block."""
         former, merge.before_statement = merge.before_statement, action
         try:
             yield
@@ -224,13 +224,13 @@ class World:
             merge.before_statement = former
 
     def sql(self, statement: str) -> None:
-        """A statement of somebody else, in Spark."""
+        """Runs a statement of another user in Spark."""
         session.acquire(self.config.spark).spark.sql(statement).collect()
 
-    # ------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------ checks
 
     def differences(self) -> list[str]:
-        """How the lake differs from the source; empty when it does not."""
+        """Returns the differences between lake and source."""
         workload, target = self.source.workload, self.config.apply.target
         found: list[str] = []
         for table in workload.history.tables:
@@ -248,14 +248,14 @@ class World:
         return found
 
     def require_equal(self, when: str) -> None:
-        """Raises AssertionError, with the first differences, where the lake is not what the source is."""
+        """Raises AssertionError with the first differences between lake and source."""
         found = self.differences()
         assert not found, f"{when}: nothing was refused, and the lake differs from the source:\n" + "\n".join(
             found[:12]
         )
 
     def changed_tables(self) -> list[str]:
-        """The tables whose rows in the lake are others than after the last :meth:`settle`."""
+        """Returns the tables whose rows in the lake have changed since the last :meth:`settle`."""
         return [table for table, rows in self._remembered.items() if self._rows(table) != rows]
 
     def _rows(self, table: str) -> list[Row]:
@@ -265,13 +265,13 @@ class World:
     # ------------------------------------------------------------ files
 
     def copy(self, path: Path) -> Path:
-        """A backup of a folder."""
-        to = self.folder / f"copy-{path.name}-{self.dice.getrandbits(32):08x}"
+        """Makes a backup of a folder."""
+        to = self.folder / f"copy-{path.name}-{self.rng.getrandbits(32):08x}"
         shutil.copytree(path, to)
         return to
 
-    def put_back(self, copy: Path, path: Path) -> None:
-        """A backup in the place of what is there, if anything is."""
+    def restore_copy(self, copy: Path, path: Path) -> None:
+        """Replaces a folder by a backup."""
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(copy, path)
 

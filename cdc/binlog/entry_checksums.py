@@ -1,0 +1,33 @@
+"""The checksums of index entries: each entry ends with the CRC32 of the bytes before it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.crc import crc32
+from cdc.binlog.jit import njit
+from cdc.binlog.memory import load_u, store_u32
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+
+@njit
+def seal_entries(entries: Bytes, scratch: Bytes) -> None:
+    """Writes each entry's CRC32 into its last four bytes. ``entries`` (n, 128), contiguous."""
+    flat = entries.reshape(-1)
+    for k in range(entries.shape[0]):
+        at = k * 128
+        store_u32(flat, at + 124, np.int64(crc32(flat, at, at + 124, scratch)))
+
+
+@njit
+def first_bad_entry(entries: Bytes, scratch: Bytes) -> int:
+    """The number of the first entry with a wrong CRC32, or -1. ``entries`` (n, 128), contiguous."""
+    flat = entries.reshape(-1)
+    for k in range(entries.shape[0]):
+        at = k * 128
+        if np.int64(crc32(flat, at, at + 124, scratch)) != load_u(flat, at + 124, 4):
+            return k
+    return -1
