@@ -1,4 +1,4 @@
-"""How byte ranges are cut for Spark's tasks, and that the splits give all rows of the table and none twice."""
+"""Byte ranges are cut for Spark's tasks: the splits have all rows of the table, and none twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = ("shop.orders", "shop.items")
 
 
 def filled(folder: Path, log: BinlogBuilder) -> list[ByteRange]:
-    """A store with these transactions; its segments as ranges."""
+    """Fills a store with these transactions, and returns its segments as ranges."""
     filler = Filler(folder)
     filler.put(log)
     filler.close()
@@ -35,7 +35,7 @@ def filled(folder: Path, log: BinlogBuilder) -> list[ByteRange]:
 
 
 def rows(splits: Sequence[InputSplit], table: str) -> list[tuple[int, int, int]]:
-    """Seq, row and value of all rows that the splits hold."""
+    """Returns seq, row and value of all rows of the splits."""
     found = []
     for input_split in splits:
         batches = decode_range(
