@@ -12,10 +12,8 @@ from cdc.binlog.table_map import ColumnType
 from cdc.decode.binary_json.convert import json_text
 from cdc.decode.charsets.convert import exact_text, text_conversion, utf8_text
 from cdc.decode.columns import BINARY, BLOBS, COMPRESSED, TEXTS, Column, describe
-from cdc.decode.conversion import Conversion
-from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.values import decimal_size
-from cdc.decode.temporal import (
+from cdc.decode.conversions.base import Conversion
+from cdc.decode.conversions.temporal import (
     DATE_BYTES,
     HIRES_BYTES,
     date_text,
@@ -28,7 +26,7 @@ from cdc.decode.temporal import (
     old_timestamp,
     time_text,
 )
-from cdc.decode.values import (
+from cdc.decode.conversions.values import (
     boolean,
     decimal_text,
     inet4_text,
@@ -38,6 +36,8 @@ from cdc.decode.values import (
     uuid_text,
     vector_floats,
 )
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.values import decimal_size
 from cdc.errors import DamagedError, UnsupportedTypeError
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.decode.conversion import MAX_TEXT_BYTES
+from cdc.decode.conversions.base import MAX_TEXT_BYTES
 from cdc.decode.kernels.values import measure_points, write_points
 
 OPERATIONS = ("delete", "insert", "update")

@@ -17,7 +17,7 @@ from cdc.binlog.table_map import ColumnType, TableMap, parse_table_map
 from cdc.decode.charsets.convert import LATIN1
 from cdc.decode.column_types import DEFAULT_POLICIES, ColumnDecoding, ValuePolicies, decoding_of, unsupported
 from cdc.decode.columns import Column, resolve
-from cdc.decode.conversion import Conversion
+from cdc.decode.conversions.base import Conversion
 from cdc.decode.faults import scan_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.constants import ColumnArrays

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from cdc.decode.charsets.convert import sound_utf8
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
-from cdc.decode.conversion import MAX_TEXT_BYTES, BadValueError, Conversion
+from cdc.decode.conversions.base import MAX_TEXT_BYTES, BadValueError, Conversion
 from cdc.decode.faults import LOST_BYTES, row_fault
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.fill import BLOCK_ROWS, OutputArrays, RowsToFill, fill_rows

@@ -79,6 +79,82 @@ def test_only_cdc_airflow_imports_airflow() -> None:
             assert not any(_is_or_below(name, "airflow") for name in _imports(path)), f"{path} imports Airflow"
 
 
+def _folder(module: str, modules: dict[str, Path]) -> str:
+    """The folder of a module. Files directly below ``cdc`` and ``spark_jobs`` each count as a folder of their own."""
+    package = module.rpartition(".")[0]
+    if modules[module].name == "__init__.py" or package in PACKAGES:
+        return module
+    return package
+
+
+def _folder_imports() -> dict[str, dict[str, list[str]]]:
+    """For each folder the folders that it imports, each with the imports as ``file:line``, those for types included."""
+    modules = {}
+    for path in _modules(*PACKAGES):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found: dict[str, dict[str, list[str]]] = {_folder(module, modules): {} for module in modules}
+    for module, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                names = [name if name in modules else node.module for name in names]
+            else:
+                continue
+            for name in names:
+                if name in modules and _folder(name, modules) != _folder(module, modules):
+                    imports = found[_folder(module, modules)].setdefault(_folder(name, modules), [])
+                    imports.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def _reachable(start: str, arrows: dict[str, dict[str, list[str]]]) -> set[str]:
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for name in arrows[left.pop()]:
+            if name not in found:
+                found.add(name)
+                left.append(name)
+    return found
+
+
+def test_no_circle_of_folders() -> None:
+    arrows = _folder_imports()
+    circles = {name for name in arrows if name in _reachable(name, arrows)}
+    listed = [
+        f"{name} imports {other}: {', '.join(imports[:5])}"
+        for name in sorted(circles)
+        for other, imports in sorted(arrows[name].items())
+        if other in circles and name in _reachable(other, arrows)
+    ]
+    assert not listed, "folders import each other in a circle:\n" + "\n".join(listed)
+
+
+MANY_PARAMETERS: dict[str, str] = {
+    "cdc/commands/decode.py::decode": "each parameter is an option of the command",
+}
+"""Functions that may have more than eight parameters, each with its reason."""
+
+
+def test_no_function_has_more_than_eight_parameters() -> None:
+    """Kernels apart: Numba passes arrays one by one. What travels together is one frozen object."""
+    found = set()
+    for path in _modules(*PACKAGES):
+        text = path.read_text(encoding="utf-8")
+        if "kernels" in str(path.relative_to(ROOT)) or "from cdc.binlog.jit import" in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                if sum(argument.arg not in ("self", "cls") for argument in given) > 8:
+                    found.add(f"{path.relative_to(ROOT)}::{node.name}")
+    assert found - MANY_PARAMETERS.keys() == set(), "pass what travels together as one object"
+    assert MANY_PARAMETERS.keys() - found == set(), "listed and no longer there"
+
+
 def test_dags_import_only_cdc_airflow() -> None:
     """DAG files are configuration: what they do stands in the installed package, where it is tested and versioned."""
     standard = sys.stdlib_module_names

@@ -15,7 +15,7 @@ from cdc.decode.binary_json.document_kernels import (
     measure_documents,
     write_documents,
 )
-from cdc.decode.conversion import BadValueError, TextBuffers, binary_parts
+from cdc.decode.conversions.base import BadValueError, TextBuffers, binary_parts
 from cdc.errors import UnsupportedError
 
 _WHAT = {

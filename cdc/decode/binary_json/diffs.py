@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc.decode.binary_json.scalar_kernels import MAX_DEPTH
-from cdc.decode.conversion import BadValueError
+from cdc.decode.conversions.base import BadValueError
 from cdc.decode.kernels.constants import JSON_DIFFS
 
 ToTexts = Callable[[pa.Array], pa.Array]

@@ -24,7 +24,7 @@ from cdc.decode.charsets.tables import (
     quad_number,
     tables,
 )
-from cdc.decode.conversion import MAX_TEXT_BYTES, BadValueError, Conversion
+from cdc.decode.conversions.base import MAX_TEXT_BYTES, BadValueError, Conversion
 from cdc.errors import UnsupportedError
 
 UTF8 = frozenset({"utf8mb4", "utf8mb3", "binary"})

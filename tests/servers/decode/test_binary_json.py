@@ -16,10 +16,10 @@ from cdc.binlog.constants import CHECKSUM_SIZE
 from cdc.binlog.file import BinlogFile
 from cdc.binlog.table_map import ColumnType, parse_table_map
 from cdc.decode.binary_json.convert import json_text
+from cdc.decode.conversions.values import decimal_text
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import EventArrays
 from cdc.decode.scan import expand_partial
-from cdc.decode.values import decimal_text
 from cdc.testing.servers import Server
 from tests.conftest import Database
 from tests.support.servers_binary_json import inserted, new_binlog, query, row_events

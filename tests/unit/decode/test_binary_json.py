@@ -14,16 +14,17 @@ import pyarrow as pa
 import pytest
 
 from cdc.binlog import memory
-from cdc.decode import scan, values
+from cdc.decode import scan
 from cdc.decode.binary_json import convert, document_kernels, scalar_kernels
 from cdc.decode.binary_json.convert import double_texts, json_text
-from cdc.decode.conversion import BadValueError
+from cdc.decode.conversions import values
+from cdc.decode.conversions.base import BadValueError
+from cdc.decode.conversions.values import decimal_text
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels import rows
 from cdc.decode.kernels import values as value_kernels
 from cdc.decode.kernels.rows import EventArrays
 from cdc.decode.scan import PartialFault, expand_partial
-from cdc.decode.values import decimal_text
 
 # Documents in hexadecimal from MySQL 9.7, and what SELECT shows.
 GOLDEN = [

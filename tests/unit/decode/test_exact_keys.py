@@ -7,8 +7,8 @@ import pytest
 
 from cdc.binlog.table_map import ColumnType
 from cdc.decode.charsets.convert import exact_text, has_meaningless, text_conversion
-from cdc.decode.conversion import BadValueError
-from cdc.decode.temporal import date_text, old_date_text
+from cdc.decode.conversions.base import BadValueError
+from cdc.decode.conversions.temporal import date_text, old_date_text
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # ruff: noqa: DTZ001  (DATETIME has no time zone)
-"""The conversions of ``cdc.decode.values``: values, nulls, slices of longer arrays, empty arrays, damage."""
+"""The conversions of ``cdc.decode.conversions.values``: values, nulls, slices of longer arrays, empty arrays, damage."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.decode.conversion import BadValueError, Conversion
-from cdc.decode.temporal import (
+from cdc.decode.conversions.base import BadValueError, Conversion
+from cdc.decode.conversions.temporal import (
     hires_datetime,
     hires_time,
     hires_timestamp,
@@ -26,7 +26,15 @@ from cdc.decode.temporal import (
     old_timestamp,
     time_text,
 )
-from cdc.decode.values import boolean, inet4_text, inet6_text, set_text, uncompressed, uuid_text, vector_floats
+from cdc.decode.conversions.values import (
+    boolean,
+    inet4_text,
+    inet6_text,
+    set_text,
+    uncompressed,
+    uuid_text,
+    vector_floats,
+)
 
 UUID = uuid.UUID("6ccd780c-baba-1026-9564-5b8c656024db")
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.decode.conversion import BadValueError, Conversion, TextBuffers, binary_parts, by_distinct, fixed_width
+from cdc.decode.conversions.base import BadValueError, Conversion, TextBuffers, binary_parts, by_distinct, fixed_width
 from cdc.decode.kernels.values import decimal_texts
 
 _FLOAT_BYTES = 4

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc.binlog.table_map import ColumnType
-from cdc.decode.conversion import BadValueError, Conversion, by_distinct, fixed_width
+from cdc.decode.conversions.base import BadValueError, Conversion, by_distinct, fixed_width
 from cdc.decode.kernels.values import measure_times, write_times
 
 Longs = npt.NDArray[np.int64]
