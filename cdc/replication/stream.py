@@ -98,9 +98,8 @@ class Stream:
         if self._name and self._send_new():  # entries that were written before the later segment began
             return True
         self._require_all_sent()
-        if self._known.difference(
-            names
-        ):  # else the standby would have two segments for a while, and not know of a gap between
+        # Without the next lines the standby would hold both sides of a gap for a while, and not know of the gap.
+        if self._known.difference(names):
             self.tidy()
         self._from = later[0]
         self.close()

@@ -175,7 +175,7 @@ def take_over(setup: Setup, transactions: int) -> int:
     [(30, [7]), (25, [7, 30]), (7, [30])],
     ids=["a-shorter-one", "all-of-it-and-more", "a-longer-one"],
 )
-def test_others_commit_between_the_cut_and_the_statement(setup: Setup, ours: int, theirs: list[int]) -> None:
+def test_others_commit_between_position_and_statement(setup: Setup, ours: int, theirs: list[int]) -> None:
     setup.more(50)
     place = setup.place("held")
     setup.one.hold(place, setup.one.get(ours))
@@ -194,7 +194,7 @@ def test_others_commit_between_the_cut_and_the_statement(setup: Setup, ours: int
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("ours", "theirs"), [(30, 7), (7, 40)], ids=["a-longer-one", "a-shorter-one"])
-def test_the_orphan_commits_between_the_others_cut_and_statement(setup: Setup, ours: int, theirs: int) -> None:
+def test_the_orphan_commits_between_the_others_position_and_statement(setup: Setup, ours: int, theirs: int) -> None:
     setup.more(50)
     place, others_place = setup.place("held"), setup.place("held")
     setup.one.hold(place, setup.one.get(ours))

@@ -177,7 +177,7 @@ def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(None, 3), (3, None), (5, 5)])
-def test_an_orphan_commits_between_the_cut_and_the_statement(
+def test_an_orphan_commits_between_position_and_statement(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, ours: int | None, theirs: int | None
 ) -> None:
     """The driver is held before its statement of ``log``; meanwhile its batch is rolled back, and others merge the

@@ -120,7 +120,8 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_path_that_a_page_names_exists(page: Path) -> None:
-    named = {found[0] for code in CODE.findall(page.read_text()) if (found := PATH.fullmatch(code.partition("::")[0]))}
+    words = (word.partition("::")[0] for code in CODE.findall(page.read_text()) for word in code.split())
+    named = {found[0] for word in words if (found := PATH.fullmatch(word))}
     assert [path for path in sorted(named) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 

@@ -1,4 +1,4 @@
-"""What a batch is prepared from: only the transactions that concern its tables are read."""
+"""Preparing a batch reads only the transactions that concern its tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_transactions_of_excluded_tables_are_not_read(manifest: Manifest, tmp_pa
     with pytest.raises(CdcError):
         prepared(manifest, config_of(tmp_path, r"shop\..*"))
     batch = prepared(manifest, config_of(tmp_path, r"shop\.orders"))
-    assert (batch.tables, list(batch.layouts), batch.large) == ((ORDERS,), [ORDERS], frozenset())
+    assert (batch.tables, list(batch.contents.layouts), batch.is_large(ORDERS)) == ((ORDERS,), [ORDERS], False)
     assert batch.changes(ORDERS) and not batch.changes(ITEMS)
 
 
@@ -71,7 +71,7 @@ def test_files_without_a_table_are_not_opened(manifest: Manifest, tmp_path: Path
     batch = prepared(
         manifest.model_copy(update={"ranges": (*manifest.ranges, missing)}), config_of(tmp_path, r"shop\.orders")
     )
-    assert list(batch.layouts) == [ORDERS]
+    assert list(batch.contents.layouts) == [ORDERS]
     assert prepared(manifest.model_copy(update={"ranges": (missing,)}), config_of(tmp_path, "other.*")).tables == ()
 
 
