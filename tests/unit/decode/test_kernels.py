@@ -1,4 +1,4 @@
-"""The conversions of single values: against Python's own arithmetic, and compiled against uncompiled."""
+"""Kernels for single values, against Python's arithmetic and against themselves uncompiled."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def output(out: np.ndarray[Any, np.dtype[np.uint8]]) -> OutputArrays:
-    """Kernels' output in this memory, without columns."""
+    """The kernels' output arrays in this memory, without columns."""
     none = np.zeros(0, dtype=np.int64)
     places = np.zeros((0, k.OUT_SIZE), dtype=np.int64)
     return OutputArrays(out, out.view(np.int16), out.view(np.int32), out.view(np.int64), places, none, none, none)
 
 
 def both(kernel: Any, *args: Any) -> Any:
-    """Runs a kernel compiled and uncompiled; they must agree."""
+    """Runs a kernel compiled and uncompiled, and checks that both agree."""
     compiled, plain = kernel(*args), kernel.py_func(*args)
     assert compiled == plain
     return compiled
 
 
 def pack_decimal(value: Decimal, precision: int, scale: int) -> bytes:
-    """MySQL's form, written from its description."""
+    """A decimal in MySQL's form, from its description."""
     digits = f"{abs(int(value.scaleb(scale))):0{precision}d}"
     whole, fraction = digits[: precision - scale], digits[precision - scale :]
     groups = [whole[: len(whole) % 9], *(whole[i : i + 9] for i in range(len(whole) % 9, len(whole), 9))]
@@ -86,7 +86,7 @@ def test_decimal(case: tuple[int, int, Decimal]) -> None:
 
 
 def pack_exact(unscaled: Decimal, precision: int, scale: int) -> bytes:
-    """As above, for more digits than Python's decimal context keeps."""
+    """The same for more digits than Python's decimal context keeps."""
 
     class Scaled:
         def __init__(self, number: int) -> None:
@@ -158,7 +158,7 @@ LAST_TIME_US = ((838 * 60 + 59) * 60 + 59) * 1_000_000
 
 
 def pack_time(us: int, fraction_size: int) -> bytes:
-    """MySQL's form, written from its description: sign and fields as one number, to which a fixed one is added."""
+    """A time in MySQL's form, from its description: sign and fields as one number, plus a constant."""
     in_a_second = int(100**fraction_size)
     seconds, fraction = divmod(abs(us) // (1_000_000 // in_a_second), in_a_second)
     whole = (seconds // 3600) << 12 | seconds // 60 % 60 << 6 | seconds % 60
