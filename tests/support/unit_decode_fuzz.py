@@ -19,7 +19,7 @@ import pyarrow as pa
 from cdc.binlog.table_map import parse_table_map
 from cdc.decode import DecodeStats
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.rows import Measured, rows_begin, step_over_image
+from cdc.decode.kernels.rows import rows_begin, step_over_image
 from cdc.decode.layout import Images, TableLayout
 from cdc.decode.reader import DecodeOptions, Decoder
 from cdc.decode.scan import RowEvents, whole_updates
@@ -102,12 +102,15 @@ class Target:
         columns.spec[:, k.SPEC_KEY] = 1
         at = self.rows_at
         while at < self.length - 4:
-            places = np.zeros((2, len(self.names), 2), dtype=np.int64)
-            totals = np.zeros((2, len(self.names)), dtype=np.int64)
-            measured = Measured(totals, totals, places, np.zeros(k.ERR_SIZE, np.int64))
-            at = int(step_over_image(buf, at, self.length - 4, columns, measured, 0, False, True))
+            places = np.zeros((len(self.names), 2), dtype=np.int64)
+            totals = np.zeros(len(self.names), dtype=np.int64)
+            err = np.zeros(k.ERR_SIZE, np.int64)
+            spec, member_at, _, latin1 = columns
+            at = int(
+                step_over_image(buf, at, self.length - 4, spec, member_at, latin1, False, totals, True, places, err)
+            )
             assert at > 0
-            for column, (begin, end) in enumerate(places[0].tolist()):
+            for column, (begin, end) in enumerate(places.tolist()):
                 owner[begin:end] = [column] * (end - begin)
         return owner
 

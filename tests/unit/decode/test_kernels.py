@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdc.binlog.memory import i64, prefix_value, same_bytes, u16, u24, u32, u48
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.fill import OutputArrays, put_bits, put_latin1, put_number, signed
+from cdc.decode.kernels.fill import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present
 from cdc.decode.kernels.scan import find_layout, has_name, recall, remember, sound
 from cdc.decode.kernels.values import (
@@ -34,13 +34,6 @@ from cdc.decode.layout import LATIN1_TABLE
 
 def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(raw + b"\0", dtype=np.uint8)
-
-
-def output(out: np.ndarray[Any, np.dtype[np.uint8]]) -> OutputArrays:
-    """The kernels' output arrays in this memory, without columns."""
-    none = np.zeros(0, dtype=np.int64)
-    places = np.zeros((0, k.OUT_SIZE), dtype=np.int64)
-    return OutputArrays(out, out.view(np.int16), out.view(np.int32), out.view(np.int64), places, none, none, none)
 
 
 def both(kernel: Any, *args: Any) -> Any:
@@ -149,7 +142,7 @@ def test_numbers_agree(raw: bytes, kind: int, row: int) -> None:
     outs = []
     for kernel in (put_number, put_number.py_func):
         out = np.zeros(64, dtype=np.uint8)
-        kernel(array(raw), 0, kind, 0, row, output(out))
+        kernel(array(raw), 0, kind, 0, row, out, out.view(np.int16), out.view(np.int32), out.view(np.int64))
         outs.append(out.tobytes())
     assert outs[0] == outs[1]
 
@@ -205,7 +198,8 @@ def test_bits(raw: bytes, wide: bool, row: int) -> None:
 def test_years(byte: int, year: int) -> None:
     for kernel in (put_number, put_number.py_func):
         out = np.zeros(64, dtype=np.uint8)
-        kernel(array(bytes([byte])), 0, k.YEAR, 8, 3, output(out))
+        views = out.view(np.int16), out.view(np.int32), out.view(np.int64)
+        kernel(array(bytes([byte])), 0, k.YEAR, 8, 3, out, *views)
         assert out.view(np.int16)[4 + 3] == year
         assert not out[:14].any() and not out[16:].any()
 
