@@ -55,7 +55,7 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 	@TOWPATH_STORE_KILLS=200 TOWPATH_MODEL_STEPS=200000 TOWPATH_STANDBY_KILLS=50 TOWPATH_EVERY_BYTE=1 TOWPATH_SOURCE_SEEDS=300 \
 		TOWPATH_LARGE_MB=1000 \
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
-		tests/slow/store/test_crash_bytes.py tests/unit/store/test_recover.py tests/source tests/soak \
+		tests/slow/store/test_crash_bytes.py tests/unit/store/test_recover.py tests/slow/capture tests/soak \
 		tests/servers/capture/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)

@@ -2,9 +2,10 @@
 # What `make test` runs, in stages: each prints its seconds, and a table at the end has them all. A failed check (lint,
 # documentation, quick tests) ends the run before the long tests. Arguments go to pytest.
 #
-# Stages joined by `both` run side by side: mypy beside the other checks, and the tests with Spark beside all others,
-# since waiting for Spark leaves a core idle. What the second one of a pair prints comes when the first has ended. Tests
-# that share servers or a Spark session run one after the other in one process (docs/decisions/0002).
+# Stages that `together` joins run side by side: mypy beside the other checks; the tests with Spark, those that kill and
+# break, and all others. Waiting for Spark, for servers and for disks leaves the cores idle otherwise. What the second
+# and third print comes when the first has ended. Tests that share servers or a Spark session run one after the other in
+# one process (docs/decisions/0002).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -24,15 +25,21 @@ stage() {
   [[ $code == 0 || $code == 5 ]]
 }
 
-# both FUNCTION FUNCTION: two groups of stages side by side.
-both() {
-  local first=0 second=0
-  "$2" >"$folder/second" 2>&1 &
-  local beside=$!
-  "$1" || first=$?
-  wait "$beside" || second=$?
-  cat "$folder/second"
-  [[ $first == 0 && $second == 0 ]]
+# together FUNCTION…: groups of stages side by side.
+together() {
+  local first=$1 name code=0 pids=()
+  shift
+  for name in "$@"; do
+    "$name" >"$folder/$name" 2>&1 &
+    pids+=($!)
+  done
+  "$first" || code=$?
+  for name in "$@"; do
+    wait "${pids[0]}" || code=$?
+    pids=("${pids[@]:1}")
+    cat "$folder/$name"
+  done
+  return "$code"
 }
 
 summary() {
@@ -56,20 +63,20 @@ imports() { "$bin/lint-imports" --no-cache | grep -E 'KEPT|BROKEN|Contracts:|->'
 
 fetch() { scripts/need-npm.sh && "$bin/python" -m cdc.testing.servers fetch; }
 
-spark=(tests/integration tests/nemesis tests/fault/test_kills.py)
+pytest() { "$bin/python" -m pytest --durations=15 "$@" "${arguments[@]}"; }
+spark=(tests/integration)
+faults=(tests/nemesis tests/fault/test_kills.py)
 # The orphans of real processes take minutes: they come with `make test-kill`; test_apply.py has such cases in one process.
-elsewhere=(tests/unit tests/soak tests/fault/test_orphans.py)
-with_spark() { stage 'tests with Spark' "$bin/python" -m pytest "${spark[@]}" --durations=15 "${arguments[@]}"; }
-without_spark() {
-  stage 'tests without Spark' "$bin/python" -m pytest tests "${spark[@]/#/--ignore=}" "${elsewhere[@]/#/--ignore=}" \
-    -p no:cacheprovider --durations=15 "${arguments[@]}"
-}
+elsewhere=(tests/unit tests/soak tests/fault/test_orphans.py "${spark[@]}" "${faults[@]}")
+with_spark() { stage 'tests with Spark' pytest "${spark[@]}"; }
+with_faults() { stage 'nemesis and kills' pytest "${faults[@]}" -p no:cacheprovider; }
+without_spark() { stage 'tests without Spark' pytest tests "${elsewhere[@]/#/--ignore=}" -p no:cacheprovider; }
 
 arguments=("$@")
 stage install scripts/install.sh || finish 1
-both types checks || finish 1
+together types checks || finish 1
 stage 'servers for the tests' fetch || finish 1
 stage 'quick tests' "$bin/python" -m pytest tests/unit -n "$(nproc)" -q "${arguments[@]}" || finish 1
-both with_spark without_spark || finish 1
-grep -P '^(quick|tests).*\t0$' -q "$folder/stages" || finish 5
+together with_spark with_faults without_spark || finish 1
+grep -qP '^(quick tests|tests with|nemesis).*\t0$' "$folder/stages" || finish 5
 finish 0

@@ -156,7 +156,7 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> Ta
         return None
     with sessions.one() as session:
         created = state is None
-        layout = batch.layouts.get(table)
+        layout = batch.layout(table)
         columns = columns_of_layout(layout, target.policies) if layout is not None else None
         state = _prepare_table(batch, session.spark, target, state, columns)
         if state is None:
@@ -170,7 +170,7 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> Ta
                 columns=columns,
                 schema=batch.schema(table),
                 check=batch.check,
-                is_large=table in batch.large,
+                is_large=batch.is_large(table),
             )
             result = merge_table(merge, state)
         elif created:
@@ -185,7 +185,7 @@ def _prepare_table(
 ) -> DeltaState | None:
     """Creates the table if it is missing, and adds the columns that the batch needs. Returns None if nothing is known
     about the table yet. ``columns``: those of the batch's rows, if it has any."""
-    schema, layout = batch.schema(target.table), batch.layouts.get(target.table)
+    schema, layout = batch.schema(target.table), batch.layout(target.table)
     names = [column.name for column in layout.columns] if layout is not None else []
     later = [column.name for column in schema.columns] if schema is not None else []
     if names or later:

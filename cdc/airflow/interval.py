@@ -38,8 +38,8 @@ def merge_all(
     """
     from cdc.batches.results import run_stats
 
-    with run_stats() as report:
-        return _merge_all(config, owner, until, fetched, first_try, report)
+    with run_stats() as stats:
+        return _merge_all(config, owner, until, fetched, first_try, stats)
 
 
 def _merge_all(
@@ -48,7 +48,7 @@ def _merge_all(
     until: datetime,
     fetched: Mapping[str, Any],
     first_try: bool,
-    report: RunStats,
+    stats: RunStats,
 ) -> dict[str, Any]:
     from cdc.batches.results import read_results
 
@@ -58,7 +58,7 @@ def _merge_all(
     began_with = {"fetched": [fetched["batch"], fetched["lease"]]}
     while lease is not None:
         results = steps.merge(config, lease)
-        report.add(read_results(results))
+        stats.add(read_results(results))
         try:
             following = steps.fetch(config, owner, until, ahead=True)
         except StoreIncompleteError:

@@ -137,9 +137,9 @@ class MergeOperator(_DestinationOperator):
             if until is not None and fetched is not None:
                 return interval.merge_all(config, self._owner, until, fetched, ti.try_number == 1)
             lease = xcom.to_lease(config, fetched)
-            with run_stats() as report:
+            with run_stats() as stats:
                 results = xcom.pipeline().merge(config, lease)
-                report.add(read_results(results))
+                stats.add(read_results(results))
         return xcom.from_results(lease, results)
 
     def on_kill(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from cdc.batches.manifest import Manifest
+from cdc.batches.manifest import ByteRange, Manifest
 from cdc.errors import BatchError, CutOffError, DamagedError, StorageError, StoreIncompleteError, TokenError
 from cdc.meta import Outstanding, State, Subscription
 from cdc.positions import format_seq
@@ -14,6 +15,7 @@ from cdc.units import iso_time, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.store.formats.state import Beginning, CaptureState
+    from cdc.store.reader.batch_builder import Range
 
 _GET_AGAIN = "Get the batch again for a valid token."
 
@@ -69,6 +71,21 @@ def require_manifest_of(entry: Outstanding, manifest: Manifest, path: Path) -> N
         raise DamagedError(
             f"belongs to another batch than {entry.batch}, or to other transactions of it", place=str(path)
         )
+
+
+def are_same_bytes(ranges: Sequence[ByteRange], found: Sequence[Range]) -> bool:
+    """Whether these are the same bytes of the same files; the paths may differ."""
+    return len(ranges) == len(found) and all(
+        (old.offset, old.length) == (new.offset, new.length) and _is_same_file(Path(old.path), new.path)
+        for old, new in zip(ranges, found, strict=True)
+    )
+
+
+def _is_same_file(old: Path, new: Path) -> bool:
+    try:
+        return old == new or old.samefile(new)
+    except OSError:  # the old one is gone
+        return False
 
 
 # of a store -------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from cdc.batches.manifest import TableResult
+from cdc.batches.manifest import Manifest, TableResult
 from cdc.errors import UsageError
 from cdc.log import get_logger
-from cdc.meta import Subscription, TableRecord
+from cdc.meta import HistoryMark, Subscription, TableRecord
 
 _RESULTS = TypeAdapter(tuple[TableResult, ...])
 _log = get_logger(__name__)
@@ -43,6 +43,15 @@ def record_tables(known: Subscription, results: Iterable[TableResult]) -> None:
             is_ahead = (before.generation, before.applied_seq) > (record.generation, record.applied_seq)
             record = before if is_ahead else replace(record, version=max(before.version, record.version))
         known.tables[result.table] = record.text
+
+
+def history_mark(manifest: Manifest) -> HistoryMark | None:
+    """Returns the mark that later shows whether the source still has the history up to the batch's end; None if the
+    manifest has nothing to recognise it by."""
+    last = manifest.positions.last
+    if last.gtid is None and last.file_created_s is None:
+        return None
+    return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
 
 
 class RunStats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,13 +20,14 @@ from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.batches.preconditions import (
+    are_same_bytes,
     incomplete_error,
     is_repeated,
     require_manifest_of,
     require_store,
     require_token,
 )
-from cdc.batches.results import read_results, record_tables
+from cdc.batches.results import history_mark, read_results, record_tables
 from cdc.batches.subscribers import (
     accept_beginning,
     add_subscriber,
@@ -37,7 +38,7 @@ from cdc.batches.subscribers import (
 )
 from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
 from cdc.log import get_logger
-from cdc.meta import Gap, HistoryMark, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
+from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
 from cdc.meta.state import check_name
 from cdc.units import iso_time, time_us
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import BatchConfig, DestinationConfig
     from cdc.store.formats.state import Beginning, CaptureState
-    from cdc.store.reader.batch_builder import Limits, Range, Selection, TableFilter
+    from cdc.store.reader.batch_builder import Limits, Selection, TableFilter
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _UNLIMITED_BYTES = 1 << 62
@@ -170,7 +171,7 @@ class BatchService:
             require_token(entry, token, self._clock())
             try:
                 manifest = self.manifests.mark_acked(self.manifests.path(subscriber, batch), self._clock(), tables)
-                known.mark = _history_mark(manifest) or known.mark
+                known.mark = history_mark(manifest) or known.mark
             except DamagedError as error:  # the merge is done: ack the batch although its results are not recorded
                 _log.warning(
                     "batch acked, but its results are not recorded",
@@ -495,7 +496,7 @@ class BatchService:
             except DamagedError:
                 return  # the batch is rolled back, with a warning, when it is handed out
             found = self._select_again(manifest, known)
-            if found is not None and _are_same(manifest.ranges, found.ranges):
+            if found is not None and are_same_bytes(manifest.ranges, found.ranges):
                 continue
             _log.warning("batch rolled back: the store has changed under it", batch=entry.batch, subscriber=subscriber)
             with self.meta.change() as state:
@@ -536,30 +537,6 @@ class BatchService:
 
     def _expiry(self, lease_s: float) -> datetime:
         return self._clock() + timedelta(seconds=lease_s)
-
-
-def _are_same(ranges: Sequence[ByteRange], found: Sequence[Range]) -> bool:
-    """Whether these are the same bytes of the same files; the paths may differ."""
-    return len(ranges) == len(found) and all(
-        (old.offset, old.length) == (new.offset, new.length) and _is_same_file(Path(old.path), new.path)
-        for old, new in zip(ranges, found, strict=True)
-    )
-
-
-def _is_same_file(old: Path, new: Path) -> bool:
-    try:
-        return old == new or old.samefile(new)
-    except OSError:  # the old one is gone
-        return False
-
-
-def _history_mark(manifest: Manifest) -> HistoryMark | None:
-    """Returns the mark that later shows whether the source still has the history up to the batch's end; None if the
-    manifest has nothing to recognise it by."""
-    last = manifest.positions.last
-    if last.gtid is None and last.file_created_s is None:
-        return None
-    return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
 
 
 def limits_of(batch: BatchConfig, until_us: int | None = None) -> Limits:

@@ -83,7 +83,7 @@ class Capture:
         config = self._config
         replication.require_no_standby(config)
         # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
-        control: pymysql.connections.Connection[Any] | None = self._control()
+        control: pymysql.connections.Connection[Any] | None = self._open_control()
         store = RelayLog(
             config.store.path,
             destination=config.name,
@@ -100,8 +100,8 @@ class Capture:
                 reconnect.connecting(store.last_seq)
                 try:
                     if control is None:
-                        control = self._control()
-                    self._connected(store, control, stop, deadline, until_current)
+                        control = self._open_control()
+                    self._read_connection(store, control, stop, deadline, until_current)
                     replication.finish_master(config, store, master)
                     return self.counters
                 except (SourceUnavailableError, CorruptStreamError) as error:
@@ -133,7 +133,7 @@ class Capture:
         """Whether the connection ended before it had read everything that the source had when it was made."""
         return self._session is None or self._end is None or not self._session.has_passed(self._end)
 
-    def _control(self) -> pymysql.connections.Connection[Any]:
+    def _open_control(self) -> pymysql.connections.Connection[Any]:
         control = connect(self._config.source)
         try:
             require_source(self._config, control)
@@ -142,7 +142,7 @@ class Capture:
             raise
         return control
 
-    def _connected(
+    def _read_connection(
         self,
         store: RelayLog,
         control: pymysql.connections.Connection[Any],

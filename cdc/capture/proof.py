@@ -55,7 +55,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved, for the log and for ``cdc check``."""
+    """The result of a proof, for the log and for ``cdc check``."""
 
     proved: tuple[str, ...] = ()
     doubt: str | None = None

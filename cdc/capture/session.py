@@ -21,7 +21,8 @@ from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
-from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, DumpStream, explain_dump_error
 from cdc.source.server import replica_label
 from cdc.store.writer.log import RelayLog
@@ -38,7 +39,7 @@ log = get_logger(__name__)
 
 @dataclass
 class Counters:
-    """What capture has done since it was started."""
+    """Counts what capture has done since it was started."""
 
     transactions: int = 0
     events: int = 0
@@ -87,10 +88,10 @@ class Session:
             self,
             packets=True,
             out_bytes=_OUT_BYTES,
-            place=f"source {config.source.host}:{config.source.port}",
+            place=f"source {place_of(config.source)}",
         )
         self._broken = False  # later transactions must not become visible
-        self._held: list[Numbers] = []  # rows that are not published yet; position rows wait to be coalesced
+        self._unpublished: list[Numbers] = []  # rows that are not published yet; position rows wait to be coalesced
         self._published_at = time.monotonic()
         self._stored = split_seq(max(start.seq, log.last_seq or 0))
         """Everything up to this seq is in the store or was not to be captured."""
@@ -122,12 +123,12 @@ class Session:
                 framer.compact()
                 if not alive:
                     raise explain_dump_error(0, "end of stream", self._config.source, self.position)
-            elif self._held:
-                self._publish_held()
+            elif self._unpublished:
+                self._publish_all()
         except CdcError as error:
             self.ended_at = BinlogPosition(self._file, framer.event_pos)
             position = self.position
-            self._settle()
+            self._drop_unfinished()
             explained = self._explain(error, position)
             if explained is error:
                 raise
@@ -137,10 +138,10 @@ class Session:
     def _explain(self, error: CdcError, position: BinlogPosition) -> CdcError:
         """Translates the error that ended the connection into one that names settings."""
         if isinstance(error, ServerErrorPacket):
-            self._forget_start()
+            self._discard_start()
             return explain_dump_error(error.code, error.text, self._config.source, position)
         if isinstance(error, CorruptStreamError):
-            self._forget_start()
+            self._discard_start()
             if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
                 return no_event_at_start(self._config, error)
         return error
@@ -160,8 +161,8 @@ class Session:
     def close(self) -> None:
         """Closes the connection. Whole transactions are kept; an unfinished one is discarded and will be read again."""
         self._stream.close()
-        self._settle()
-        self._publish_held()
+        self._drop_unfinished()
+        self._publish_all()
 
     # --- hooks of the framer -----------------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Session:
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         # A server that crashed in a transaction leaves it unfinished at the end of its file.
-        self._settle()
+        self._drop_unfinished()
         stored = self._stored_up_to(BinlogPosition(self._file, 4).file_number)
         if stored > MAX_OFFSET:  # everything in this file is stored already
             self._framer.start_output(0, 0)
@@ -212,7 +213,7 @@ class Session:
             row = np.zeros((1, k.ROW_WIDTH), dtype=np.int64)
             row[0, k.R_SEQ], row[0, k.R_FLAGS] = seq, k.FLAG_POSITION
             # Published later, because a position that the server refuses must not be recorded.
-            self._held.append(row)
+            self._unpublished.append(row)
 
     def rotate(self, rotate: events.RotateEvent, artificial: bool) -> None:
         if not artificial:
@@ -227,8 +228,8 @@ class Session:
                 place=self._framer.where,
                 remedy="Capture reconnects by itself.",
             )
-        self._settle()
-        self._publish_held()
+        self._drop_unfinished()
+        self._publish_all()
         self._start_file(BinlogPosition(rotate.file, rotate.pos))
 
     def _start_file(self, position: BinlogPosition) -> None:
@@ -292,27 +293,27 @@ class Session:
         count = int(np.count_nonzero(real))
         self.counters.transactions += count
         self.counters.events += int(rows[:, k.R_EVENTS].sum())
-        self._held.append(rows)
+        self._unpublished.append(rows)
         if count == 0 and time.monotonic() - self._published_at < _POSITIONS_EVERY_S:
-            self._held = [_coalesce(self._held)]
+            self._unpublished = [_coalesce(self._unpublished)]
             return
-        self._publish_held()
+        self._publish_all()
 
-    def _publish_held(self) -> None:
-        if not self._held:
+    def _publish_all(self) -> None:
+        if not self._unpublished:
             return
-        rows = _coalesce(self._held)
-        self._held = []
+        rows = _coalesce(self._unpublished)
+        self._unpublished = []
         self._published_at = time.monotonic()
         self._log.publish(rows_to_entries(rows, store_time_us=time.time_ns() // 1000))
 
-    def _forget_start(self) -> None:
+    def _discard_start(self) -> None:
         """Discards a configured start position that the server refuses or at which no event begins, so that another
         one can be configured. A position that the server reported (``start: now``) is kept."""
         if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
-            self._held = []
+            self._unpublished = []
 
-    def _settle(self) -> None:
+    def _drop_unfinished(self) -> None:
         """Publishes whole transactions and discards an unfinished one, including the part of it that is in the log."""
         if not self._broken:
             if self._framer.in_transaction:
@@ -338,7 +339,7 @@ def _coalesce(parts: list[Numbers]) -> Numbers:
         & (earlier[:, k.R_GTID_TAG : k.R_GTID_TAG + 4] == later[:, k.R_GTID_TAG : k.R_GTID_TAG + 4]).all(axis=1)
         & (later[:, k.R_GTID_NUMBER] - later[:, k.R_GTID_COUNT] == earlier[:, k.R_GTID_NUMBER])
     )
-    same_file = earlier[:, k.R_SEQ] >> 34 == later[:, k.R_SEQ] >> 34
+    same_file = earlier[:, k.R_SEQ] >> FILE_SHIFT == later[:, k.R_SEQ] >> FILE_SHIFT
     same_kind = earlier[:, k.R_FLAGS] == later[:, k.R_FLAGS]
     joins = np.concatenate([[False], positions[:-1] & positions[1:] & (no_gtid | follows) & same_file & same_kind])
     group = np.cumsum(~joins) - 1

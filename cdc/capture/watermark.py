@@ -34,7 +34,7 @@ class WatermarkTracker:
     def __init__(self) -> None:
         self._ahead: deque[ClockProbe] = deque()  # the stream has not passed their positions yet
         self._read: deque[tuple[int, int, int]] = deque()  # (time, seq of its position, entries that must be visible)
-        self._log: TimeIndexWriter | None = None
+        self._index: TimeIndexWriter | None = None
         self.complete_until_us = 0
 
     def probe(self, control: pymysql.connections.Connection[Any]) -> None:
@@ -71,20 +71,20 @@ class WatermarkTracker:
 
     def close(self) -> None:
         """Closes the time index."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
 
     def _record(self, store: Path, seq: int) -> None:
         try:
-            if self._log is None:
-                self._log = _open_log(store)
-            self._log.add(seq, self.complete_until_us)
+            if self._index is None:
+                self._index = _open_index(store)
+            self._index.add(seq, self.complete_until_us)
         except StorageError as error:  # a full disk fails the store's own writes, too
             log.warning("the watermark could not be recorded", store=str(store), error=str(error))
 
 
-def _open_log(store: Path) -> TimeIndexWriter:
+def _open_index(store: Path) -> TimeIndexWriter:
     """Opens the store's time index. Renames a damaged one and begins a new one, which capture can do without."""
     try:
         return TimeIndexWriter(store)

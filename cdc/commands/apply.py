@@ -65,7 +65,7 @@ def apply(
     repeat = until_empty or limit is not None
     done: list[dict[str, Any]] = []
     try:
-        with exclusive(config), run_stats() as report, _rolled_back_at_a_signal(config):
+        with exclusive(config), run_stats() as stats, _rolled_back_at_a_signal(config):
             while True:
                 # With a time limit each fetch waits until the store is known to be complete; the last one confirms it.
                 wait_s = 0.0 if limit is None and (done or (until_empty and wait is None)) else wait
@@ -73,7 +73,7 @@ def apply(
                 if lease is None:
                     break
                 results = _one_batch(config, lease, json_output)
-                report.add(results)
+                stats.add(results)
                 done.append(_as_json(lease, results))
                 if not json_output:
                     _show(lease, results)

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     path: Annotated[Path, typer.Argument(help="A file, or the folder of a store.", metavar="PATH", show_default=False)],
-    salvage: Annotated[
+    accept_loss: Annotated[
         str | None,
         typer.Option(
             metavar="SEGMENT",
@@ -43,13 +43,13 @@ def inspect(
     is_store = path.is_dir() and (path / "store.json").is_file()
     if path.is_dir() and not is_store:
         raise UsageError("is a folder, but not that of a store", place=str(path), remedy=_KINDS)
-    if salvage is not None and not is_store:
+    if accept_loss is not None and not is_store:
         raise UsageError("--accept-loss needs the folder of a store", place=str(path), remedy="Name that folder.")
     report: dict[str, Any] = {"path": str(path.absolute())}
     damage: DamagedError | None = None
     try:
-        if salvage is not None:
-            _accept(path, salvage, report)
+        if accept_loss is not None:
+            _accept(path, accept_loss, report)
         damage = _store(path, report) if is_store else _file(path, report)
     except DamagedError as error:
         damage = error

@@ -1,4 +1,4 @@
-"""Who reads the store, and how far: subscriptions, cursors and outstanding batches.
+"""The meta: how far each subscriber has read the store. It has subscriptions, cursors and outstanding batches.
 
 Knows neither MySQL, nor Spark, nor the store's files. :mod:`cdc.batches`, capture and the commands import it. It
 promises that a change is made whole or not at all, that only one writer changes it at a time, and that a completed
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def open_meta(config: DestinationConfig) -> Meta:
-    """The meta of a destination, as its configuration says. Touches nothing, and connects to nothing yet."""
+    """Returns the meta that the configuration selects. It opens files and connections on first use only."""
     from cdc.meta.file import FileMeta
 
     if config.meta.kind == "zookeeper":

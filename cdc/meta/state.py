@@ -217,9 +217,9 @@ class Subscription(_Part):
     def remove_from(self, batch: int) -> list[Outstanding]:
         """Removes a batch and all later ones, and returns them. The cursor stays: their transactions come again."""
         index = self.outstanding.index(self.require(batch))
-        gone = self.outstanding[index:]
+        removed = self.outstanding[index:]
         del self.outstanding[index:]
-        return gone
+        return removed
 
     def remember(self, entry: Outstanding, outcome: Literal["acked", "rolled_back"]) -> None:
         """Records how a batch ended."""

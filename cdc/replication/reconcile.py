@@ -31,7 +31,7 @@ from cdc.store.formats.missing import kept_names
 log = get_logger(__name__)
 
 FOLDER = "cut"
-"""The store's folder for what was truncated."""
+"""The store's folder for truncated transactions."""
 _CHUNK_BYTES = 1 << 20
 
 Ask = Callable[[str, int, int, EntryKind], Compared]
@@ -75,44 +75,44 @@ def plan_reconcile(store: Path, theirs: list[str], removed_seq: int, ask: Ask, c
     Raises IdentityError if the store has transactions but none in common: it may be the wrong master.
     """
     mine = kept_names(store)
-    found = ReconcilePlan()
+    plan = ReconcilePlan()
     first = theirs[0] if theirs else ""
     while mine and mine[0] < first and _last_seq(store, mine[0]) <= removed_seq:
-        found.removed.append(mine.pop(0))
+        plan.removed.append(mine.pop(0))
     if not mine:
-        return found
+        return plan
     if mine[0] not in theirs:
         _require_no_transactions(store, mine)
-        found.foreign = mine
-        return found
+        plan.foreign = mine
+        return plan
     if mine[0] != first:
         # This store was the master, and its retention went further than the new master's, which will catch up.
         log.warning("the master's store begins earlier than this one", store=str(store), first=mine[0], theirs=first)
     expected = theirs[theirs.index(mine[0]) :]
     for number, name in enumerate(mine):
         if expected[number : number + 1] != [name]:
-            found.foreign = mine[number:]
+            plan.foreign = mine[number:]
             break
         is_last = number == len(mine) - 1
         snapshot = SegmentSnapshot(store, name)
         if name < compared and not is_last:
-            found.keep(Have(segment=name, size_bytes=snapshot.end(), entries=len(snapshot.entries)), whole=True)
+            plan.keep(Have(segment=name, size_bytes=snapshot.end(), entries=len(snapshot.entries)), whole=True)
             continue
         if ask(name, 0, 0, "index").head_crc != snapshot.head_crc():
-            found.foreign = mine[number:]
+            plan.foreign = mine[number:]
             break
-        if not _compare(snapshot, ask, found) and not is_last:
-            found.foreign = mine[number + 1 :]
+        if not _compare(snapshot, ask, plan) and not is_last:
+            plan.foreign = mine[number + 1 :]
             break
-    return found
+    return plan
 
 
-def _compare(snapshot: SegmentSnapshot, ask: Ask, found: ReconcilePlan) -> bool:
+def _compare(snapshot: SegmentSnapshot, ask: Ask, plan: ReconcilePlan) -> bool:
     """Compares one segment, and adds it to the plan; False if later segments cannot be in common."""
     name, count, numbers = snapshot.path.name, len(snapshot.entries), snapshot.with_bytes
     answer = ask(name, 0, count, "index")
     if answer.digest == snapshot.digest("index", 0, count):
-        found.keep(Have(segment=name, size_bytes=snapshot.end(), entries=count), whole=answer.count == count)
+        plan.keep(Have(segment=name, size_bytes=snapshot.end(), entries=count), whole=answer.count == count)
         return answer.count == count
     # A rebuilt index has other store times: the log may be equal although the entries differ.
     transactions = _common(snapshot, "log", ask)
@@ -122,10 +122,10 @@ def _compare(snapshot: SegmentSnapshot, ask: Ask, found: ReconcilePlan) -> bool:
     if transactions < len(numbers):
         entries = min(entries, int(numbers[transactions]))
     if entries < upto:
-        found.fetch[name] = (entries, theirs.entries)
+        plan.fetch[name] = (entries, theirs.entries)
         entries = theirs.entries
     size = snapshot.end(transactions) if transactions else snapshot.head_size()
-    found.keep(Have(segment=name, size_bytes=size, entries=entries), whole=False)
+    plan.keep(Have(segment=name, size_bytes=size, entries=entries), whole=False)
     return transactions == len(numbers) == theirs.count
 
 
@@ -222,7 +222,7 @@ def _move(store: Path, name: str, evidence: Path) -> int:
         return 0
     make_folder(evidence)
     with storage_errors(evidence):
-        # The index last: an index alone counts as no segment, but a segment without its index would be recovered.
+        # The segment first: an index alone counts as no segment, but a segment alone would get a new index.
         for path in (snapshot.path, layout.index_path(snapshot.path)):
             with suppress(FileNotFoundError):
                 files.layer.replace(path, evidence / path.name)
@@ -234,7 +234,7 @@ def _move(store: Path, name: str, evidence: Path) -> int:
 def _replace_entries(store: Path, have: Have, entries: bytes) -> None:
     """Replaces the entries behind the common ones with the master's, in one step.
 
-    If the index lacked them for a moment, a recovery then would rebuild the segment's index.
+    If the index lacked them for a moment, a recovery at that moment would rebuild it from the segment.
     """
     snapshot = SegmentSnapshot(store, have.segment)
     common = have.entries - len(entries) // ENTRY_SIZE

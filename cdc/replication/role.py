@@ -137,7 +137,7 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class RoleStatus:
-    """What a master or a standby last said about itself, for ``cdc status``. Nothing depends on it."""
+    """The status that a master or a standby last wrote, for ``cdc status``. Nothing depends on it."""
 
     role: Literal["sync_master", "async_master", "standby"]
     term: int

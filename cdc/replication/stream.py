@@ -68,16 +68,16 @@ class Stream:
         # Only segments that retention has removed: if the disk is unmounted, or the folder is being deleted, the copy
         # must survive. Segments without transactions at the mark stay until the mark has moved on.
         mark = read_removed(self._store).seq
-        gone = {
+        removed = {
             name
             for name in self._known.difference(names)
             if names and name < names[0] and (layout.segment_start(Path(name)) or 0) < mark
         }
-        for name in sorted(gone):
+        for name in sorted(removed):
             self._send(Kind.FORGET, f"segments/{name}".encode())
             if name == self._name:  # nothing more is sent of it, even if its files still exist for a moment
                 self.close()
-        self._known = self._known.difference(gone).union(names)
+        self._known = self._known.difference(removed).union(names)
 
     def close(self) -> None:
         """Closes the current segment."""
@@ -98,9 +98,8 @@ class Stream:
         if self._name and self._send_new():  # entries that were written before the later segment began
             return True
         self._require_all_sent()
-        if self._known.difference(
-            names
-        ):  # else the standby would have two segments for a while, and not know of a gap between
+        # Without the next lines the standby would hold both sides of a gap for a while, and not know of the gap.
+        if self._known.difference(names):
             self.tidy()
         self._from = later[0]
         self.close()

@@ -58,7 +58,7 @@ class ClockProbe:
     """Microseconds since 1970, UTC."""
     position: BinlogPosition
     gtid: str | None
-    """GTID set executed; never beyond ``position``. None where the server has no GTIDs."""
+    """The executed GTID set, never beyond ``position``. None if the server has no GTIDs."""
 
 
 @dataclass(frozen=True)

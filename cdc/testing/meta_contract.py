@@ -7,11 +7,11 @@
         def make_meta(self, tmp_path):
             return functools.partial(MyMeta, tmp_path)
 
-``make_meta(lock_wait_s=…)`` opens the same, at first empty meta of the destination ``shop``. :class:`MetaContract`
-closes one before it opens another. :class:`SharedMetaContract` is for a meta that several processes may have open at
-once, and that survives the SIGKILL of any of them; there ``make_meta`` must be picklable. The rules are those of
-Canal's meta manager (``CanalMetaManager``); the tests bear their names. Random tests print their seed;
-``TOWPATH_SEED`` sets another, ``TOWPATH_KILLS`` the number of kills.
+``make_meta(lock_wait_s=…)`` opens the meta of the destination ``shop``, which is empty at first, and the same one each
+time. :class:`MetaContract` closes one before it opens another. :class:`SharedMetaContract` is for a meta that several
+processes may have open together, and that survives the SIGKILL of any of them; its ``make_meta`` must be picklable. The
+rules are those of Canal's meta manager (``CanalMetaManager``), and the tests are named after them. Random tests print
+their seed; ``TOWPATH_SEED`` sets another, ``TOWPATH_KILLS`` the number of kills.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ KILLS = int(os.environ.get("TOWPATH_KILLS") or 4)
 EXPIRES = datetime(2026, 11, 21, 12, 30, 15, 123456, tzinfo=UTC)
 IDENTITY = SourceIdentity(server_uuid="u1", flavor="mysql", base_name="binlog", epoch=0, start_gtid="a:1-5")
 
-# Processes begun from a clean one: a fork of this one would have its threads' locks, and no threads.
+# A fork of this process would have the locks of its threads, but no threads: so start from a clean process.
 _processes = get_context("forkserver")
 _processes.set_forkserver_preload(["cdc.testing.meta_contract", "kazoo.client"])
 
 
 class MakeMeta(Protocol):
-    """Opens the meta."""
+    """Opens the meta under test."""
 
     def __call__(self, *, lock_wait_s: float = 30.0) -> Meta: ...
 
 
 def entry(batch: int, after: int, last: int) -> Outstanding:
-    """An outstanding batch of the transactions behind ``after`` up to ``last``."""
+    """Returns an outstanding batch of the transactions after ``after`` up to ``last``."""
     return Outstanding(
         batch=batch,
         first_seq=after + 1,
@@ -66,16 +66,16 @@ def entry(batch: int, after: int, last: int) -> Outstanding:
 
 
 class MetaContract:
-    """What holds for each meta."""
+    """The rules for every meta."""
 
     @pytest.fixture
     def make_meta(self) -> MakeMeta:
-        """Subclasses say how."""
-        raise NotImplementedError("give make_meta, a fixture that opens your meta")
+        """Subclasses override it."""
+        raise NotImplementedError("override make_meta with a fixture that opens your meta")
 
     @pytest.fixture
     def open_meta(self, make_meta: MakeMeta) -> Iterator[MakeMeta]:
-        """``make_meta``, and everything is closed in the end."""
+        """Returns ``make_meta``; closes all that it opened at the end of the test."""
         opened: list[Meta] = []
 
         def make(*, lock_wait_s: float = 30.0) -> Meta:
@@ -88,7 +88,7 @@ class MetaContract:
 
     @pytest.fixture
     def meta(self, open_meta: MakeMeta) -> Meta:
-        """With the subscriber ``apply``."""
+        """A meta with the subscriber ``apply``."""
         meta = open_meta()
         meta.subscribe("apply", r"shop\..*")
         return meta
@@ -135,14 +135,14 @@ class MetaContract:
         assert (meta.cursor("apply"), meta.batches("apply")) == (0, [])
 
     @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 65, "ä"])
-    def test_names_that_cannot_be(self, meta: Meta, name: str) -> None:
+    def test_invalid_names_are_refused(self, meta: Meta, name: str) -> None:
         with pytest.raises(UsageError, match="cannot be the name of a subscriber"):
             meta.subscribe(name)
         assert list(meta.subscriptions()) == ["apply"]
 
     # batches and cursor -----------------------------------------------------------------------------------------
 
-    def test_batch_ids_grow_and_a_given_id_lifts_the_counter(self, meta: Meta) -> None:
+    def test_batch_ids_grow_and_a_given_id_raises_the_counter(self, meta: Meta) -> None:
         meta.add_batch("apply", entry(1, 0, 5))
         meta.add_batch("apply", entry(4, 5, 9))
         assert meta.subscriptions()["apply"].next_batch == 5
@@ -179,7 +179,7 @@ class MetaContract:
         def start() -> int:
             return meta.subscriptions()["apply"].start_seq()
 
-        assert start() == 0  # the store's first transaction
+        assert start() == 0  # begins at the store's first transaction
         meta.update_cursor("apply", 5)
         assert start() == 5
         meta.add_batch("apply", entry(1, 5, 9))
@@ -221,7 +221,7 @@ class MetaContract:
         assert meta.batches("apply") == [entry(1, 0, 5)]
         assert meta.subscriptions()["apply"].start_seq() == 5
 
-    def test_the_last_endings_are_remembered(self, meta: Meta) -> None:
+    def test_the_last_ended_batches_are_remembered(self, meta: Meta) -> None:
         with meta.change() as state:
             known = state.subscription("apply")
             for batch in range(1, REMEMBERED + 5):
@@ -259,9 +259,9 @@ class MetaContract:
         with pytest.raises(UsageError):
             clear_and_fail()
         assert meta.read() == before
-        meta.update_cursor("apply", 3)  # and the lock is free
+        meta.update_cursor("apply", 3)  # the lock is free again
 
-    def test_what_was_read_or_kept_from_a_change_is_the_callers_own(self, meta: Meta) -> None:
+    def test_a_state_that_was_read_or_changed_is_the_callers_own(self, meta: Meta) -> None:
         with meta.change() as kept:
             kept.subscription("apply").acked_seq = 5
         mine = meta.read()
@@ -279,7 +279,7 @@ class MetaContract:
         _at_once([work] * 4)
         assert meta.cursor("apply") == 32
 
-    def test_readers_never_see_a_mixture(self, meta: Meta) -> None:
+    def test_readers_never_see_half_a_change(self, meta: Meta) -> None:
         meta.subscribe("audit")
         done = threading.Event()
 
@@ -293,12 +293,12 @@ class MetaContract:
             seen = 0
             while not done.is_set() or not seen:
                 _require_whole(meta.read())
-                time.sleep(0.001)  # the writer wants a processor, too
+                time.sleep(0.001)  # leaves the processor to the writer
                 seen += 1
 
         _at_once([write, read])
 
-    def test_a_holder_that_does_not_let_go_is_named(self, open_meta: MakeMeta) -> None:
+    def test_a_holder_that_does_not_finish_is_named(self, open_meta: MakeMeta) -> None:
         meta = open_meta(lock_wait_s=0.2)
         meta.subscribe("apply")
         with meta.change() as state:
@@ -307,7 +307,7 @@ class MetaContract:
                 raise AssertionError("two holders at once")
         assert meta.cursor("apply") == 4
 
-    def test_all_is_there_when_it_is_opened_again(self, open_meta: MakeMeta, meta: Meta) -> None:
+    def test_everything_is_there_when_it_is_opened_again(self, open_meta: MakeMeta, meta: Meta) -> None:
         meta.bind_source(IDENTITY)
         meta.subscribe("audit", "")
         for batch, after in enumerate((0, 100, 200, 300), start=1):
@@ -337,9 +337,9 @@ class MetaContract:
 
 
 class SharedMetaContract(MetaContract):
-    """What holds for a meta that several processes share, too."""
+    """The further rules for a meta that several processes share."""
 
-    def test_what_one_changed_another_sees(self, open_meta: MakeMeta, meta: Meta) -> None:
+    def test_a_change_of_one_is_seen_by_another(self, open_meta: MakeMeta, meta: Meta) -> None:
         other = open_meta()
         for seq in range(1, 6):
             meta.update_cursor("apply", seq)
@@ -385,7 +385,7 @@ class SharedMetaContract(MetaContract):
             assert state.subscription("apply").acked_seq >= int(journal.read_text().split()[-1])
 
 
-# What the processes and threads do ------------------------------------------------------------------------------------
+# The work of processes and threads ----------------------------------------------------------------------------------
 
 
 def _count(make_meta: MakeMeta, times: int) -> None:
@@ -414,7 +414,7 @@ def _step_for_ever(make_meta: MakeMeta, journal: Path) -> None:
 
 
 def _step(state: State) -> None:
-    """Move all subscribers on together: one batch acked, the next outstanding."""
+    """Moves all subscribers on together: acks one batch, and makes the next one outstanding."""
     for known in state.subscriptions.values():
         if known.outstanding:
             ended = known.remove(known.outstanding[0].batch)
@@ -425,7 +425,7 @@ def _step(state: State) -> None:
 
 
 def _require_whole(state: State) -> None:
-    """All subscribers are where one step, or the step after it, left them; nobody between."""
+    """Checks that all subscribers are as one and the same step left them."""
     found = [known.model_dump(exclude={"filter"}) for known in state.subscriptions.values()]
     assert all(each == found[0] for each in found), state
     for known in state.subscriptions.values():
@@ -436,7 +436,7 @@ def _require_whole(state: State) -> None:
 
 
 def _random_change(meta: Meta, choose: random.Random) -> Any:
-    """One operation; what it gave, or how it failed."""
+    """Does one operation; returns its result, or its error."""
     name = choose.choice(["apply", "audit", "1001"])
 
     def add() -> None:
@@ -467,7 +467,7 @@ def _at_once(works: list[Callable[[], None]]) -> None:
     def run(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(work,)) for work in works]

@@ -1,4 +1,4 @@
-"""Delta beside SELECT: the same rows, value by value."""
+"""Compares the Delta tables with SELECT, value by value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table, as MySQL and as Delta have it, both sorted by primary key."""
+    """The rows of one table in MySQL and in Delta, both sorted by primary key."""
 
     table: str
     columns: tuple[str, ...]
@@ -32,7 +32,7 @@ class Comparison:
         return self.source == self.delta
 
     def first_difference(self) -> tuple[Row | None, Row | None] | None:
-        """The first pair of rows that differ: SELECT's, Delta's."""
+        """Returns the first pair of rows that differ: SELECT's and Delta's."""
         for i in range(max(len(self.source), len(self.delta))):
             pair = (
                 self.source[i] if i < len(self.source) else None,
@@ -43,7 +43,7 @@ class Comparison:
         return None
 
     def sample(self) -> Table:
-        """The last row, as either has it, side by side."""
+        """Shows the last row of both sides."""
         shown = Table(title=f"{self.table}: the last row", title_justify="left")
         for heading in ("column", "SELECT", "Delta"):
             shown.add_column(heading, overflow="ellipsis", no_wrap=True)
@@ -53,7 +53,7 @@ class Comparison:
 
 
 def compare(shop: Shop, lake: Path) -> list[Comparison]:
-    """All tables of the shop. Nothing may be writing to it, and everything must be applied."""
+    """Compares all tables of the shop. Call it when nothing writes to the shop and everything is applied."""
     found: list[Comparison] = []
     with shop.account.connect(shop.name) as connection, connection.cursor() as cursor:
         for table, key in TABLES.items():
@@ -70,8 +70,8 @@ def compare(shop: Shop, lake: Path) -> list[Comparison]:
 
 
 def verdict(comparisons: list[Comparison]) -> Table:
-    """Rows on both sides, and whether they are equal."""
-    shown = Table(title="Delta tables beside SELECT", title_justify="left")
+    """Shows the numbers of rows on both sides, and whether the rows are equal."""
+    shown = Table(title="Delta tables compared with SELECT", title_justify="left")
     shown.add_column("table")
     shown.add_column("rows by SELECT", justify="right")
     shown.add_column("rows in Delta", justify="right")
@@ -88,8 +88,8 @@ def _plain_row(row: Row) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """The drivers' different Python types for the same value made one: a BIGINT UNSIGNED is a decimal(20,0) in Delta,
-    a TIMESTAMP comes with its zone from there and without from here (both are UTC)."""
+    """Makes equal values equal in Python: a BIGINT UNSIGNED is a decimal(20,0) in Delta, and a TIMESTAMP has a time zone
+    in Delta and none in MySQL's client (both are UTC)."""
     if isinstance(value, Decimal) and value == value.to_integral_value() and value.as_tuple().exponent == 0:
         return int(value)
     if isinstance(value, datetime) and value.tzinfo is not None:

@@ -1,4 +1,4 @@
-"""What the demo shows: each step with what happens now, and since when."""
+"""The demo's output: each step with its current activity and duration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.status import Status
 
 PULSE_S = 10.0
-"""Without a terminal, a step that lasts says so this often."""
+"""Without a terminal, a running step prints a line this often."""
 
 
 class Step:
-    """A step that is going on. ``now(text)`` says what it is waiting for."""
+    """A running step. ``update(text)`` sets what it is waiting for."""
 
     def __init__(self, console: Console, title: str, started: float) -> None:
         self.console, self.title = console, title
@@ -29,8 +29,8 @@ class Step:
         self._status: Status | None = None
         self._thread = threading.Thread(target=self._refresh, name="demo-screen", daemon=True)
 
-    def now(self, detail: str) -> None:
-        """What happens now, in a few words."""
+    def update(self, detail: str) -> None:
+        """Sets the current activity, in a few words."""
         self._detail = detail
 
     def __enter__(self) -> Self:
@@ -82,19 +82,19 @@ class Screen:
         self.started = time.monotonic()
 
     def start_clock(self) -> None:
-        """Counts from here: downloads are over."""
+        """Starts the clock, after the downloads."""
         self.started = time.monotonic()
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Shows a step until it is over, with a mark for how it ended."""
+        """Shows a step while it runs, and then whether it succeeded."""
         with Step(self.console, title, self.started) as step:
             yield step
 
     def say(self, text: str) -> None:
-        """A line of its own, with rich's markup."""
+        """Prints a line with rich's markup."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def elapsed_s(self) -> float:
-        """Since the demo began."""
+        """Returns the seconds since the demo began."""
         return time.monotonic() - self.started

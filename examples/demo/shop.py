@@ -1,4 +1,4 @@
-"""The shop: three tables, and customers who never stop buying."""
+"""The shop: three tables, and the traffic of its customers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Account:
-    """How the demo reaches its database server."""
+    """Address and login of the database server."""
 
     flavor: str
     host: str
@@ -61,11 +61,11 @@ class Account:
     password: str
 
     def url(self) -> str:
-        """Without the password."""
+        """Returns the URL without the password."""
         return f"{self.flavor}://{self.user}@{self.host}:{self.port}"
 
     def connect(self, database: str | None = None) -> pymysql.Connection[Cursor]:
-        """A connection in UTC."""
+        """Opens a connection with the time zone UTC."""
         return pymysql.connect(
             host=self.host,
             port=self.port,
@@ -84,15 +84,15 @@ class Shop:
     def __init__(self, account: Account, name: str) -> None:
         self.account, self.name = account, name
         self.transactions = 0
-        """How many the traffic has committed so far."""
+        """Transactions that the traffic has committed so far."""
         self.error: Exception | None = None
-        """What ended the traffic against our will."""
+        """The error that ended the traffic."""
         self._random = random.Random(20261121)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def create(self) -> None:
-        """Makes the database with its empty tables."""
+        """Creates the database with empty tables."""
         with self.account.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{self.name}` DEFAULT CHARSET utf8mb4")
             connection.select_db(self.name)
@@ -100,7 +100,7 @@ class Shop:
                 cursor.execute(statement)
 
     def fill(self, customers: int = 2000, products: int = 200, orders: int = 5000) -> None:
-        """The shop's first day."""
+        """Inserts the initial rows."""
         with self.account.connect(self.name) as connection, connection.cursor() as cursor:
             cursor.executemany(
                 "INSERT INTO products VALUES (%s,%s,%s,%s,%s,%s)", [self._product(i) for i in range(products)]
@@ -119,7 +119,7 @@ class Shop:
         self._customers, self._products = customers, products
 
     def drop(self) -> None:
-        """Removes the database."""
+        """Drops the database."""
         with self.account.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"DROP DATABASE IF EXISTS `{self.name}`")
 
@@ -130,13 +130,13 @@ class Shop:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the traffic. Raises what had ended it before."""
+        """Ends the traffic. Raises the error that ended it before."""
         self.halt()
         if self.error is not None:
             raise self.error
 
     def halt(self) -> None:
-        """Ends the traffic, whatever became of it."""
+        """Ends the traffic, even if it has failed."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -38,15 +38,21 @@ class PreparedBatch:
     """Raises if this process may not merge the batch (any more)."""
     subscription: Subscription
     """The subscriber as the meta knows it, with the tables as of its last ack."""
-    layouts: dict[str, TableLayout]
-    """The layouts of the tables with rows in the batch."""
+    contents: Survey
+    """The layouts of the tables with rows in the batch, and the sizes of their largest row events."""
     schemas: Schemas | None
     effects: list[Effect] = field(default_factory=list)
     """The effects of a DDL batch."""
     tables: tuple[str, ...] = ()
     """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
-    large: frozenset[str] = frozenset()
-    """The tables that may have values of many megabytes."""
+
+    def layout(self, table: str) -> TableLayout | None:
+        """Returns the layout of a table with rows in the batch, else None."""
+        return self.contents.layouts.get(table)
+
+    def is_large(self, table: str) -> bool:
+        """Whether the table may have values of many megabytes in the batch."""
+        return self.contents.largest_event_bytes.get(table, 0) > LARGE_BYTES
 
     def schema(self, table: str) -> TableSchema | None:
         """Returns the table in the stored schemas."""
@@ -54,7 +60,7 @@ class PreparedBatch:
 
     def changes(self, table: str) -> bool:
         """Whether the batch commits to this table: it has rows of it, or DDL that names it."""
-        return table in self.manifest.tables and (table in self.layouts or self.manifest.ddl)
+        return table in self.manifest.tables and (self.layout(table) is not None or self.manifest.ddl)
 
 
 def prepare(
@@ -89,19 +95,19 @@ def prepare(
         manifest=manifest,
         check=check,
         subscription=subscription,
-        layouts=found.layouts,
+        contents=found,
         schemas=schemas,
         effects=effects,
         tables=tuple(tables),
-        large=frozenset(table for table, size in found.largest_event_bytes.items() if size > LARGE_BYTES),
     )
 
 
 def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str], schemas: Schemas | None) -> Survey:
     """Finds the layouts and the largest row events of these tables.
 
-    Only transactions that have rows of these tables by their index entries are read. Of those, the events' headers and
-    the table maps are read: a table whose columns change inside a batch, which no executor could notice, is found here.
+    The index tells which transactions have rows of these tables; no others are read. Of those, the events' headers and
+    the table maps are read, because no index entry holds a layout, and no executor would notice a table whose columns
+    change inside a batch. That takes about 60 ns an event: 0.3 s for a batch of five million events.
     """
     masks = [manifest.table_mask(table) for table in tables]
     if not masks:

@@ -1,4 +1,4 @@
-"""What the tests of metas over ZooKeeper share."""
+"""Helpers of the tests of metas over ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdc.testing.servers import HOST, Server
 
 
 def maker(server: Server, session_timeout_s: float = 2.0, wait_s: float = 30.0) -> functools.partial[ZooKeeperMeta]:
-    """Opens a meta below a root of its own; picklable."""
+    """Returns a picklable function that opens a meta below a root of its own."""
     return functools.partial(
         ZooKeeperMeta,
         server.url,
@@ -30,13 +30,13 @@ def maker(server: Server, session_timeout_s: float = 2.0, wait_s: float = 30.0) 
 
 
 def base(make: functools.partial[ZooKeeperMeta]) -> str:
-    """The destination's node."""
+    """Returns the path of the destination's node."""
     return f"{make.keywords['root']}/destinations/shop"
 
 
 @contextmanager
 def client(server: Server) -> Iterator[Any]:
-    """A client of the test's own."""
+    """Yields a client of the test's own."""
     found = KazooClient(server.url)
     found.start()
     try:
@@ -47,8 +47,10 @@ def client(server: Server) -> Iterator[Any]:
 
 
 class Proxy:
-    """Between client and server. With ``lose_answers``, requests go through, and what comes back is lost with the
-    connection; with ``say_nothing``, what comes back is lost, and the connection stays. Each happens once."""
+    """A proxy between client and server that loses the answer to a request, once.
+
+    With ``lose_answers`` the connection is lost with the answer; with ``say_nothing`` the connection stays.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port

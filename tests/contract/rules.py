@@ -9,15 +9,15 @@ from __future__ import annotations
 RULES: dict[str, dict[str, tuple[str, ...]]] = {
     "TestFile": {
         "test_the_filter_is_kept_with_its_subscriber": ("canal-meta-1",),
-        "test_names_that_cannot_be": ("canal-meta-1",),
+        "test_invalid_names_are_refused": ("canal-meta-1",),
         "test_subscribe_again_replaces_the_filter_and_keeps_cursor_and_batches": ("canal-meta-2",),
         "test_first_latest_by_id_and_all": (
             "canal-meta-4",
             "canal-meta-8",
         ),
         "test_unsubscribe_removes_cursor_batches_and_nothing_else": ("canal-meta-4",),
-        "test_batch_ids_grow_and_a_given_id_lifts_the_counter": ("canal-meta-5",),
-        "test_all_is_there_when_it_is_opened_again": ("canal-meta-5",),
+        "test_batch_ids_grow_and_a_given_id_raises_the_counter": ("canal-meta-5",),
+        "test_everything_is_there_when_it_is_opened_again": ("canal-meta-5",),
         "test_removing_another_than_the_first_names_both_and_changes_nothing": ("canal-meta-7",),
         "test_rollback_of_all_keeps_the_cursor_and_ids_go_on_growing": ("canal-meta-8",),
         "test_where_a_get_starts": ("canal-meta-9",),
@@ -30,7 +30,7 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "TestZooKeeper": {
         "test_random_changes_and_reopenings_end_as_in_memory": ("canal-meta-16",),
-        "test_all_is_there_when_it_is_opened_again": ("canal-meta-18",),
+        "test_everything_is_there_when_it_is_opened_again": ("canal-meta-18",),
     },
     "TestSync": {
         "test_what_was_put_is_there_after_reopening": ("canal-ring-34",),

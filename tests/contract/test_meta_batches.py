@@ -1,4 +1,4 @@
-"""The batch service does the same over each meta."""
+"""The batch service behaves the same over every meta."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_get_ack_to_the_end(service: BatchService) -> None:
     while (lease := service.get(A)) is not None:
         found.append((lease.batch, lease.manifest.first_seq, lease.manifest.last_seq))
         service.ack(lease.batch, lease.token)
-        service.ack(lease.batch, lease.token)  # a repetition is answered as done
+        service.ack(lease.batch, lease.token)  # repeating it does nothing
     assert found == [(1, 1, 3), (2, 4, 6), (3, 7, 9), (4, 10, 10)]
     assert service.meta.cursor("apply") == 10
 

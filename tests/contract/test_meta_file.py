@@ -1,4 +1,4 @@
-"""The contract of metas, held by the file: changed at once, and by period."""
+"""The contract of metas for the file: stored at once, and stored periodically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TestFile(SharedMetaContract):
         return functools.partial(FileMeta, tmp_path / "meta", "shop")
 
 
-class TestFileByPeriod(MetaContract):
+class TestFilePeriodic(MetaContract):
     @pytest.fixture
     def make_meta(self, tmp_path: Path) -> MakeMeta:
         def make(*, lock_wait_s: float = 30.0) -> Meta:

@@ -1,4 +1,4 @@
-"""The contract of metas, held in memory."""
+"""The contract of metas for the meta in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TestMemory(MetaContract):
         found: list[MemoryMeta] = []
 
         def make(*, lock_wait_s: float = 30.0) -> Meta:
-            if not found:  # it lives as long as the object
+            if not found:  # it lives only as long as the object
                 found.append(MemoryMeta("shop", lock_wait_s=lock_wait_s))
             return found[0]
 

@@ -1,4 +1,4 @@
-"""The meta in memory first: what it stores when, what a SIGKILL loses and what not, and that it is one process's."""
+"""The meta that is stored periodically: what it stores when, what a SIGKILL loses, and that one process holds it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _processes = get_context("forkserver")
 
 @pytest.fixture(params=["file", "zookeeper"])
 def durable(request: pytest.FixtureRequest, tmp_path: Path) -> MakeDurable:
-    """Opens what is below."""
+    """Opens the durable meta below."""
     if request.param == "file":
         return functools.partial(FileMeta, tmp_path / "meta", "shop")
     return maker(request.getfixturevalue("zookeeper"))
@@ -67,7 +67,7 @@ def test_close_stores_everything(durable: MakeDurable) -> None:
 
 
 class Counting(FileMeta):
-    """Counts its changes; refuses them while told to."""
+    """Counts its changes, and refuses them while a test says so."""
 
     changes = 0
     full = False
@@ -96,7 +96,7 @@ def test_several_changes_are_one_write_and_no_change_is_none(tmp_path: Path) -> 
         assert file.changes == before
 
 
-def test_a_full_disk_is_tried_again_and_what_must_be_stored_is_refused(tmp_path: Path) -> None:
+def test_a_full_disk_is_tried_again_and_changes_that_must_be_stored_are_refused(tmp_path: Path) -> None:
     file = Counting(tmp_path, "shop")
     with PeriodicMeta(file, period_s=0.02) as meta:
         meta.subscribe("apply")
@@ -110,7 +110,7 @@ def test_a_full_disk_is_tried_again_and_what_must_be_stored_is_refused(tmp_path:
         wait_until(lambda: FileMeta(tmp_path, "shop").cursor("apply") == 5)
 
 
-def test_zookeeper_may_go_and_come_back(tmp_path: Path) -> None:
+def test_zookeeper_may_stop_and_come_back(tmp_path: Path) -> None:
     with Server("zookeeper", folder=tmp_path / "zookeeper") as server:
         make = maker(server)
         with PeriodicMeta(make(), period_s=0.05) as meta:
@@ -127,7 +127,7 @@ def test_zookeeper_may_go_and_come_back(tmp_path: Path) -> None:
 
 
 def work_and_wait(make: MakeDurable, period_s: float, pipe: Connection) -> None:
-    """Acks five batches, leaves one outstanding, tells the last id, and waits."""
+    """Acks five batches, leaves one outstanding, sends the last id, and waits."""
     meta = PeriodicMeta(make(), period_s=period_s)
     if "apply" not in meta.subscriptions():
         meta.subscribe("apply")
@@ -144,7 +144,7 @@ def work_and_wait(make: MakeDurable, period_s: float, pipe: Connection) -> None:
 
 @contextmanager
 def worker(make: MakeDurable, period_s: float) -> Iterator[list[int]]:
-    """The batches of a process that is killed at the end."""
+    """Yields the batches of a process that is killed at the end."""
     ours, theirs = _processes.Pipe()
     process = _processes.Process(target=work_and_wait, args=(make, period_s, theirs), daemon=True)
     process.start()
@@ -161,7 +161,7 @@ def worker(make: MakeDurable, period_s: float) -> Iterator[list[int]]:
 
 
 @pytest.mark.rule("canal-meta-19")
-def test_a_sigkill_takes_the_cursor_back_and_no_id_comes_twice(durable: MakeDurable) -> None:
+def test_a_sigkill_takes_the_cursor_back_but_reuses_no_id(durable: MakeDurable) -> None:
     seen: list[int] = []
     for _ in range(3):
         with worker(durable, period_s=600) as batches:
@@ -169,7 +169,9 @@ def test_a_sigkill_takes_the_cursor_back_and_no_id_comes_twice(durable: MakeDura
     assert seen == sorted(set(seen))
     with PeriodicMeta(durable(), period_s=600) as meta:
         known = meta.subscriptions()["apply"]
-        assert known.acked_seq == 10  # of 60: each run's first change stores ids ahead, and what is known with them
+        assert (
+            known.acked_seq == 10
+        )  # of 60: the first change of each run stores ids ahead, and the rest of the state with them
         assert known.next_batch > seen[-1]
         assert known.next_batch <= seen[-1] + RESERVED_IDS + 1
 
@@ -197,12 +199,12 @@ def test_a_second_process_is_refused_naming_the_first(durable: MakeDurable) -> N
         pytest.raises(LeaseHeldError, match=r"process \d+.*(holds this lock|keeps this meta in memory)"),
     ):
         meta.read()
-    with PeriodicMeta(durable()) as meta:  # waits until what the killed one held is free
+    with PeriodicMeta(durable()) as meta:  # waits until the hold of the killed process is released
         assert list(meta.subscriptions()) == ["apply"]
 
 
 @pytest.mark.parametrize("period_s", [0.02, 600])
-def test_what_another_changed_is_not_overwritten(durable: MakeDurable, period_s: float) -> None:
+def test_a_change_of_another_process_is_not_overwritten(durable: MakeDurable, period_s: float) -> None:
     meta = PeriodicMeta(durable(), period_s=period_s)
     meta.subscribe("apply")
     with durable() as other:
@@ -228,7 +230,7 @@ def test_the_period_is_a_second_unless_given(tmp_path: Path) -> None:
         assert 0.9 <= time.monotonic() - began < 5
 
 
-def test_a_period_must_be_one(tmp_path: Path) -> None:
+def test_the_period_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="period_s: 0 must be more than 0"):
         PeriodicMeta(FileMeta(tmp_path, "shop"), period_s=0)
 

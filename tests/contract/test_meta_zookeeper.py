@@ -1,4 +1,4 @@
-"""The contract of metas, held by a real ZooKeeper: changed at once, and by period."""
+"""The contract of metas for a real ZooKeeper: stored at once, and stored periodically."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestZooKeeper(SharedMetaContract):
         return make_zookeeper
 
 
-class TestZooKeeperByPeriod(MetaContract):
+class TestZooKeeperPeriodic(MetaContract):
     @pytest.fixture
     def make_meta(self, make_zookeeper: functools.partial[ZooKeeperMeta]) -> MakeMeta:
         def make(*, lock_wait_s: float = 30.0) -> Meta:

@@ -1,4 +1,4 @@
-"""ZooKeeper's meta when holders die, stop or lose their session, when the server goes, and beside Canal's own nodes."""
+"""The meta in ZooKeeper: holders that die, stop or lose their session, a server that stops, and Canal's own nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def meta(make: Make) -> Iterator[ZooKeeperMeta]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
-    """One that a test may kill."""
+    """A server that a test may kill."""
     with Server("zookeeper", folder=tmp_path / "zookeeper") as server:
         yield server
 
@@ -49,7 +49,7 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 
 def change_slowly(make: Make, pipe: Connection) -> None:
-    """Says that it holds the lock, changes when told, and says how that ended."""
+    """Reports that it holds the lock, makes a change when told, and reports how that ended."""
     meta = make()
     try:
         with meta.change() as state:
@@ -87,9 +87,7 @@ def test_a_holder_stopped_beyond_its_session_cannot_overwrite_its_successor(make
     assert meta.read() == successor
 
 
-def test_a_holder_whose_lock_was_lost_cannot_write_though_nobody_else_did(
-    make: Make, meta: ZooKeeperMeta, zookeeper: Server
-) -> None:
+def test_a_holder_whose_lock_was_lost_cannot_write(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     before = meta.read()
     with client(zookeeper) as zk, make() as other:
 
@@ -118,7 +116,7 @@ def test_a_change_behind_the_lock_is_noticed(make: Make, meta: ZooKeeperMeta, zo
 
 
 class Overtaken(ZooKeeperMeta):
-    """Another changes the meta in the middle of the first reading."""
+    """A meta that another process changes in the middle of the first reading."""
 
     other: ZooKeeperMeta | None = None
 
@@ -129,7 +127,7 @@ class Overtaken(ZooKeeperMeta):
         return super()._get_all(client, paths)
 
 
-def test_a_reader_that_is_overtaken_reads_again(make: Make, meta: ZooKeeperMeta) -> None:
+def test_a_reader_reads_again_after_a_change_meanwhile(make: Make, meta: ZooKeeperMeta) -> None:
     meta.update_cursor("apply", 5)
     with Overtaken(*make.args, **make.keywords) as reader:
         reader.other = meta
@@ -137,7 +135,7 @@ def test_a_reader_that_is_overtaken_reads_again(make: Make, meta: ZooKeeperMeta)
         assert reader.other is None
 
 
-def test_who_holds_it_is_named(make: Make, meta: ZooKeeperMeta) -> None:
+def test_the_holder_is_named(make: Make, meta: ZooKeeperMeta) -> None:
     ours, theirs = _processes.Pipe()
     worker = _processes.Process(target=change_slowly, args=(make, theirs), daemon=True)
     worker.start()
@@ -167,7 +165,7 @@ def test_a_forked_child_makes_a_session_of_its_own(meta: ZooKeeperMeta) -> None:
 # The server ----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_there(own_server: Server) -> None:
+def test_no_server_is_an_error_that_names_it(own_server: Server) -> None:
     make = maker(own_server, wait_s=1.0)
     own_server.kill()
     began = time.monotonic()
@@ -180,7 +178,7 @@ def test_nobody_there(own_server: Server) -> None:
 
 
 def test_a_connect_request_without_an_answer_does_not_cost_the_session(zookeeper: Server) -> None:
-    """As of a server that is starting: it takes the connection and says nothing."""
+    """A server that is starting accepts the connection and does not answer."""
     proxy = Proxy(zookeeper.port)
     proxy.say_nothing.set()
     began = time.monotonic()
@@ -290,9 +288,9 @@ def test_canals_own_clients_are_left_alone(make: Make, meta: ZooKeeperMeta, zook
 
 
 @pytest.mark.rule("canal-meta-18")
-def test_what_others_keep_in_a_subscribers_node_stays_there(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
+def test_nodes_of_others_below_a_subscriber_stay(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     with client(zookeeper) as zk:
-        for name in ("apply", "1001"):  # as Canal's high availability does for a client that works
+        for name in ("apply", "1001"):  # as Canal's high availability does for an active client
             zk.create(f"{base(make)}/{name}/running", b"{}", ephemeral=True, makepath=True)
             meta.subscribe(name)
             meta.update_cursor(name, 5)
@@ -305,7 +303,7 @@ def test_what_others_keep_in_a_subscribers_node_stays_there(make: Make, meta: Zo
             assert zk.exists(f"{base(make)}/{name}") is None
 
 
-def test_nothing_is_made_by_reading(make: Make, zookeeper: Server) -> None:
+def test_reading_creates_nothing(make: Make, zookeeper: Server) -> None:
     with make() as meta, client(zookeeper) as zk:
         assert meta.read().subscriptions == {}
         assert zk.exists(make.keywords["root"]) is None

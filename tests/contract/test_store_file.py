@@ -1,4 +1,4 @@
-"""The contract of stores, held by the relay log on disk."""
+"""The contract of event stores for the store on disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestSync(StoreContract):
 
 
 class FlushedAtOnce(RelayLogStore):
-    """With asynchronous flush nothing is handed out before it is flushed: here that need not be waited for."""
+    """Flushes after each put: with asynchronous flush nothing is returned before it is flushed."""
 
     def put(self, transactions: Sequence[Transaction], *, timeout_s: float | None = None) -> PutStatus:
         status = super().put(transactions, timeout_s=timeout_s)

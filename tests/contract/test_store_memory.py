@@ -1,4 +1,4 @@
-"""The contract of stores, held by the memory ring in both batch modes."""
+"""The contract of event stores for the memory store in both batch modes."""
 
 from __future__ import annotations
 

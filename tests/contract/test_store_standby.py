@@ -1,4 +1,4 @@
-"""The contract of stores, held by the relay log with a live standby behind it: every put waits for both."""
+"""The contract of event stores for the store on disk with a live standby: every put waits for both."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.standby import Standby, digests, open_master
 
 
 class TestSyncMaster(StoreContract):
-    """PUT_OK is all that a put may answer, as in the other stores: the standby has it then. Whatever a test has done, in
-    the end the two stores are the same."""
+    """PUT_OK is the only status that a put may return, as in the other stores: the standby has the transactions then. After
+    each test the two stores are equal."""
 
     limited = False
     durable = True
@@ -51,7 +51,7 @@ class TestSyncMaster(StoreContract):
         return store
 
     def settle(self) -> None:
-        """Wait for what is removed, which no put waits for."""
+        """Waits until removals have reached the standby, which no put does."""
         deadline = time.monotonic() + 3
         while digests(self.folder / "store") != digests(self.folder / "standby") and time.monotonic() < deadline:
             time.sleep(0.01)

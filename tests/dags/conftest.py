@@ -1,4 +1,4 @@
-"""A real Airflow metadata database (SQLite) in a temporary home, made once for all DAG tests."""
+"""A real Airflow metadata database (SQLite) in a temporary home, created once for all DAG tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_conf(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
-    """The operators' pipeline is this fake, with one batch waiting."""
+    """A fake pipeline for the operators, with one waiting batch."""
     from cdc.airflow import factory, xcom
     from cdc.testing.pipeline import FakePipeline
 
@@ -78,7 +78,7 @@ def airflow_database() -> Iterator[None]:
 
 @pytest.fixture
 def run_dag(airflow_database: None) -> Run:
-    """Runs a DAG once; the run's state under ``run``, and the tasks' under their ids."""
+    """Runs a DAG once. Returns the run's state under ``run``, and the tasks' states under their ids."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     def run(dag: DAG, logical_date: datetime | None = None) -> dict[str, str | None]:

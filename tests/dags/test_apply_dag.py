@@ -32,7 +32,7 @@ def apply(
 
 
 def raiser(*errors: Exception) -> Callable[[], None]:
-    """Raises one after the other, then nothing more."""
+    """Raises these errors one after the other, then none."""
     left = list(errors)
 
     def step() -> None:
@@ -100,7 +100,7 @@ def test_a_failed_fetch_fails_the_run_and_rolls_nothing_back(
 def test_a_merge_process_killed_is_rolled_back(
     apply: Callable[..., States], pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL leaves no exception and no callback: only the state that the scheduler gives to the task."""
+    """SIGKILL leaves no exception and no callback, only the state that the scheduler sets."""
     _kill_instead_of_running(monkeypatch, "merge")
     assert apply() == {"run": "failed", "fetch": "success", "merge": "failed", "finalize": "failed"}
     assert pipeline.rolled_back == [1]
@@ -134,7 +134,7 @@ def test_clearing_a_merge_whose_batch_was_rolled_back_fails(
 
 
 class Handed:
-    """A task instance that has only what fetch handed on."""
+    """A task instance with the XCom of fetch only."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         self._value = value
@@ -151,7 +151,7 @@ def test_finalize_has_patience_of_its_own(write_conf: Callable[..., Any]) -> Non
 
 
 def _kill_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> None:
-    """As an executor does: the task in a process of its own; when that is killed, the scheduler says that it failed."""
+    """Runs the task in a process of its own, as an executor does; if it is killed, the scheduler marks it as failed."""
     from airflow.sdk.definitions import dag as module
     from airflow.utils.state import TaskInstanceState
 

@@ -1,4 +1,4 @@
-"""The capture task: bounded, stoppable, and its errors told apart."""
+"""The capture task: bounded, stoppable, with permanent and retryable errors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_on_kill_ends_the_pause_after_a_permanent_error(write_conf: Write, captu
 
 
 def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
-    """As Airflow calls it: from SIGTERM's handler, while the same thread waits for the very event."""
+    """Airflow calls it from SIGTERM's handler, while the same thread waits for the event."""
     program = textwrap.dedent(
         """
         import signal, sys, threading

@@ -1,4 +1,4 @@
-"""DAGs out of configuration files."""
+"""DAGs from configuration files."""
 
 from __future__ import annotations
 

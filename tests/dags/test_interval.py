@@ -1,4 +1,4 @@
-"""With ``airflow.until: interval_end`` a run applies its data interval, in as many batches as that takes."""
+"""With ``airflow.until: interval_end`` a run applies its data interval, in as many batches as needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def apply(
 
 
 def failing(pipeline: FakePipeline, step: str, *outcomes: Exception | None) -> None:
-    """Each call of a step raises the next of these, or nothing."""
+    """Each call of a step raises the next of these errors, or none."""
     left = list(outcomes)
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""What a run leaves in Airflow's database: where its batch lies, and nothing by which somebody could end it."""
+"""A run leaves references to its batch in Airflow's database, and nothing with which a user could end the batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_no_token_reaches_airflows_database(
     monkeypatch: pytest.MonkeyPatch,
     until: str,
 ) -> None:
-    """The real steps over a real store and meta; only what Spark would do is left out."""
+    """The real steps on a real store and meta, without Spark."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 

@@ -1,4 +1,4 @@
-"""What the tests here share."""
+"""Fixtures for tests with killed processes."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from cdc.testing.servers import PASSWORD
 
 @pytest.fixture(autouse=True)
 def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configurations name this variable."""
+    """Sets the variable that the configurations name."""
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)

@@ -1,9 +1,10 @@
-"""A driver of merges that a test tells what to do: one JSON list a line on standard input, one answer a line.
+"""A process with a Spark driver that a test controls: one JSON list a line on standard input, one answer a line.
 
-``["get", owner, transactions, lease_s]`` → the number of tables in the batch, null, or an error's class; ``["merge",
-pause]`` → "merged" or an error's class (``pause``: each table's statement is held by :func:`tests.support.pause.pause` at
-``pause.DB.TABLE``; null: none is), the lease being renewed for as long as get asked; ``["ack"]`` and ``["rollback"]`` → "done" or an error's class; ``["rows", path,
-columns]`` → how Spark itself shows the rows of a Delta table.
+- ``["get", owner, transactions, lease_s]`` → the number of tables in the batch, null, or an error's class;
+- ``["merge", pause]`` → "merged" or an error's class. ``pause``: each table's statement is held by
+  :func:`tests.support.pause.pause` at ``pause.DB.TABLE``; null: none is. The lease is renewed as often as ``get`` asked;
+- ``["ack"]`` and ``["rollback"]`` → "done" or an error's class;
+- ``["rows", path, columns]`` → the rows of a Delta table as Spark shows them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.support.pause import pause
 
 
 class Driver:
-    """One process with a Spark session of its own, and the batch that it got last."""
+    """A process with a Spark session of its own, and the batch that it fetched last."""
 
     def __init__(self, file: Path) -> None:
         self.config = load(file)
@@ -68,7 +69,7 @@ class Driver:
 
 
 def main() -> None:
-    # Whatever Spark prints must not come between the answers.
+    # Output of Spark must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     driver = Driver(Path(sys.argv[1]))

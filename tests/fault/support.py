@@ -1,4 +1,4 @@
-"""A destination under load, the commands that work on it, and what must hold when they are done."""
+"""A destination under load, the commands that work on it, and the final checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARK = "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.driver.extra
 def configure(
     folder: Path, server: Server, database: str, *, spark: str = SPARK, transactions: int = 60
 ) -> DestinationConfig:
-    """A destination with the tables of :mod:`tests.support.load`, from the newest binlog on."""
+    """Configures a destination with the tables of :mod:`tests.support.load`, starting at the newest binlog file."""
     flavor = "mysql" if server.kind.name.startswith("mysql") else "mariadb"
     server.execute("FLUSH BINARY LOGS")
     with server.connect() as connection, connection.cursor() as cursor:
@@ -34,7 +34,7 @@ def configure(
         f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
         f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {{file: {newest}, pos: 4}}}}\n"
         f"tables: {{include: ['{database}\\..*'], overrides: {{{database}.{APPEND}: {{mode: append}}}}}}\n"
-        # Small segments: batches and kills meet their borders.
+        # Small segments, so that batches and kills meet their boundaries.
         "store: {path: shop/store, segment_bytes: 65536}\nmeta: {path: shop/meta}\napply: {target: lake}\n"
         f"batch: {{max_transactions: {transactions}, max_wait_s: 1}}\nspark: {spark}\n",
         encoding="utf-8",
@@ -43,7 +43,7 @@ def configure(
 
 
 def set_batch_size(config: DestinationConfig, transactions: int) -> None:
-    """Commands that begin from now on cut batches of so many transactions."""
+    """Sets the transactions of a batch, for commands that start from now on."""
     lines = config.file.read_text(encoding="utf-8").splitlines()
     lines = [
         f"batch: {{max_transactions: {transactions}, max_wait_s: 1}}" if x.startswith("batch:") else x for x in lines
@@ -54,12 +54,12 @@ def set_batch_size(config: DestinationConfig, transactions: int) -> None:
 
 
 def command(config: DestinationConfig, *words: str) -> list[str]:
-    """A command line of ``cdc`` for the destination."""
+    """Returns a command line of ``cdc`` for the destination."""
     return [sys.executable, "-m", "cdc", "--conf-dir", str(config.file.parent), words[0], config.name, *words[1:]]
 
 
-def succeed(config: DestinationConfig, *words: str) -> str:
-    """Run a command to its end; returns what it printed."""
+def run_to_success(config: DestinationConfig, *words: str) -> str:
+    """Runs a command, which must succeed, and returns its output."""
     done = subprocess.run(command(config, *words), capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, f"{words}: exit code {done.returncode}: {done.stderr[-3000:]}"
     return done.stdout
@@ -73,7 +73,7 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 120) -> 
 
 
 def require_exactly_once(server: Server, database: str, config: DestinationConfig, changes: Mapping[str, int]) -> None:
-    """Mirrors equal SELECT, the changelog holds each committed change once, and the ledgers have no gap."""
+    """Checks that mirrors equal SELECT, the changelog has each committed change once, and the ledgers have no gap."""
     target, faults = config.apply.target, []
     for table in UPSERT:
         faults += mirror_faults(server, target, database, table)
@@ -84,15 +84,15 @@ def require_exactly_once(server: Server, database: str, config: DestinationConfi
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:20])
 
 
-class Kept:
-    """A command that is started anew whenever it has ended, until it is let go."""
+class RestartedCommand:
+    """A command that is restarted whenever it ends, until :meth:`stop`."""
 
     def __init__(self, config: DestinationConfig, *words: str, before: Callable[[], None] = lambda: None) -> None:
         self._config, self._words, self._before = config, words, before
         self._log = config.file.parent.parent / f"{words[0]}.log"
         self._stop = threading.Event()
         self.codes: list[int] = []
-        """How it ended, each time."""
+        """Its exit codes so far."""
         self.process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name=words[0], daemon=True)
         self._thread.start()
@@ -106,28 +106,28 @@ class Kept:
                 self._stop.wait(0.2)
 
     def running(self) -> subprocess.Popen[bytes]:
-        """The process, waited for if need be."""
+        """Returns the running process; waits for its start if necessary."""
         wait_for(lambda: self.process is not None and self.process.poll() is None, f"a running {self._words[0]}")
         assert self.process is not None
         return self.process
 
     def kill(self) -> None:
-        """SIGKILL of the process alone; whatever it has started is left to itself."""
+        """Kills the process alone, not its children."""
         code = None
-        while code != -signal.SIGKILL:  # one that ended by itself at this very moment does not count
+        while code != -signal.SIGKILL:  # a process that ended by itself at this moment does not count
             process = self.running()
             process.kill()
             code = process.wait()
 
-    def let_go(self, *, terminate: bool) -> None:
-        """Start it no more; ``terminate`` the one that runs, or wait for its end. Then look at what was said."""
+    def stop(self, *, terminate: bool) -> None:
+        """Ends the restarts, terminates the process or waits for its end, and checks its log."""
         self._stop.set()
         if terminate and self.process is not None and self.process.poll() is None:
             self.process.terminate()
         self._thread.join(250)
-        assert not self._thread.is_alive(), f"{self._words[0]} does not end: {self.said()}"
-        assert "Traceback" not in self._log.read_text(), self.said()
+        assert not self._thread.is_alive(), f"{self._words[0]} does not end: {self.log_tail()}"
+        assert "Traceback" not in self._log.read_text(), self.log_tail()
 
-    def said(self) -> str:
-        """The end of its log."""
+    def log_tail(self) -> str:
+        """Returns the end of its log."""
         return self._log.read_text()[-3000:]

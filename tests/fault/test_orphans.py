@@ -1,5 +1,5 @@
-"""A driver that was given up goes on: it commits between another's reading of the cut and its statement, or the other
-way round, with other batch boundaries. Two real drivers, stopped at that very point; each change exactly once."""
+"""An orphaned driver commits between another driver's reading of the applied position and its statement, or the other
+way round, with other batch boundaries. Two real drivers are held at that point; each change is applied exactly once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.compare import select_rows
 from tests.support.load import Load
 
 OWNER = "airflow:apply_shop"
-GIVEN_UP = {"TokenError", "BatchError"}
-"""What the merge (at its end, where it renews its lease) and the ack of one whose batch was taken away say."""
+LOST_BATCH = {"TokenError", "BatchError"}
+"""Errors of the merge (which renews its lease at its end) and of the ack of a driver that has lost its batch."""
 TABLES = ("accounts", "lines", "journal")
 
 
@@ -46,13 +46,13 @@ class Driver:
         )
 
     def begin(self, *words: Any) -> None:
-        """Tell it what to do, without waiting for the answer."""
+        """Sends a command without waiting for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(words) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """What came of it."""
+        """Returns the answer to the last command."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"driver {self.name} has ended: {(self.folder / f'{self.name}.log').read_text()[-3000:]}"
@@ -66,15 +66,15 @@ class Driver:
         return self.do("get", owner, transactions, lease_s)
 
     def hold(self, place: Path, tables: int) -> None:
-        """Begin a merge, and return when the statements of all its tables are held behind the reading of the cut."""
+        """Begins a merge and returns when the statements of all its tables are held."""
         self.begin("merge", str(place))
         wait_for(lambda: len(_held(place)) == tables, f"driver {self.name} at its statements")
 
-    def stand_still(self) -> None:
-        """As on a machine that is suspended: the lease is not renewed."""
+    def suspend(self) -> None:
+        """Suspends the process, so that its lease is not renewed."""
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
@@ -87,44 +87,44 @@ def _held(place: Path) -> list[Path]:
     return list(place.parent.glob(f"{place.name}.*.here"))
 
 
-def let_go(place: Path) -> None:
-    """All statements that are held there run."""
+def release(place: Path) -> None:
+    """Lets all statements that are held there run."""
     for here in _held(place):
         here.with_suffix(".go").touch()
 
 
 @dataclass
-class Stage:
+class Setup:
     """A destination with two warm drivers."""
 
     server: Server
     database: str
     config: DestinationConfig
     traffic: Load
-    dice: random.Random
+    rng: random.Random
     one: Driver
     other: Driver
     folder: Path
     cases: int = 0
 
     def more(self, transactions: int) -> None:
-        """More load, captured."""
+        """Runs and captures more load."""
         self.traffic.run(transactions)
         Capture(self.config).run(until_current=True)
 
     def place(self, name: str) -> Path:
-        """A new place to hold a driver at."""
+        """Returns a new path to hold a driver at."""
         self.cases += 1
         return self.folder / f"{name}{self.cases}"
 
     def drain(self, driver: Driver, transactions: int | None = None) -> None:
-        """Merge and ack all that is left."""
+        """Merges and acks all remaining transactions."""
         while driver.get(transactions) is not None:
             assert driver.do("merge", None) == "merged"
             assert driver.do("ack") == "done"
 
     def versions(self) -> dict[str, int]:
-        """Of the Delta tables."""
+        """Returns the versions of the Delta tables."""
         target = self.config.apply.target
         return {table: DeltaTable(table_path(target, self.database, table)).version() for table in TABLES}
 
@@ -133,19 +133,19 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Stage]:
-    """Tables that exist and hold something."""
+def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Setup]:
+    """A destination whose tables exist and have rows."""
     patch = pytest.MonkeyPatch()
     patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-    dice = random.Random(f"{seed} orphans")
+    rng = random.Random(f"{seed} orphans")
     database = f"orphans_{random.SystemRandom().randrange(2**32):08x}"
     mysql9.execute(f"CREATE DATABASE {database}")
     folder = tmp_path_factory.mktemp("orphans")
     config = configure(folder, mysql9, database)
     drivers = [Driver(name, config) for name in ("one", "other")]
     try:
-        traffic = Load(mysql9, database, dice.getrandbits(32))
-        made = Stage(mysql9, database, config, traffic, dice, drivers[0], drivers[1], folder)
+        traffic = Load(mysql9, database, rng.getrandbits(32))
+        made = Setup(mysql9, database, config, traffic, rng, drivers[0], drivers[1], folder)
         made.more(60)
         for driver in drivers:
             assert driver.answer() == "ready"
@@ -159,11 +159,12 @@ def stage(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -
         patch.undo()
 
 
-def take_over(stage: Stage, transactions: int) -> int:
-    """The other driver takes the first one's batch away and gets one with a border of its own; its tables."""
-    stage.other.get(None)
-    assert stage.other.do("rollback") == "done"
-    tables = stage.other.get(transactions)
+def take_over(setup: Setup, transactions: int) -> int:
+    """The other driver takes over the first one's batch and fetches one with another boundary. Returns the number of its
+    tables."""
+    setup.other.get(None)
+    assert setup.other.do("rollback") == "done"
+    tables = setup.other.get(transactions)
     assert isinstance(tables, int)
     return tables
 
@@ -174,81 +175,81 @@ def take_over(stage: Stage, transactions: int) -> int:
     [(30, [7]), (25, [7, 30]), (7, [30])],
     ids=["a-shorter-one", "all-of-it-and-more", "a-longer-one"],
 )
-def test_others_commit_between_the_cut_and_the_statement(stage: Stage, ours: int, theirs: list[int]) -> None:
-    stage.more(50)
-    place = stage.place("held")
-    stage.one.hold(place, stage.one.get(ours))
-    take_over(stage, theirs[0])
+def test_others_commit_between_position_and_statement(setup: Setup, ours: int, theirs: list[int]) -> None:
+    setup.more(50)
+    place = setup.place("held")
+    setup.one.hold(place, setup.one.get(ours))
+    take_over(setup, theirs[0])
     for following in [*theirs[1:], None]:
-        assert stage.other.do("merge", None) == "merged"
-        assert stage.other.do("ack") == "done"
+        assert setup.other.do("merge", None) == "merged"
+        assert setup.other.do("ack") == "done"
         if following is not None:
-            stage.other.get(following)
-    let_go(place)
-    assert stage.one.answer() in GIVEN_UP
-    assert stage.one.do("ack") in GIVEN_UP
-    stage.drain(stage.other, stage.dice.choice((30, None)))
-    stage.require()
+            setup.other.get(following)
+    release(place)
+    assert setup.one.answer() in LOST_BATCH
+    assert setup.one.do("ack") in LOST_BATCH
+    setup.drain(setup.other, setup.rng.choice((30, None)))
+    setup.require()
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("ours", "theirs"), [(30, 7), (7, 40)], ids=["a-longer-one", "a-shorter-one"])
-def test_the_orphan_commits_between_the_others_cut_and_statement(stage: Stage, ours: int, theirs: int) -> None:
-    stage.more(50)
-    place, others_place = stage.place("held"), stage.place("held")
-    stage.one.hold(place, stage.one.get(ours))
-    stage.other.hold(others_place, take_over(stage, theirs))
-    before = stage.versions()
-    let_go(place)
-    assert stage.one.answer() in GIVEN_UP
-    assert stage.versions() != before  # its statements ran all the same
-    let_go(others_place)
-    assert stage.other.answer() == "merged"
-    assert stage.one.do("ack") in GIVEN_UP
-    assert stage.other.do("ack") == "done"
-    stage.drain(stage.other, stage.dice.choice((30, None)))
-    stage.require()
+def test_the_orphan_commits_between_the_others_position_and_statement(setup: Setup, ours: int, theirs: int) -> None:
+    setup.more(50)
+    place, others_place = setup.place("held"), setup.place("held")
+    setup.one.hold(place, setup.one.get(ours))
+    setup.other.hold(others_place, take_over(setup, theirs))
+    before = setup.versions()
+    release(place)
+    assert setup.one.answer() in LOST_BATCH
+    assert setup.versions() != before  # its statements ran all the same
+    release(others_place)
+    assert setup.other.answer() == "merged"
+    assert setup.one.do("ack") in LOST_BATCH
+    assert setup.other.do("ack") == "done"
+    setup.drain(setup.other, setup.rng.choice((30, None)))
+    setup.require()
 
 
 @pytest.mark.timeout(600)
-def test_two_statements_at_the_same_moment(stage: Stage) -> None:
-    stage.more(50)
-    place, others_place = stage.place("held"), stage.place("held")
-    stage.one.hold(place, stage.one.get(40))
-    stage.other.hold(others_place, take_over(stage, 30))
-    let_go(place)
-    let_go(others_place)
-    # Whoever comes second meets the first one's commit and tries again, which without a valid token ends.
-    assert stage.one.answer() in GIVEN_UP
-    assert stage.other.answer() == "merged"
-    assert stage.one.do("ack") in GIVEN_UP
-    assert stage.other.do("ack") == "done"
-    stage.drain(stage.other)
-    stage.require()
+def test_two_statements_at_the_same_moment(setup: Setup) -> None:
+    setup.more(50)
+    place, others_place = setup.place("held"), setup.place("held")
+    setup.one.hold(place, setup.one.get(40))
+    setup.other.hold(others_place, take_over(setup, 30))
+    release(place)
+    release(others_place)
+    # The second driver meets the first one's commit and retries, which fails without a valid token.
+    assert setup.one.answer() in LOST_BATCH
+    assert setup.other.answer() == "merged"
+    assert setup.one.do("ack") in LOST_BATCH
+    assert setup.other.do("ack") == "done"
+    setup.drain(setup.other)
+    setup.require()
 
 
 @pytest.mark.timeout(600)
-def test_an_expired_lease_is_taken_over_by_another_owner(stage: Stage) -> None:
-    stage.more(30)
-    place = stage.place("held")
-    stage.one.hold(place, stage.one.get(30, lease_s=10))
-    stage.one.stand_still()
-    assert stage.other.get(None, owner="airflow:another") == "LeaseHeldError"
-    wait_for(lambda: stage.other.get(None, owner="airflow:another") != "LeaseHeldError", "the end of the lease")
-    assert stage.other.do("merge", None) == "merged"
-    assert stage.other.do("ack") == "done"
-    stage.one.go_on()
-    let_go(place)
-    assert stage.one.answer() in GIVEN_UP
-    assert stage.one.do("ack") in GIVEN_UP
-    stage.drain(stage.one)
-    stage.require()
+def test_an_expired_lease_is_taken_over_by_another_owner(setup: Setup) -> None:
+    setup.more(30)
+    place = setup.place("held")
+    setup.one.hold(place, setup.one.get(30, lease_s=10))
+    setup.one.suspend()
+    assert setup.other.get(None, owner="airflow:another") == "LeaseHeldError"
+    wait_for(lambda: setup.other.get(None, owner="airflow:another") != "LeaseHeldError", "the end of the lease")
+    assert setup.other.do("merge", None) == "merged"
+    assert setup.other.do("ack") == "done"
+    setup.one.resume()
+    release(place)
+    assert setup.one.answer() in LOST_BATCH
+    assert setup.one.do("ack") in LOST_BATCH
+    setup.drain(setup.one)
+    setup.require()
 
 
-def test_spark_shows_what_select_shows(stage: Stage) -> None:
-    """What the orphans left, read by Spark itself."""
-    stage.more(20)
-    stage.drain(stage.one)
-    columns, expected = select_rows(stage.server, stage.database, "accounts")
-    path = table_path(stage.config.apply.target, stage.database, "accounts")
-    assert stage.one.do("rows", path, columns) == [repr(row) for row in expected]
+def test_spark_shows_what_select_shows(setup: Setup) -> None:
+    """The rows that the orphans have left, read by Spark."""
+    setup.more(20)
+    setup.drain(setup.one)
+    columns, expected = select_rows(setup.server, setup.database, "accounts")
+    path = table_path(setup.config.apply.target, setup.database, "accounts")
+    assert setup.one.do("rows", path, columns) == [repr(row) for row in expected]

@@ -1,4 +1,4 @@
-"""SIGKILL of master and standby under load: what was acknowledged with PUT_OK is on whichever survives.
+"""SIGKILL of master and standby under load: all transactions acknowledged with PUT_OK are on the survivor.
 
 ``TOWPATH_STANDBY_KILLS`` sets how often each side is killed (3; more in ``make test-soak``), ``TOWPATH_SEED`` when.
 """
@@ -38,8 +38,10 @@ FORK = get_context("fork")
 
 
 def be_master(store: Path, journal: Path, pool: list[Transaction], address: Address) -> None:
-    """Several putters take transactions in turn; each notes the status that it got, after it got it. SIGTERM: no more
-    is put, and once the standby has everything, this ends."""
+    """Runs a master. Several putters take transactions in turn and record the status of each put.
+
+    At SIGTERM they stop, and the process ends once the standby has everything.
+    """
     configure("console")
     log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
     newest = log.last_seq or 0
@@ -52,13 +54,13 @@ def be_master(store: Path, journal: Path, pool: list[Transaction], address: Addr
     def putter(seed: int) -> None:
         choose = random.Random(seed)
         while not stop.is_set():
-            with order:  # seqs rise: whoever takes the next transactions puts them before anybody else
+            with order:  # seqs must increase: the putter that takes the next transactions puts them first
                 some = [next(rest) for _ in range(choose.choice((1, 1, 2, 5)))]
                 future = log.put_async(some, timeout_s=10)
             status = future.result()
             os.write(fd, "".join(f"{t.seq} {status.name}\n" for t in some).encode())
             if status is PutStatus.SLAVE_NOT_AVAILABLE:
-                time.sleep(0.002)  # leave the standby a chance
+                time.sleep(0.002)  # give the standby time to connect
 
     threads = [threading.Thread(target=putter, args=(n,)) for n in range(PUTTERS)]
     for thread in threads:
@@ -72,7 +74,7 @@ def be_master(store: Path, journal: Path, pool: list[Transaction], address: Addr
 
 
 def be_standby(store: Path, address: Address) -> None:
-    """Follow until SIGTERM."""
+    """Runs a standby until SIGTERM."""
     configure("console")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -81,7 +83,7 @@ def be_standby(store: Path, address: Address) -> None:
 
 
 class Pair:
-    """Two stores, two processes, and what was acknowledged."""
+    """Two stores, their processes, and the acknowledged puts."""
 
     def __init__(self, folder: Path, pool: list[Transaction]) -> None:
         self.pool = pool
@@ -108,11 +110,12 @@ class Pair:
         return process
 
     def lines(self) -> list[tuple[int, PutStatus]]:
+        """Returns seq and status of each acknowledged transaction."""
         found = [line.split() for line in self.journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [(int(seq), PutStatus[status]) for seq, status in found]
 
     def wait_for(self, status: PutStatus | None) -> None:
-        """A put that is answered so (None: in any way) from now on."""
+        """Waits for the next put with this status (None: any status)."""
         before, deadline = len(self.lines()), time.monotonic() + 60
         while not any(status in (None, one) for _, one in self.lines()[before:]):
             assert time.monotonic() < deadline, f"no put is answered {'' if status is None else status.name}"
@@ -121,13 +124,17 @@ class Pair:
             time.sleep(0.005)
 
     def kill_standby(self) -> None:
+        """Kills the standby, checks its store, and starts it again."""
         kill(self.standby)
         self.require(self.standby_store, {PutStatus.PUT_OK}, 0)
         self.standby = self._start_standby()
 
     def kill_master(self, *, also_standby: bool, take_over: bool) -> bool:
-        """The standby, killed too or ended, must have what was acknowledged; then either goes on as the master. Answers
-        whether it was the standby: one that has not followed this master yet cannot take over from it."""
+        """Kills the master, ends or kills the standby, and checks that the standby has all acknowledged transactions.
+
+        Then one of them continues as the master. Returns whether the standby did: it cannot take over from a master
+        that it has not followed yet.
+        """
         kill(self.master)
         if also_standby:
             kill(self.standby)
@@ -146,25 +153,28 @@ class Pair:
         return take_over
 
     def kill_all(self) -> None:
-        """Whatever has happened, nobody is left behind."""
+        """Ends both processes, whatever has happened."""
         for process in (self.master, self.standby):
             if process.is_alive():
                 process.kill()
                 process.join()
 
     def require(self, store: Path, statuses: set[PutStatus], since: int) -> None:
-        """Opened as a take-over would open it: whole transactions in order, and all that were answered so."""
+        """Opens a store as a take-over does, and checks that it has whole transactions in order, and all with these
+        statuses."""
         TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES).close()
-        there = 0
+        count = 0
         for segment in layout.list_segments(store):
             data = segment.read_bytes()
             for entry in IndexFile(segment).entries:
                 offset, length = int(entry["offset"]), int(entry["length"])
-                assert self.number[int(entry["seq"])] == there, "a gap, or a transaction twice"
-                assert data[offset : offset + length] == self.pool[there].data
-                there += 1
-        told = [self.number[seq] for seq, status in self.lines()[since:] if status in statuses]
-        assert max(told, default=-1) < there, f"{store.name} has {there} transactions, {max(told)} was acknowledged"
+                assert self.number[int(entry["seq"])] == count, "a gap, or a transaction twice"
+                assert data[offset : offset + length] == self.pool[count].data
+                count += 1
+        acknowledged = [self.number[seq] for seq, status in self.lines()[since:] if status in statuses]
+        assert max(acknowledged, default=-1) < count, (
+            f"{store.name} has {count} transactions, {max(acknowledged)} was acknowledged"
+        )
 
 
 def kill(process: BaseProcess) -> None:
@@ -191,12 +201,12 @@ def test_nothing_acknowledged_is_missing_on_the_survivor(tmp_path: Path) -> None
 
 
 def kill_at_random(pair: Pair, dice: random.Random) -> None:
-    """Whatever is killed, and whoever goes on."""
+    """Kills master and standby in random order; either one continues as the master."""
     victims = ["master"] * KILLS + ["standby"] * KILLS
     dice.shuffle(victims)
     take_overs = 0
     for n, victim in enumerate(victims):
-        # Most often in the middle of what is replicated, at times while the standby still catches up.
+        # Mostly during replication, sometimes while the standby is still catching up.
         pair.wait_for(PutStatus.PUT_OK if n == 0 or dice.random() < 0.8 else None)
         time.sleep(dice.uniform(0.0, 0.3))
         if victim == "standby":
@@ -209,9 +219,9 @@ def kill_at_random(pair: Pair, dice: random.Random) -> None:
     end(pair.standby)
     assert digests(pair.standby_store) == digests(pair.master_store)
     pair.require(pair.standby_store, {PutStatus.PUT_OK}, 0)
-    term = read_epoch(pair.standby_store)
-    assert term is not None
-    assert term.number == 1 + take_overs
+    epoch = read_epoch(pair.standby_store)
+    assert epoch is not None
+    assert epoch.number == 1 + take_overs
     counts = Counter(status.name for _, status in pair.lines())
     assert counts["PUT_OK"] > 10 * KILLS
     print(f"{len(victims)} kills, {take_overs} take-overs, {dict(counts)}")

@@ -1,4 +1,4 @@
-"""SIGKILL of a store's writer under load: nothing acknowledged is missing, and nothing is half there.
+"""SIGKILL of a store's writer under load: nothing acknowledged is missing, and no part of a transaction is visible.
 
 ``TOWPATH_STORE_KILLS`` sets how often (20 in ``make test``, 200 in ``make test-soak``).
 """
@@ -30,7 +30,7 @@ SEGMENT_BYTES = 200_000
 
 
 def put_for_ever(store: Path, journal: Path, pool: list[Transaction]) -> None:
-    """Several putters take transactions in turn; each notes the status that it got, after it got it."""
+    """Several threads put transactions in turn; each records the status after it got it."""
     log = TransactionLog(store, destination="shop", segment_bytes=SEGMENT_BYTES)
     newest = log.last_seq or 0
     rest = iter([t for t in pool if t.seq > newest])
@@ -61,7 +61,7 @@ def wait_for_more(journal: Path) -> None:
 
 
 def visible(store: Path) -> list[tuple[int, Path, int, int]]:
-    """Every visible transaction: seq, segment, offset, length."""
+    """Returns every visible transaction: seq, segment, offset, length."""
     found = []
     for segment in layout.list_segments(store):
         entries = IndexFile(segment).entries

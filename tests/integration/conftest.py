@@ -1,4 +1,4 @@
-"""What all tests of the pipeline with Spark have in common."""
+"""Fixtures of all tests of the pipeline with Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OWN_DRIVERS = ("test_apply_command", "test_apply_connect", "test_bad_files", "test_types_in_delta")
-"""Modules that start drivers of their own: they come last, so that one warm session serves the others."""
+"""Modules that start drivers of their own. They run last, so that one warm session serves the others."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -26,6 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark() -> Iterator[None]:
-    """The warm session of this process, which :func:`session.acquire` starts and replaces, ends with the tests."""
+    """Ends the warm session of this process after the tests."""
     yield
     session.discard()

@@ -1,4 +1,4 @@
-"""Batches into Delta tables: equal to SELECT, each change exactly once, and what is refused."""
+"""Batches into Delta tables: equal to SELECT, each change exactly once; and refused batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def db(mysql9: Server, database: Database) -> str:
 
 @pytest.fixture
 def loop(tmp_path: Path, mysql9: Server, db: str) -> Loop:
-    """``mirror`` in mode upsert and ``log`` in mode append, not there yet."""
+    """``mirror`` in mode upsert and ``log`` in mode append; the Delta tables do not exist yet."""
     return Loop(tmp_path, mysql9, db, overrides="DB.log: {mode: append}")
 
 
@@ -177,10 +177,10 @@ def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(None, 3), (3, None), (5, 5)])
-def test_an_orphan_commits_between_the_cut_and_the_statement(
+def test_an_orphan_commits_between_position_and_statement(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, ours: int | None, theirs: int | None
 ) -> None:
-    """Our driver is stopped before its statement of ``log``; meanwhile its batch is rolled back, and others merge the
+    """The driver is held before its statement of ``log``; meanwhile its batch is rolled back, and others merge the
     same changes in batches of another size. Then our statement runs."""
     loop.sql(*TABLES, *changes(0, 4))
     loop.capture()
@@ -361,7 +361,7 @@ def test_a_damaged_segment_is_named(loop: Loop) -> None:
 
 @contextmanager
 def command_lines() -> Iterator[set[str]]:
-    """Those of all processes that this one has started, looked at again and again while the block runs."""
+    """Yields the command lines of all child processes, sampled while the block runs."""
     found: set[str] = set()
     done = threading.Event()
 
@@ -381,7 +381,7 @@ def command_lines() -> Iterator[set[str]]:
 
 
 def test_under_spark_submit(loop: Loop) -> None:
-    """The program itself; with a local master, since what differs is who starts it. No setting is on a command line."""
+    """Runs the program itself, with a local master. No setting is on a command line."""
     loop.sql(*TABLES, *changes(0, 2))
     loop.capture()
     loop.apply()  # both tables

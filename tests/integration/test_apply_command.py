@@ -65,7 +65,7 @@ def test_json_and_exit_codes(loop: Loop) -> None:
 
 
 def _words(process: psutil.Process) -> list[str]:
-    """Its command line; none for one that has just ended."""
+    """Returns the command line; empty if the process has just ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:  # a zombie is one of these

@@ -23,7 +23,7 @@ KEY = "6b6579206f66207468652074657374"
 
 @pytest.fixture
 def connect_server(tmp_path: Path) -> Iterator[str]:
-    """The URL of a Connect server with Delta, on this machine."""
+    """Starts a Connect server with Delta on this machine, and yields its URL."""
     port = free_port()
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]

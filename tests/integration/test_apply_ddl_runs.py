@@ -1,4 +1,4 @@
-"""A schema made before its first rows: one batch makes all tables, the next one fills them."""
+"""A schema that is created before its first rows: one batch creates all tables, the next one fills them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CREATE = "CREATE TABLE t{} (id INT PRIMARY KEY, v VARCHAR(20)) COMMENT = 'it''s;
 
 
 def batches(loop: Loop) -> list[tuple[int, bool, int]]:
-    """Transactions, whether they are DDL, and tables of each batch that is due."""
+    """Returns transactions, DDL flag and tables of each pending batch."""
     service, found = BatchService(loop.config), []
     while (lease := service.get(OWNER, limits=Limits(), ahead=True)) is not None:
         found.append((lease.manifest.transactions, lease.manifest.ddl, len(lease.manifest.tables)))

@@ -1,4 +1,4 @@
-"""Policies for columns and values, from a real source into Delta: what a user does not want there does not arrive."""
+"""Policies for columns and values, from a real source into Delta: dropped and masked values never arrive there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def digest(text: str) -> str:
 
 
 def rows(loop: Loop, table: str, *columns: str, order: str) -> list[Any]:
-    """Rows as Spark reads them; tuples of these expressions."""
+    """Returns rows as Spark reads them, as tuples of these expressions."""
     spark = session.acquire(loop.config.spark).spark
     found = spark.read.format("delta").load(str(loop.path(table))).orderBy(*order.split()).selectExpr(*columns)
     return [tuple(row) for row in found.collect()]
@@ -186,16 +186,16 @@ def test_changed_policies_and_impossible_ones_are_refused(tmp_path: Path, mysql9
     refused(
         "a: hash, b: {mask: 1}", ConfigError, "columns.b: the policy mask: 1 does not fit .* only texts can be masked"
     )
-    refused("a: hash, id: null", TargetError, "column id was treated by the policy keep .* says null")
+    refused("a: hash, id: null", TargetError, "column id was written by the policy keep .* says null")
     refused("id: null", ConfigError, "column id is part of the table's key, .* with the policy null", target="other")
     refused(
         "a: hash",
         TargetError,
-        "column id was treated by the policy keep .* as boolean",
+        "column id was written by the policy keep .* as boolean",
         ", types: {tinyint(1): boolean}",
     )
     boolean = ", types: {tinyint(1): boolean}"
-    refused("", ConfigError, r"column id tells .* the policy types: \{tinyint\(1\): boolean\}", boolean, "other")
+    refused("", ConfigError, r"column id is part of .* the policy types: \{tinyint\(1\): boolean\}", boolean, "other")
     refused("a: hash", UnsupportedError, "column d .*zero or impossible date", ", zero_dates: fail")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOWPATH_TEST_HASH_KEY", "another")

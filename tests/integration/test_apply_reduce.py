@@ -1,4 +1,4 @@
-"""Reducing and pruning, on DataFrames made by hand."""
+"""Reducing and pruning, on hand-made DataFrames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spark() -> SparkSession:
 
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], columns: str) -> DataFrame:
-    """Rows of (op, seq, row, own columns…)."""
+    """Returns rows of (op, seq, row, source columns…)."""
     return spark.createDataFrame([(o, s, r, None, None, *own) for o, s, r, *own in rows], f"{OWN}, {columns}")
 
 

@@ -1,4 +1,4 @@
-"""Damaged, foreign and unwritable files, and a full disk: one clear sentence, the right exit code, nothing lost."""
+"""Damaged, foreign and unwritable files, and a full disk: one clear message, the right exit code, no data loss."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def template(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture
 def site(template: Site, server: Server, tmp_path: Path) -> Site:
-    """A copy of it, a replica with a number of its own; the outstanding batch's manifest names the template's files."""
+    """Returns a copy of it with a server id of its own. The outstanding batch's manifest names the template's files."""
     shutil.copytree(template.folder, tmp_path / "site")
     found = Site(tmp_path / "site")
     found.configure(server.url, DB, more=MORE)
@@ -59,7 +59,7 @@ def decode(site: Site) -> tuple[str, ...]:
 
 
 def flip(path: Path, at: int) -> None:
-    """Flip one bit."""
+    """Flips one bit."""
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10
     path.write_bytes(bytes(data))
@@ -71,7 +71,7 @@ def middle(path: Path) -> int:
 
 @contextmanager
 def changed(path: Path, change: Callable[[Path], None]) -> Iterator[None]:
-    """Change a file, check that nothing else changes it meanwhile, and put it back."""
+    """Changes a file inside the block, checks that nothing else changes it, and restores it."""
     before = path.read_bytes()
     change(path)
     after = path.read_bytes() if path.exists() else None
@@ -85,7 +85,7 @@ def changed(path: Path, change: Callable[[Path], None]) -> Iterator[None]:
 
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_a_damaged_segment(site: Site, which: str) -> None:
-    """Whatever reads the damaged byte says where it is; nothing is changed, and with the old byte all is there."""
+    """Every reader of the damaged byte names its position and changes nothing; with the old byte everything is readable."""
     segment = site.segments[0 if which == "first" else -1]
     with changed(segment, lambda path: flip(path, middle(path))):
         before = site.files()
@@ -102,7 +102,7 @@ def test_a_damaged_segment(site: Site, which: str) -> None:
 
 
 def test_a_damaged_end_is_not_appended_to(site: Site) -> None:
-    """Where no checkpoint vouches for the end of the store, capture verifies it; what its message advises helps."""
+    """Without a checkpoint for the end of the store, capture verifies it; the remedy of its message helps."""
     (site.store / "checkpoint").unlink()
     segment = site.segments[-1]
     with changed(segment, lambda path: flip(path, middle(path))):
@@ -120,7 +120,7 @@ def test_a_damaged_end_is_not_appended_to(site: Site) -> None:
 
 
 def test_a_damaged_index(site: Site) -> None:
-    """Header, an entry in the middle, a lost one, a cut one: readers say so; capture mends it from the segment."""
+    """Damaged header or entry, a lost entry, a truncated one: readers report it; capture repairs it from the segment."""
     entry = 128
     damages: list[tuple[str, Callable[[Path], None], str]] = [
         ("header", lambda path: flip(path, 5), "header is damaged"),
@@ -147,7 +147,7 @@ def test_a_damaged_index(site: Site) -> None:
 
 
 def test_damaged_small_files(site: Site) -> None:
-    """Each names the file, is left alone, and put right all goes on."""
+    """Each error names the file and leaves it unchanged; after a repair everything continues."""
     schemas = next((site.store / "schemas").glob("*.json"))
     status, get = ["status", "shop"], ["batch", "get", "shop", "--subscriber", "reader", "--owner", "test"]
     cut: Callable[[Path], None] = lambda path: os.truncate(path, middle(path))  # noqa: E731
@@ -185,7 +185,7 @@ def test_damaged_small_files(site: Site) -> None:
 
 
 def test_a_damaged_manifest(template: Site, tmp_path: Path) -> None:
-    """The batch is rolled back with a warning, and its transactions come in a new one."""
+    """The batch is rolled back with a warning, and its transactions come in a new batch."""
     manifest = next((template.meta / "manifests" / "apply").glob("*.json"))
     copy = tmp_path / "manifest.json"
     shutil.copyfile(manifest, copy)
@@ -206,7 +206,7 @@ def test_a_damaged_manifest(template: Site, tmp_path: Path) -> None:
 
 
 def test_folders_that_cannot_be_used(server: Server, tmp_path: Path) -> None:
-    """A file where a folder should be, and a place where nobody may write."""
+    """A file in place of a folder, and a folder that cannot be written."""
     (tmp_path / "file").write_text("not ours")
     cases = []
     for name, keys in {
@@ -233,7 +233,7 @@ def test_folders_that_cannot_be_used(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_user(server: Server, template: Site) -> None:
-    """As root, the command runs as somebody else; else the folder loses its right to be written."""
+    """As root, the command runs as another user; otherwise the folder is made read-only."""
     folder = Path(tempfile.mkdtemp(prefix="towpath-other-"))
     try:
         site = Site(folder / "site")
@@ -255,7 +255,7 @@ def test_a_folder_of_another_user(server: Server, template: Site) -> None:
 
 
 def _full_ways() -> list[str]:
-    """A file system of its own where that can be mounted, else only a limit on the size of files."""
+    """A file system of its own if it can be mounted, else a limit on the size of files."""
     if os.geteuid() != 0:
         return ["limit"]
     with tempfile.TemporaryDirectory() as folder:
@@ -269,7 +269,7 @@ def _full_ways() -> list[str]:
 
 @pytest.mark.parametrize("way", _full_ways())
 def test_a_full_disk(server: Server, tmp_path: Path, way: str) -> None:
-    """Capture ends with a sentence; with room it goes on, and every row is there once."""
+    """Capture ends with one message; with space it continues, and every row is there once."""
     site = Site(tmp_path)
     site.configure(server.url, DB)
     with ExitStack() as stack:
@@ -295,7 +295,7 @@ def test_a_full_disk(server: Server, tmp_path: Path, way: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_targets_and_segments_that_cannot_be_merged(template: Site, server: Server, tmp_path: Path) -> None:
-    """A folder with something else in it, a file in the table's place, a damaged segment: the batch is rolled back, nothing
+    """A folder with other files, a file in place of the table, a damaged segment: the batch is rolled back, nothing
     of it is lost, and after the mend it is applied."""
     sites = {name: Site(tmp_path / name) for name in ("strange", "file", "damaged")}
     for site in sites.values():

@@ -1,4 +1,4 @@
-"""Keys of every type and any content, the whole way from a real server into Delta: equal to SELECT, or refused."""
+"""Keys of every type and content, from a real server into Delta: equal to SELECT, or refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.errors import TargetError, UnsupportedError
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.compare import changelog, mirror_faults
-from tests.support.random_keys import Player, make_tables
+from tests.support.random_keys import RandomChanges, make_tables
 
 MANY = int(os.environ.get("TOWPATH_KEYS") or 0)
 """More changes of each table, in more batches, with keys of one column as well."""
@@ -30,10 +30,10 @@ def test_keys_by_the_hundred(
     loop = Loop(tmp_path, server, database(server))
     tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 1 if MANY else 6)
     loop.sql(*(table.create() for table in tables))
-    player = Player(server, loop.db, rng)
+    random_changes = RandomChanges(server, loop.db, rng)
     # A large batch, and then small ones, in which most keys are the least or the greatest of their batch.
     for changes in (40 + 100 * MANY, *[3] * (1 + MANY)):
-        player.play(tables, changes)
+        random_changes.run(tables, changes)
         loop.capture()
         loop.apply_all()
         faults = [
@@ -63,7 +63,7 @@ HOSTILE = (
 def test_no_text_of_the_source_is_read_as_sql(
     mysql9: Server, tmp_path: Path, database: Callable[[Server], str]
 ) -> None:
-    """Neither a key, nor a table's or a column's name; and the log of Delta does not tell the driver's environment."""
+    """No key and no table or column name is read as SQL; Delta's log does not contain the driver's environment."""
     home = os.environ["HOME"]
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides="'DB.log ${env:HOME}': {mode: append}")
     keys = [f"k{i}" for i in range(len(HOSTILE))]
@@ -175,7 +175,7 @@ STATES: dict[str, tuple[str, ...]] = {
 def test_what_a_kill_leaves_of_a_table_is_made_anew(
     mysql9: Server, tmp_path: Path, database: Callable[[Server], str]
 ) -> None:
-    """The folders are those that were seen while Spark made a table. A table named ``_delta_log`` is a table, too."""
+    """The folders are those that Spark leaves while it creates a table. A table may be named ``_delta_log``."""
     loop = Loop(tmp_path, mysql9, database(mysql9))
     for name in STATES:
         loop.sql(f"CREATE TABLE {name} (id INT PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")

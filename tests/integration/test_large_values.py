@@ -1,4 +1,4 @@
-"""Values of many megabytes take another way through Spark; it gives what the usual one gives."""
+"""Values of many megabytes take another way through Spark, with the same result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What batches and store can do beside the plain loop, each with a real server, real processes and a real merge: runs up
-to a time, staging, subscribers with filters, retention, a standby that takes over, renewed leases, a full disk."""
+"""Features of batches and store, each with a real server, real processes and a real merge: runs up to a time, staging, subscribers with filters, retention, a standby that takes over, renewed leases, a full disk."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def loop(tmp_path: Path, mysql9: Server, database: Database) -> Loop:
 
 @pytest.fixture
 def cdc(capsys: pytest.CaptureFixture[str]) -> Cdc:
-    """A command in this process, where Spark is warm: what it printed, or its complaint where ``code`` is not 0."""
+    """Runs a command in this process, where Spark is warm. Returns its output, or its error if ``code`` is not 0."""
 
     def run(loop: Loop, command: str, *words: str, code: int = 0) -> str:
         capsys.readouterr()
@@ -67,7 +66,7 @@ def cdc(capsys: pytest.CaptureFixture[str]) -> Cdc:
 
 
 def change(loop: Loop, **sections: dict[str, Any]) -> None:
-    """Other keys in some sections of the configuration."""
+    """Sets keys in sections of the configuration."""
     document = yaml.safe_load(loop.config.file.read_text())
     for section, keys in sections.items():
         document[section].update(keys)
@@ -77,7 +76,7 @@ def change(loop: Loop, **sections: dict[str, Any]) -> None:
 
 @contextmanager
 def capturing(config: DestinationConfig) -> Iterator[None]:
-    """Capture runs meanwhile; what ends it too early is raised."""
+    """Runs capture during the block. Raises its error."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(Capture(config).run, stop)
@@ -89,13 +88,13 @@ def capturing(config: DestinationConfig) -> Iterator[None]:
 
 
 def start(loop: Loop, command: str, *words: str) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
+    """Runs a command in a process of its own."""
     line = [sys.executable, "-m", "cdc", "--conf-dir", str(loop.config.file.parent), command, "shop", *words]
     return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def ended(process: subprocess.Popen[str], *, code: int = 0) -> str:
-    """What it said, once it has ended."""
+    """Returns its output after its end."""
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
@@ -112,7 +111,7 @@ def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Po
 
 
 def transactions(config: DestinationConfig) -> dict[int, bytes]:
-    """The bytes of each transaction that a store shows, by seq."""
+    """Returns the bytes of each transaction of a store, by seq."""
     found = {}
     for segment in list_segments(config.store.path):
         data = segment.read_bytes()
@@ -129,7 +128,7 @@ class Writer:
     def __init__(self, loop: Loop, first: int = 0) -> None:
         self._loop, self._first = loop, first
         self.rows: list[tuple[int, datetime, datetime]] = []
-        """Its id, and between which moments it was committed."""
+        """The row's id, and the times before and after its commit."""
         self._stop = threading.Event()
 
     def __enter__(self) -> Self:
@@ -189,7 +188,7 @@ def test_until_takes_exactly_what_was_committed_before(loop: Loop, cdc: Cdc) -> 
 def test_a_statement_that_began_before_and_was_committed_after(
     tmp_path: Path, mariadb10: Server, database: Database
 ) -> None:
-    """MariaDB writes the time at which a statement began; what the source's clock said decides."""
+    """MariaDB records the time at which a statement began; the source's clock decides."""
     loop = Loop(tmp_path, mariadb10, database(mariadb10))
     loop.sql(LOG, "INSERT INTO log VALUES (1, 'x')")
     service = BatchService(loop.config)
@@ -412,7 +411,7 @@ def test_the_lease_is_renewed_while_a_long_merge_runs(loop: Loop, monkeypatch: p
 
 
 def test_capture_stops_before_the_disk_is_full_and_goes_on(loop: Loop, cdc: Cdc, tmp_path: Path) -> None:
-    """The disk is the real one: its limit is set a little above what is used, and a file of no content passes it."""
+    """The disk is real: its limit is set a little above its use, and a sparse file exceeds it."""
     ballast = tmp_path / "ballast"
     usage = disk_usage(tmp_path)
     size = min(1 << 30, usage.free // 4)

@@ -1,4 +1,4 @@
-"""Every type that a server lists, with edge values, the whole way through capture, store and Spark into a Delta table.
+"""Every type that a server lists, with edge values, through capture, store and Spark into a Delta table.
 
 One server here: all four take ``make types``, and the decoder alone reads them all in ``tests/servers``.
 """

@@ -35,12 +35,12 @@ STEPS_EACH = 50
 OWNER = "model"
 POOL: list[Transaction] = make_transactions(300, rows=2, tables=("shop.orders", "shop.items"), ddl_every=7)
 SEGMENT_BYTES = 1500
-"""A few transactions each, so that batches go over several segments. Below what a configuration allows."""
+"""Size of a segment with a few transactions, so that batches span several. Smaller than a configuration allows."""
 
 
 @dataclass
 class Model:
-    """What has to be true: transactions are numbers, 0 the first."""
+    """The model: transactions are numbers, from 0."""
 
     put: int = 0
     acked: int = 0
@@ -88,7 +88,7 @@ class StoreAndMeta(RuleBasedStateMachine):
         self.begun = False
 
     def _append(self, transaction: Transaction, *, part: int | None = None) -> None:
-        """Bytes and index entry as capture writes them; with ``part`` only so many bytes, and no entry."""
+        """Writes bytes and index entry as capture does; with ``part`` only so many bytes, and no entry."""
         if not self.begun:
             pos = transaction.position.pos - transaction.size_bytes
             self.offset = self.store.begin(
@@ -105,7 +105,7 @@ class StoreAndMeta(RuleBasedStateMachine):
         self.offset += transaction.size_bytes
         self.store.publish(entry)
 
-    # --- what may happen
+    # --- operations
 
     @rule(count=st.integers(1, 12))
     def put(self, count: int) -> None:
@@ -141,7 +141,7 @@ class StoreAndMeta(RuleBasedStateMachine):
         self.leases[lease.batch] = lease
 
     def _same(self, lease: Lease, first: int, last: int) -> None:
-        """The batch is these transactions, to the byte."""
+        """Requires that the batch is these transactions, to the byte."""
         wanted = POOL[first:last]
         manifest = load_manifest(lease.manifest_path)
         assert (manifest.first_seq, manifest.last_seq) == (wanted[0].seq, wanted[-1].seq)
@@ -192,7 +192,7 @@ class StoreAndMeta(RuleBasedStateMachine):
 
     @rule(part=st.one_of(st.integers(0, 260), st.just(10_000)), torn_meta=st.booleans(), data=st.data())
     def kill(self, part: int, torn_meta: bool, data: st.DataObject) -> None:
-        """The folder as a killed process leaves it: bytes without an entry, an entry torn, a meta half written."""
+        """Leaves the folder as a killed process does: bytes without an entry, a torn entry, a half-written meta."""
         if self.model.put < len(POOL) and part:
             transaction = POOL[self.model.put]
             self._append(transaction, part=part)
@@ -223,7 +223,7 @@ class StoreAndMeta(RuleBasedStateMachine):
             path = self.service.manifests.path("apply", batch)
             self.service.manifests.mark_acked(path, self.leases[batch].expires, ())
 
-    # --- what always holds
+    # --- invariants
 
     @invariant()
     def agree(self) -> None:

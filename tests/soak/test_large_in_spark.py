@@ -22,7 +22,7 @@ VALUE_BYTES = 100_000_000
 
 
 def cluster(memory_mb: int) -> str:
-    """Two executors of one core and so much memory, in processes of their own."""
+    """Returns settings for two executors of one core and this much memory, in processes of their own."""
     return (
         f"{{master: 'local-cluster[2,1,{memory_mb}]', conf: {{spark.driver.memory: 1g,"
         f" spark.executor.memory: {memory_mb}m, spark.sql.shuffle.partitions: '16'}}}}"
@@ -31,7 +31,7 @@ def cluster(memory_mb: int) -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One that takes such values and transactions."""
+    """A server that accepts such values and transactions."""
     options = ["--max-allowed-packet=1G", "--max-binlog-cache-size=8G", "--innodb-log-file-size=2G"]
     with Server("mariadb10", options=options) as started:
         yield started
@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
 
 
 def digests(path: Path) -> dict[int, str]:
-    """SHA-1 of each row's text in UTF-8."""
+    """Returns the SHA-1 of each row's text in UTF-8."""
     found = {}
     for batch in DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=["id", "v"], batch_size=256):
         for row in batch.to_pylist():
@@ -77,7 +77,7 @@ def test_a_large_transaction(server: Server, database: Callable[[Server], str], 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_large_values(server: Server, database: Callable[[Server], str], tmp_path: Path, mode: str) -> None:
-    """New ones; changed and deleted ones; and those that lie in a file beside a small row that changes."""
+    """New, changed and deleted values, and values in the same file as a small row that changes."""
     db = database(server)
     loop = Loop(tmp_path, server, db, apply=f"mode: {mode}", spark=cluster(1024))
     batches = [

@@ -28,7 +28,7 @@ LOCAL = f"{{master: 'local[2]', conf: {LOCAL_CONF}}}"
 
 
 class Loop:
-    """MySQL → store → Delta, step by step. Everything since its making is captured."""
+    """MySQL → store → Delta, step by step. Captures everything after its creation."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Loop:
         self.config: DestinationConfig = load(file)
 
     def sql(self, *statements: str) -> None:
-        """Run statements in the database, each in a transaction of its own."""
+        """Runs statements in the database, each in a transaction of its own."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE `{self.db}`")
             for statement in statements:
@@ -71,21 +71,21 @@ class Loop:
         Capture(self.config).run(until_current=True)
 
     def fetch(self, transactions: int | None = None) -> Lease:
-        """The next batch, of so many transactions at most."""
+        """Fetches the next batch, of at most this many transactions."""
         limits = Limits(max_transactions=transactions)
         lease = BatchService(self.config).get(OWNER, limits=limits, wait_s=0)
         assert lease is not None, "the store has nothing more"
         return lease
 
     def apply(self, transactions: int | None = None) -> list[TableResult]:
-        """One batch, merged and acked."""
+        """Merges and acks one batch."""
         lease = self.fetch(transactions)
         results = pipeline.merge(self.config, lease)
         pipeline.finalize(self.config, lease, True, results)
         return results
 
     def apply_all(self, transactions: int | None = None) -> dict[str, list[TableResult]]:
-        """All batches; the results by table (without the database's name)."""
+        """Merges and acks all batches. Returns the results by table (without the database's name)."""
         found: dict[str, list[TableResult]] = {}
         service = BatchService(self.config)
         while (lease := service.get(OWNER, limits=Limits(max_transactions=transactions), wait_s=0)) is not None:
@@ -99,13 +99,13 @@ class Loop:
         return Path(table_path(self.config.apply.target, self.db, table))
 
     def delta(self, table: str, columns: str = "*", order: str = "1") -> list[dict[str, Any]]:
-        """Rows of the Delta table as the ``deltalake`` library reads them, ordered by columns' numbers."""
+        """Returns the rows of the Delta table by the ``deltalake`` library, ordered by column numbers."""
         reader = QueryBuilder().register("t", DeltaTable(str(self.path(table))))
         rows = pa.table(reader.execute(f"SELECT {columns} FROM t ORDER BY {order}")).to_pylist()
         return [{k: _plain(v) for k, v in row.items()} for row in rows]
 
     def select(self, table: str, order: str = "1") -> list[dict[str, Any]]:
-        """The source's answer."""
+        """Returns the rows of the source."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00'")
             cursor.execute(f"SELECT * FROM `{self.db}`.`{table}` ORDER BY {order}")
@@ -116,15 +116,15 @@ class Loop:
         assert self.delta(table, order=order) == self.select(table, order)
 
     def changelog(self, table: str) -> list[tuple[str, Any]]:
-        """(``_op``, first column) of each row of an append table, in order; each place in it stands once."""
+        """Returns (``_op``, first column) of each row of an append table, in order. No change may be there twice."""
         rows = self.delta(table, order="_seq, _row")
-        places = [(row["_seq"], row["_row"]) for row in rows]
-        assert len(places) == len(set(places)), "a change stands twice"
+        changes = [(row["_seq"], row["_row"]) for row in rows]
+        assert len(changes) == len(set(changes)), "a change is there twice"
         return [(row["_op"], next(iter(row.values()))) for row in rows]
 
 
 def _plain(value: Any) -> Any:
-    """TIMESTAMP comes with a zone from Delta and without one from SELECT."""
+    """Drops the time zone: a TIMESTAMP has one in Delta and none in SELECT."""
     return value.replace(tzinfo=None) if getattr(value, "tzinfo", None) is not None else value
 
 

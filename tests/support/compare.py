@@ -1,4 +1,4 @@
-"""What became of a source's tables in Delta, value by value, read by the ``deltalake`` library."""
+"""Compares a source's tables with Delta, value by value, by the ``deltalake`` library."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _OWN = ("_op", "_seq", "_row", "_commit_time", "_gtid", "_before")
 def select_rows(
     server: Server, database: str, table: str, asked: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[Row]]:
-    """What SELECT shows: the columns' names, and the rows in an order of their values. ``asked``: expressions in place
-    of columns that SELECT shows otherwise than they stand in Delta, such as BIT."""
+    """Returns SELECT's column names and rows, ordered by value. ``asked``: expressions in place of columns that differ
+    between SELECT and Delta, such as BIT."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SELECT * FROM `{database}`.`{table}` LIMIT 0")
@@ -48,26 +48,25 @@ def select_rows(
 
 
 def delta_rows(target: str | Path, database: str, table: str, columns: Sequence[str]) -> list[Row]:
-    """What the Delta table holds, in the same order."""
+    """Returns the rows of the Delta table in the same order."""
     found = _rows(target, database, table)
     return ordered([row[name] for name in columns] for row in found)
 
 
 def ordered(rows: Iterable[Iterable[Any]]) -> list[Row]:
-    """Rows in an order of their values; a time with a zone becomes one of UTC without."""
+    """Returns rows ordered by value; times lose their zone, which is UTC."""
     return sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
 
 
 def changelog(target: str | Path, database: str, table: str) -> list[dict[str, Any]]:
-    """The rows of a table in mode ``append``, in the order of the changes."""
+    """Returns the rows of a table in mode ``append``, in the order of the changes."""
     return sorted(_rows(target, database, table), key=lambda row: (row["_seq"], row["_row"]))
 
 
 def mirror_faults(
     server: Server, target: str | Path, database: str, table: str, asked: Mapping[str, str] | None = None
 ) -> list[str]:
-    """How a table in mode ``upsert`` differs from SELECT; empty when it does not. For ``asked`` see
-    :func:`select_rows`."""
+    """Returns the differences between a table in mode ``upsert`` and SELECT. For ``asked`` see :func:`select_rows`."""
     columns, expected = select_rows(server, database, table, asked)
     found = delta_rows(target, database, table, columns)
     if found == expected:
@@ -79,10 +78,10 @@ def mirror_faults(
 def changelog_faults(
     server: Server, target: str | Path, database: str, table: str, keys: Sequence[str], changes: Mapping[str, int]
 ) -> list[str]:
-    """What is wrong with a table in mode ``append`` that holds its source's table from the beginning.
+    """Returns the faults of a table in mode ``append`` that has its source's table from the beginning.
 
-    Each change stands once; the number of each kind is the one that was committed (``changes``); and played from the
-    first to the last, every one finds the row that the one before it left, and SELECT's rows come out.
+    Each change is there once; the number of each kind equals the committed one (``changes``); and applied from first
+    to last, each change finds the row that the former one left, and the result equals SELECT.
     """
     rows = changelog(target, database, table)
     faults = [
@@ -92,7 +91,7 @@ def changelog_faults(
     ]
     counts = Counter(row["_op"] for row in rows)
     if counts != Counter(changes):
-        faults.append(f"{table}: has {dict(counts)}, committed were {dict(changes)}")
+        faults.append(f"{table}: has {dict(counts)}, but {dict(changes)} were committed")
     state: dict[Row, Row] = {}
     for change in rows:
         after = {name: value for name, value in change.items() if name not in _OWN}
@@ -111,11 +110,11 @@ def changelog_faults(
 
 
 def store_faults(store: str | Path, target: str | Path, database: str, table: str) -> list[str]:
-    """Where a table in mode ``append`` differs from what the store, decoded anew, holds of it."""
+    """Returns the differences between a table in mode ``append`` and the decoded store."""
     stored: Counter[tuple[int, int, str]] = Counter()
     for batch in read(store, table=f"{database}.{table}", options=DecodeOptions(images="both")):
-        seqs, places, ops = (batch.column(name).to_pylist() for name in ("_seq", "_row", "_op"))
-        stored.update((seq, row, _OPS[op]) for seq, row, op in zip(seqs, places, ops, strict=True))
+        seqs, ordinals, ops = (batch.column(name).to_pylist() for name in ("_seq", "_row", "_op"))
+        stored.update((seq, row, _OPS[op]) for seq, row, op in zip(seqs, ordinals, ops, strict=True))
     applied = Counter((row["_seq"], row["_row"], row["_op"]) for row in changelog(target, database, table))
     return [f"{table}: only in the store {change}" for change in stored - applied] + [
         f"{table}: not in the store {change}" for change in applied - stored
@@ -123,8 +122,8 @@ def store_faults(store: str | Path, target: str | Path, database: str, table: st
 
 
 def ledger_faults(target: str | Path, database: str, table: str, meta: str | Path | None = None) -> list[str]:
-    """What is wrong with the ledger of a table, by :class:`cdc.ledger.Ledger`; with the folder of a meta, its acked
-    batches and its records are joined with the commits."""
+    """Returns the faults of a table's ledger, by :class:`cdc.ledger.Ledger`. With the folder of a meta, its acked batches
+    and records are joined with the commits."""
     name = f"{database}.{table}"
     known = None if meta is None else FileMeta(meta).read().subscription("apply")
     acked = []
@@ -142,7 +141,7 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
 
 
 def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None) -> TableHistory:
-    """A Delta table as the ledger takes it."""
+    """Returns a Delta table in the ledger's form."""
     configuration = delta.metadata().configuration
     destination = str(configuration[DESTINATION_PROPERTY])
     generation = int(configuration.get(GENERATION_PROPERTY, "0"))
@@ -157,7 +156,7 @@ def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None
 
 
 def _rows(target: str | Path, database: str, table: str) -> list[dict[str, Any]]:
-    """All rows, by the one way of ``deltalake`` that reads column mapping."""
+    """Returns all rows, by QueryBuilder, the only reader of ``deltalake`` with column mapping."""
     with reader_uri(table_path(str(target), database, table), rows=True) as place:
         reader = QueryBuilder().register("t", DeltaTable(place))
         rows: list[dict[str, Any]] = pa.table(reader.execute("SELECT * FROM t")).to_pylist()

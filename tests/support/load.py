@@ -1,4 +1,4 @@
-"""A seeded load on a real server: what a busy application does to three tables, and a record of it.
+"""A seeded load on a real server: the changes of a busy application in three tables, and a record of them.
 
 ``accounts`` (a number as its key) and ``lines`` (a key of two columns, one of them latin1 text) are meant for mode
 ``upsert``, ``journal`` for ``append``. Transactions hold one change or many, of one table or of all: inserts, updates
@@ -28,21 +28,21 @@ KEYS = {"accounts": ("id",), "lines": ("account", "line"), "journal": ("id",)}
 UPSERT, APPEND = ("accounts", "lines"), "journal"
 _KEYS = 400
 _FAR = 1_000_000
-"""Beyond every key that is drawn: where a swap puts a row for a moment."""
+"""A key beyond all drawn ones, where a swap puts a row for a moment."""
 _KINDS = ("insert", "insert", "insert", "update", "range", "move", "shift", "swap", "delete", "replace")
 
 
 class Load:
-    """Random transactions, by :meth:`run` in the caller's thread, or between :meth:`start` and :meth:`stop` in one of
-    its own. The same seed gives the same transactions. Makes the tables in ``database``."""
+    """Random transactions, by :meth:`run` in the caller's thread, or between :meth:`start` and :meth:`stop` in a thread of
+    its own. The same seed gives the same transactions. Creates the tables in ``database``."""
 
     def __init__(self, server: Server, database: str, seed: int, *, pause_s: float = 0.0) -> None:
         self.server, self.database = server, database
         self.transactions = 0
-        """Committed ones."""
+        """Committed transactions."""
         self.changes: Counter[str] = Counter()
         """Committed changes of rows of ``journal``: insert, update, delete."""
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._pause_s = pause_s
         self._stop = threading.Event()
         self._error: BaseException | None = None
@@ -50,18 +50,18 @@ class Load:
         server.execute(*[f"CREATE TABLE {database}.`{name}` ({columns})" for name, columns in TABLES.items()])
 
     def run(self, transactions: int) -> None:
-        """Commit so many transactions."""
+        """Commits this many transactions."""
         until = self.transactions + transactions
         self._work(lambda: self.transactions >= until)
 
     def start(self) -> None:
-        """Go on until :meth:`stop`."""
+        """Runs until :meth:`stop`."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._guarded, name="load", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End with a whole transaction. Raises what the thread met."""
+        """Ends after a whole transaction. Raises the error of the thread, if any."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -81,9 +81,9 @@ class Load:
             connection.autocommit(False)
             while not done():
                 changes: Counter[str] = Counter()
-                for _ in range(self._dice.choice((1, 1, 1, 2, 5, 20))):
+                for _ in range(self._rng.choice((1, 1, 1, 2, 5, 20))):
                     self._change(cursor, changes)
-                if self._dice.random() < 0.05:
+                if self._rng.random() < 0.05:
                     connection.rollback()
                     continue
                 connection.commit()
@@ -92,16 +92,14 @@ class Load:
                 self._stop.wait(self._pause_s)
 
     def _change(self, cursor: pymysql.cursors.Cursor, changes: Counter[str]) -> None:
-        dice = self._dice
-        table = dice.choice(tuple(TABLES))
-        kind = dice.choice(
+        rng = self._rng
+        table = rng.choice(tuple(TABLES))
+        kind = rng.choice(
             ("insert", "insert", "insert", "update", "range", "move", "shift", "swap", "delete", "replace")
         )
-        name, row, other = KEYS[table][0], dice.randrange(_KEYS), dice.randrange(_KEYS)
+        name, row, other = KEYS[table][0], rng.randrange(_KEYS), rng.randrange(_KEYS)
         if kind == "replace" and table == APPEND:
-            kind = (
-                "insert"  # the server may write a replaced row as an update or as two changes: it could not be counted
-            )
+            kind = "insert"  # the server writes a replaced row as an update or as two changes, which cannot be counted
         if kind in ("insert", "replace"):
             verb = "REPLACE" if kind == "replace" else "INSERT IGNORE"
             rows = cursor.execute(f"{verb} INTO `{table}` VALUES ({self._values(table, row)})")
@@ -109,8 +107,8 @@ class Load:
             rows = cursor.execute(f"DELETE FROM `{table}` WHERE {name} = {row}")
         elif kind == "move":
             rows = cursor.execute(f"UPDATE IGNORE `{table}` SET {name} = {other} WHERE {name} = {row}")
-        elif kind == "shift":  # each row takes the key that its neighbour has just left
-            last = row + dice.randrange(1, 8)
+        elif kind == "shift":  # each row takes the key that its neighbour has just given up
+            last = row + rng.randrange(1, 8)
             rows = cursor.execute(f"DELETE FROM `{table}` WHERE {name} = {last + 1}")
             if table == APPEND:
                 changes["delete"] += int(rows)
@@ -128,25 +126,25 @@ class Load:
             changes[kind if kind in ("insert", "delete") else "update"] += int(rows)
 
     def _values(self, table: str, row: int) -> str:
-        dice = self._dice
+        rng = self._rng
         if table == "accounts":
-            balance = f"{dice.randrange(10**6)} / 100"
-            return f"{row}, 'owner {dice.randrange(99)}', {balance}, '{self._time(3)}', {dice.getrandbits(64)}"
+            balance = f"{rng.randrange(10**6)} / 100"
+            return f"{row}, 'owner {rng.randrange(99)}', {balance}, '{self._time(3)}', {rng.getrandbits(64)}"
         if table == "lines":
-            kind = dice.choice(("'in'", "'out'", "'né'", "NULL"))
-            note = dice.choice(("NULL", "''", f"'{'naïve ☂ 🚋 ' * dice.randrange(9)}'"))
-            raw = dice.getrandbits(64).to_bytes(8, "big").hex()
-            return f"{row}, 'é{dice.randrange(3)}', {kind}, {note}, x'{raw}', '{self._time(0)[:10]}', '{self._time(0)}'"
-        return f"{row}, 'w{dice.randrange(99)}', {dice.random()!r}"
+            kind = rng.choice(("'in'", "'out'", "'né'", "NULL"))
+            note = rng.choice(("NULL", "''", f"'{'naïve ☂ 🚋 ' * rng.randrange(9)}'"))
+            raw = rng.getrandbits(64).to_bytes(8, "big").hex()
+            return f"{row}, 'é{rng.randrange(3)}', {kind}, {note}, x'{raw}', '{self._time(0)[:10]}', '{self._time(0)}'"
+        return f"{row}, 'w{rng.randrange(99)}', {rng.random()!r}"
 
     def _assignment(self, table: str) -> str:
-        dice = self._dice
+        rng = self._rng
         if table == "accounts":
-            return f"balance = balance + {dice.randrange(1, 9)}, n = {dice.getrandbits(64)}"
+            return f"balance = balance + {rng.randrange(1, 9)}, n = {rng.getrandbits(64)}"
         if table == "lines":
-            return f"note = 'n{dice.randrange(10**6)}', at = '{self._time(0)}'"
-        return f"word = 'u{dice.randrange(10**6)}'"
+            return f"note = 'n{rng.randrange(10**6)}', at = '{self._time(0)}'"
+        return f"word = 'u{rng.randrange(10**6)}'"
 
     def _time(self, digits: int) -> str:
-        moment = datetime(2020, 1, 1) + timedelta(milliseconds=self._dice.randrange(10**11))  # noqa: DTZ001 - SQL has no zone
+        moment = datetime(2020, 1, 1) + timedelta(milliseconds=self._rng.randrange(10**11))  # noqa: DTZ001 - SQL has no zone
         return moment.isoformat(" ", "milliseconds" if digits else "seconds")

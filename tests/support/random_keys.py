@@ -1,6 +1,7 @@
-"""Random tables whose rows are told apart by keys of every type that a server takes in one, and random changes of them.
+"""Random tables with keys of every type that a server accepts in a key, and random changes of them.
 
-For tests of the whole merge path: two rows that the source keeps apart must be two in Delta, and one must stay one.
+For tests of the whole merge path: rows with different keys in the source must be different rows in Delta, and equal keys
+one row.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from cdc.testing.servers import Server
 
-_PIECES = (
+_FRAGMENTS = (
     "'", '"', "\\", "`", "${env:HOME}", "${spark.app.name}", "${a}", "$", "{", "}", "{}", "\0", "\n", "\t", "%", "_",
     "?", ":a", "--", "/*", ";", " ", "  ", "a", "A", "ä", "Ä", "ß", "ss", "é", "e\u0301", "\u200b", "\u00a0", "日本",
     "\uffff", "😀", "𝔘", "\U0010fffd", "0", "00", "NULL", "true",
@@ -21,9 +22,9 @@ _PIECES = (
 
 
 def text(rng: random.Random, longest: int) -> str:
-    """A text of such pieces, of so many characters at most."""
-    found = "".join(rng.choice(_PIECES) for _ in range(rng.randrange(6)))
-    if rng.random() < 0.3:  # often what Spark would replace
+    """Returns a text of such fragments, of at most ``longest`` characters."""
+    found = "".join(rng.choice(_FRAGMENTS) for _ in range(rng.randrange(6)))
+    if rng.random() < 0.3:  # a reference that Spark would replace
         found = "${env:HOME}" + found
     return found[:longest]
 
@@ -84,23 +85,23 @@ def _float(rng: random.Random) -> float:
 
 
 MEMBERS = ("a", "A b", "it''s", '"q"', "${env:HOME}", "é", "{}", "x\\\\y")
-"""ENUM's members, as a statement writes them."""
+"""Members of ENUM, as a statement writes them."""
 
 
 @dataclass(frozen=True)
 class KeyType:
-    """A type for a column of a key, and random values of it."""
+    """A type of a key column, and its random values."""
 
     sql: str
     value: Callable[[random.Random], Any]
     prefix: str = ""
-    """Of the column in the key: ``(20)``."""
+    """The prefix of the column in the key: ``(20)``."""
     select: str = "{}"
-    """What SELECT is asked, so that it shows the value as it stands in Delta."""
+    """The expression with which SELECT shows the value as Delta does."""
 
 
 def key_types(flavor: str) -> list[KeyType]:
-    """The types that a server of this flavor (``mysql`` or ``mariadb``) takes in a key."""
+    """Returns the types that a server of this flavor (``mysql`` or ``mariadb``) accepts in a key."""
     found = [
         *(
             KeyType(f"{name}{sign}", partial(_bits if sign else _signed, bits=bits))
@@ -164,7 +165,7 @@ class KeyTable:
 
     @property
     def select(self) -> dict[str, str]:
-        """By column what SELECT is asked."""
+        """The expression for SELECT by column."""
         return {key: kind.select.format(key) for key, kind in zip(self.keys, self.types, strict=True)}
 
     @property
@@ -181,22 +182,22 @@ class KeyTable:
 
 
 def make_tables(rng: random.Random, flavor: str, width: int) -> list[KeyTable]:
-    """Tables that have each type in one of their keys, of so many columns at most."""
+    """Returns tables that together have each type in a key, of at most ``width`` columns."""
     types = key_types(flavor)
     rng.shuffle(types)
     return [KeyTable(f"t{i}", tuple(types[i : i + width])) for i in range(0, len(types), width)]
 
 
-class Player:
-    """Changes tables at random, and knows which keys there may be."""
+class RandomChanges:
+    """Changes tables at random, and records the keys that may exist."""
 
     def __init__(self, server: Server, database: str, rng: random.Random) -> None:
         self._server, self._database, self._rng = server, database, rng
         self._known: dict[str, list[tuple[Any, ...]]] = {}
 
-    def play(self, tables: list[KeyTable], changes: int) -> None:
-        """So many changes of each table, all in one transaction: rows come, go, change, and change their keys. What the
-        server refuses (a key that is there already, a value that the character set lacks) changes nothing."""
+    def run(self, tables: list[KeyTable], changes: int) -> None:
+        """Changes each table this often, all in one transaction: inserts, deletes, updates, also of keys. Statements that the
+        server refuses (a duplicate key, a value outside the character set) change nothing."""
         with self._server.connect() as connection, connection.cursor() as cursor:
             connection.autocommit(False)
             cursor.execute(f"USE `{self._database}`")
@@ -207,7 +208,7 @@ class Player:
             connection.commit()
 
     def _change(self, table: KeyTable, number: int) -> tuple[str, tuple[Any, ...]]:
-        """A statement and its values."""
+        """Returns a statement and its values."""
         rng, known = self._rng, self._known.setdefault(table.name, [])
         kind = rng.choice(("insert", "insert", "insert", "replace", "update", "move", "move", "delete"))
         new = table.key(rng)
@@ -221,7 +222,7 @@ class Player:
             return f"UPDATE {table.name} SET v = %s WHERE {where}", (number, *old)
         if kind == "delete":
             return f"DELETE FROM {table.name} WHERE {where}", old
-        if rng.random() < 0.3:  # to many collations the same, with other bytes
+        if rng.random() < 0.3:  # equal in many collations, with other bytes
             new = tuple(part.swapcase() if isinstance(part, str) else part for part in old)
         known.append(new)
         assign = ", ".join(f"{key} = %s" for key in table.keys)

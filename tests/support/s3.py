@@ -1,4 +1,4 @@
-"""An S3 of this machine's own, for tests: moto's server, which keeps objects in the memory of this process."""
+"""An S3 server for tests: moto, which keeps objects in the memory of this process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def s3_server(bucket: str) -> Iterator[str]:
-    """A server with one bucket; yields its URI. ``s3://`` leads there for this process and those it starts, by the
-    environment variables that every client of Amazon's knows. A fake: no rights, no throttling, no slow answers."""
+    """Runs a server with one bucket and yields the bucket's URI. ``s3://`` leads there for this process and its children,
+    by Amazon's environment variables. The fake has no access rights, no throttling and no slow answers."""
     import s3fs
     from moto.server import ThreadedMotoServer
 

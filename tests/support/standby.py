@@ -1,4 +1,4 @@
-"""A master and a standby of one store, in one process, and what it takes for two stores to be the same."""
+"""A master and a standby in one process, and the comparison of their stores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_master(
     secret: bytes | None = None,
     timing: Timing = QUICK,
 ) -> Master:
-    """A store that is open for writing becomes the master."""
+    """Makes a store that is open for writing the master."""
     epoch = become_master(log.path, log.last_seq)
     assert epoch is not None
     master = Master(
@@ -51,7 +51,7 @@ def open_master(
 
 
 class Standby:
-    """A follower on a thread of its own. ``error`` is what ended it, if something did."""
+    """A follower on a thread of its own. ``error`` is the error that ended it, if any."""
 
     def __init__(
         self,
@@ -76,20 +76,24 @@ class Standby:
             self.error = error
 
     def wait(self, timeout_s: float = 10.0) -> CdcError | None:
-        """Until it ends by itself; what ended it."""
+        """Waits until the follower ends by itself, and returns the error that ended it."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"the standby still follows after {timeout_s} s")
         return self.error
 
     def close(self) -> None:
+        """Stops the follower."""
         self._stop.set()
         self.wait()
 
 
 def digests(store: Path) -> dict[str, str]:
-    """SHA-256 of all that a standby copies, by the path in the store. A segment behind the newest entry does not count:
-    it may still be begun anew; nor does what is removed at this moment."""
+    """Returns the SHA-256 of all that a standby copies, by path in the store.
+
+    A segment behind the newest entry does not count, because it may be started again; nor do files that are being
+    removed.
+    """
     names = segment_names(store)
     folder = layout.segments_folder(store)
     paths = [folder / name for name in names] + [layout.index_path(folder / name) for name in names]

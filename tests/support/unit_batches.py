@@ -1,4 +1,4 @@
-"""What the batch tests share: a configuration, a store made of numbers, one of real segments, a clock that one sets."""
+"""Helpers of the batch tests: a configuration, a store of numbers, a store of real segments, and a settable clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TX_TIME_US = 1_000_000
 
 
 def make_config(folder: Path, name: str = "shop") -> DestinationConfig:
-    """A loaded configuration file below ``folder``."""
+    """Writes and loads a configuration file below ``folder``."""
     conf = folder / "conf"
     conf.mkdir(exist_ok=True)
     document = {
@@ -47,7 +47,7 @@ def make_config(folder: Path, name: str = "shop") -> DestinationConfig:
 
 @dataclass
 class NumberStore:
-    """A reader over transactions whose seqs are 1, 2, 3 …; those in ``ddl`` are DDL statements."""
+    """A reader of transactions with the seqs 1, 2, 3 …; those in ``ddl`` are DDL statements."""
 
     last: int
     ddl: frozenset[int] = frozenset()
@@ -64,7 +64,7 @@ class NumberStore:
         return self.is_there
 
     def beginning(self) -> Beginning | None:
-        """Of a store that has it not on record: before the first transaction."""
+        """Returns a beginning that is not recorded: before the first transaction."""
         return self.begins or Beginning(0, "binlog.000001", 4, None, 0, "not recorded")
 
     removed: int = 0
@@ -121,7 +121,7 @@ class NumberStore:
 
 @dataclass
 class Clock:
-    """Time that stands still until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     now: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -133,15 +133,17 @@ class Clock:
 
 
 def make_service(config: DestinationConfig, store: NumberStore, clock: Clock | None = None) -> BatchService:
-    """A service whose meta knows its source."""
+    """Returns a service whose meta is bound to a source."""
     service = BatchService(config, reader=store, clock=clock or (lambda: datetime.now(UTC)))
     service.meta.bind_source(IDENTITY)
     return service
 
 
 def make_store(path: Path) -> Path:
-    """A store of one segment: what MySQL 9 wrote for CREATE TABLE bat.o, four inserts, an update, ALTER TABLE and a
-    delete. Returns the segment's path."""
+    """Makes a store of one segment, and returns its path.
+
+    The segment has the binlog of MySQL 9 for CREATE TABLE bat.o, four inserts, an update, ALTER TABLE and a delete.
+    """
     layout.create(path, "shop")
     data = GOLDEN_BINLOG.read_bytes()
     size = int.from_bytes(data[13:17], "little")  # of the format description, which begins at byte 4

@@ -1,4 +1,4 @@
-"""Stores of many segments for the tests of retention and of finding."""
+"""Makes stores of many segments for tests of retention and of the reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR_US = 3_600_000_000
 def fill(
     path: Path, transactions: int = 60, *, tables: tuple[str, ...] = ("orders",), ddls: tuple[int, ...] = ()
 ) -> None:
-    """A store of segments of about 64 KiB, some ten transactions each."""
+    """Makes a store of segments of about 64 KiB with about ten transactions each."""
     log = BinlogBuilder()
     for n in range(transactions):
         if n in ddls:
@@ -37,7 +37,7 @@ def names(path: Path) -> list[str]:
 
 
 def last_seqs(path: Path) -> list[int]:
-    """Of the last transaction of each segment."""
+    """Returns the seq of the last transaction of each segment."""
     return [int(IndexFile(segment).entries["seq"][-1]) for segment in list_segments(path)]
 
 
@@ -46,12 +46,12 @@ def all_seqs(path: Path) -> list[int]:
 
 
 def rewrite(segment: Path, entries: Entries) -> None:
-    """Give a segment other entries."""
+    """Replaces a segment's entries."""
     index_path(segment).write_bytes(make_header() + seal(entries))
 
 
 def age(path: Path, hours: list[float], now_us: int) -> None:
-    """Let each segment's entries have been stored so many hours ago."""
+    """Makes each segment's entries so many hours old, by their store times."""
     for segment, ago in zip(list_segments(path), hours, strict=True):
         entries = np.array(IndexFile(segment).entries)
         entries["store_time_us"] = now_us - int(ago * HOUR_US)

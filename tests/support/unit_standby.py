@@ -1,4 +1,4 @@
-"""Masters and standbys for tests: real ones, and fake ones that say what they are told to."""
+"""Masters and standbys for tests: real ones, and fake ones that send what a test tells them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from cdc.addresses import Address
+from cdc.event_store.transaction import Transaction
 from cdc.event_store.transaction_log import TransactionLog
 from cdc.replication.master import Master
 from cdc.replication.protocol import (
@@ -19,12 +20,14 @@ from cdc.replication.protocol import (
     Kind,
     Welcome,
     expect,
+    frame_header,
     new_nonce,
     parse_message,
     sign_message,
 )
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
+from cdc.store.writer.durability import PutStatus
 from cdc.store.writer.log import LogWriter
 from tests.support.standby import Standby, digests, open_master
 
@@ -33,29 +36,34 @@ FORMATS = Formats(store=1, index=1)
 
 
 def open_log(stack: ExitStack, path: Path) -> TransactionLog:
+    """Opens a store for writing until the end of the test."""
     log = TransactionLog(path, destination="shop", segment_bytes=SEGMENT_BYTES)
     stack.callback(log.close)
     return log
 
 
 def serve(stack: ExitStack, log: LogWriter, **options: object) -> Master:
+    """Makes an open store the master until the end of the test."""
     master = open_master(log, **options)  # type: ignore[arg-type]
     stack.callback(master.close)
     return master
 
 
 def follow(stack: ExitStack, path: Path, master: Address, **options: object) -> Standby:
+    """Starts a standby until the end of the test."""
     standby = Standby(path, master, **options)  # type: ignore[arg-type]
     stack.callback(standby.close)
     return standby
 
 
 def caught_up(log: LogWriter, master: Master) -> None:
+    """Waits until a standby has confirmed everything."""
     log.flush()
     assert master.wait_until(log.last_seq or 0, 10), master.standbys()
 
 
 def until(condition: Callable[[], bool], what: str, limit_s: float = 10) -> None:
+    """Waits until a condition holds; fails after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {limit_s} s"
@@ -63,13 +71,14 @@ def until(condition: Callable[[], bool], what: str, limit_s: float = 10) -> None
 
 
 def same(one: Path, other: Path) -> None:
-    """Equal in all that is copied; small files may come up to a heartbeat later."""
+    """Waits until two stores are equal in all that is copied; small files may arrive a heartbeat later."""
     with suppress(AssertionError):
         until(lambda: digests(one) == digests(other), "equal stores")
     assert digests(other) == digests(one)
 
 
 def seqs(path: Path) -> list[int]:
+    """Returns the seqs of all transactions in a store."""
     found: list[int] = []
     for segment in layout.list_segments(path):
         entries = IndexFile(segment).entries
@@ -77,14 +86,38 @@ def seqs(path: Path) -> list[int]:
     return found
 
 
+def fill(path: Path, made: list[Transaction]) -> None:
+    """Writes a store with these transactions."""
+    with ExitStack() as stack:
+        assert open_log(stack, path).put(made) is PutStatus.PUT_OK
+
+
+def frame_bytes(kind: Kind, payload: bytes, *, version: int = 1) -> bytes:
+    """Returns a whole frame."""
+    return frame_header(kind, payload, version=version) + payload
+
+
+def pair(stack: ExitStack, folder: Path, made: list[Transaction]) -> tuple[TransactionLog, Master, Standby]:
+    """Starts a master and a standby, and waits until the standby has everything."""
+    log = open_log(stack, folder / "m")
+    master = serve(stack, log)
+    standby = follow(stack, folder / "s", master.address)
+    log.put(made)
+    caught_up(log, master)
+    return log, master, standby
+
+
 def expect_refusal(channel: Channel) -> bytes:
+    """Returns the payload of the next frame, which must be a REFUSE."""
     frame = channel.receive(5)
     assert frame is not None
     assert frame.kind is Kind.REFUSE
     return frame.payload
 
 
-class RelayLogOf(ExitStack):
+class OpenLog(ExitStack):
+    """Opens a store for writing in a ``with`` block."""
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
@@ -94,7 +127,7 @@ class RelayLogOf(ExitStack):
 
 
 class FakeStandby:
-    """Greets, follows from the beginning, and reports what it is told to."""
+    """Greets, follows from the beginning, and reports what a test tells it."""
 
     def __init__(self, stack: ExitStack, master: Master) -> None:
         self.channel = Channel(socket.create_connection((master.address.host, master.address.port)), send_timeout_s=5)
@@ -118,11 +151,12 @@ class FakeStandby:
         self.channel.send(Kind.FOLLOW, b'{"have":[]}')
 
     def report(self, *, seq: int) -> None:
+        """Reports a seq as the newest one on its disk."""
         self.channel.send(Kind.REPORT, struct.pack("<QQ", seq, 0))
 
 
 def welcome(**changes: object) -> Welcome:
-    """Of a master of term 1 whose store is empty."""
+    """Returns the WELCOME of a master of epoch 1 whose store is empty."""
     fields = {
         "term": 1,
         "mastership": "ab",
@@ -137,8 +171,7 @@ def welcome(**changes: object) -> Welcome:
 
 
 def greet_as_master(connection: socket.socket, **changes: object) -> Channel:
-    """What a master of term 1 without a secret and without segments says, up to its WELCOME; ``changes``: other fields
-    of that."""
+    """Plays a master of epoch 1, without secret and segments, up to its WELCOME; ``changes`` are fields of that."""
     channel = Channel(connection, send_timeout_s=5)
     channel.send(Kind.CHALLENGE, new_nonce())
     hello = parse_message(Hello, expect(channel, Kind.HELLO, 5)[32:], "peer")

@@ -1,4 +1,4 @@
-"""Small stores to damage and to open again."""
+"""Makes small stores to damage and to open again."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def reopen(path: Path) -> None:
 
 
 def forget_checkpoint(path: Path) -> None:
-    """As a store of an older Towpath: nothing says how much was acknowledged but the index."""
+    """Turns the store into one of an older Towpath, where only the index tells what was acknowledged."""
     (path / "checkpoint").unlink()

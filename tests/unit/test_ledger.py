@@ -1,4 +1,4 @@
-"""The ledger can fail: gaps, doubles and foreign histories are reported, also where Delta has removed old commits."""
+"""The ledger reports gaps, doubles and foreign histories, even if Delta has removed old commits."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_batch_without_changes_of_the_table_is_joined_by_another_tables_commit
     assert Ledger({A: mine}, [acked(2, 10, 20, B), *manifests]).check()[A].ok
 
 
-def test_a_store_begun_anew_is_a_gap_though_each_commit_follows_the_tables_own_position() -> None:
-    """What the ledger could not see before: 20 is where the second store begins."""
+def test_a_store_begun_again_is_a_gap_although_each_commit_follows_the_tables_own_position() -> None:
+    """The second store begins at 20."""
     report = check(entry(1, 0, 10, 0), entry(2, 20, 30, 10, begins=20))
     assert report.gaps == [(10, 20)]
     assert report.faults == ["shop.a: nothing proves what was applied between 10 and 20"]
@@ -78,11 +78,11 @@ def test_a_hole_between_kept_manifests_is_a_gap() -> None:
 
 
 def test_batches_whose_manifests_are_gone_leave_no_gap() -> None:
-    """The store that the later commit came from had what lies between, and the cursor passed it by acks."""
+    """The store of the later commit had the transactions between, and they were acked."""
     assert check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=[acked(3, 20, 30, A)]).ok
 
 
-def test_an_accepted_gap_is_reported_and_no_fault() -> None:
+def test_an_accepted_gap_is_reported_but_is_no_fault() -> None:
     gap = Gap(after_seq=10, until_seq=20, reason="x", accepted=NOW)
     report = check(entry(1, 0, 10, 0), entry(2, 20, 30, 10, begins=20), gaps=[gap])
     assert report.ok and report.accepted == [(10, 20)]
@@ -97,7 +97,7 @@ def test_a_batch_that_ends_where_the_table_was_is_a_double() -> None:
     assert "which an earlier one had reached" in check(entry(1, 0, 10, 0), entry(2, 0, 10, 0)).faults[0]
 
 
-def test_an_orphans_batch_with_other_borders_is_none() -> None:
+def test_an_orphans_batch_with_other_bounds_is_no_double() -> None:
     manifests = [acked(2, 0, 8, A), acked(3, 8, 15, A)]
     assert check(entry(1, 0, 10, 0), entry(3, 8, 15, 10), manifests=manifests).ok
 
@@ -108,7 +108,7 @@ def test_foreign_epochs_and_servers() -> None:
 
 
 def test_a_batch_that_was_acked_and_left_no_commit() -> None:
-    """Its commit was taken back, or the batch was skipped by hand."""
+    """Its commit was undone, or the batch was acked by hand."""
     manifests = [acked(1, 0, 10, A), acked(2, 10, 20, A), acked(3, 20, 30, A)]
     report = check(entry(1, 0, 10, 0), entry(3, 20, 30, 10), manifests=manifests)
     assert report.gaps == [(10, 20)] and "batch 2 was acked with its changes" in report.faults[0]
@@ -117,7 +117,7 @@ def test_a_batch_that_was_acked_and_left_no_commit() -> None:
     assert report.gaps == [(10, 20)] and "batch 2 was acked by hand" in report.faults[0]
 
 
-def test_what_delta_removed_is_proved_by_the_metas_record() -> None:
+def test_the_metas_record_proves_commits_that_delta_removed() -> None:
     left = (entry(8, 70, 80, 60), entry(9, 80, 90, 80))
     assert Ledger({A: table(*left, whole=False, record=80)}).check()[A].ok
     report = Ledger({A: table(*left, whole=False, record=40)}).check()[A]
@@ -138,7 +138,7 @@ def test_entries_of_version_1_follow_the_tables_own_positions() -> None:
 
 
 def test_a_real_log_that_was_pruned(tmp_path: Path) -> None:
-    """Checkpoint and cleanup as Delta's log retention does them: the transaction survives, the entries do not."""
+    """Delta's log retention makes a checkpoint and removes commits: the transaction survives, its entries do not."""
     place = target_of(make_config(tmp_path), A)
     make(place)
     for seq in (300, 500, 700):

@@ -1,7 +1,7 @@
 """Store, meta and lake, each kept, lost or restored from an older copy: the table is equal, or the run is refused.
 
-The merge here is a few lines over a real Delta log: each transaction is a row with its seq, so that a lost one and a
-double are seen. What refuses is the product's own: the batch service before a batch, the lake's proof before a merge.
+The merge is a few lines over a real Delta log. Each transaction is a row with its seq, which shows lost and double
+transactions. The refusals are those of the product: of the batch service, and of the lake's proof before a merge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.unit.spark_jobs.delta.test_proof import make
 
 TABLE = "shop.orders"
 FIRST, OLDER, LOSS, END = 2, 10, 20, 25
-"""The store begins at 2; copies are made at 10; the loss is at 20, when all was applied; the source goes on to 25."""
+"""The store begins at 2; copies are made at 10; the loss is at 20, when all is applied; the source continues to 25."""
 
 
 def begins(seq: int, reason: str = "first start") -> Beginning:
@@ -39,7 +39,7 @@ def begins(seq: int, reason: str = "first start") -> Beginning:
 
 @dataclass
 class World:
-    """One destination whose table holds a row for each transaction."""
+    """A destination whose table has a row for each transaction."""
 
     folder: Path
 
@@ -56,7 +56,7 @@ class World:
         return Path(self.place.path)
 
     def apply(self, store: NumberStore) -> None:
-        """All that the store has."""
+        """Applies all that the store has."""
         service = make_service(self.config, store)
         while (lease := service.get("me", limits=Limits(max_transactions=100))) is not None:
             try:
@@ -104,7 +104,7 @@ class World:
 
 STORES = {
     "kept": NumberStore(last=END, begins=begins(FIRST)),
-    "older copy": NumberStore(last=END, begins=begins(FIRST)),  # and capture has read the rest once more
+    "older copy": NumberStore(last=END, begins=begins(FIRST)),  # capture has read the rest again
     "lost, read again": NumberStore(last=END, begins=begins(FIRST, "started again")),
     "lost, begun later": NumberStore(last=END, begins=begins(LOSS + 2, "started again")),
     "kept, retention at work": NumberStore(last=END, begins=begins(FIRST), removed=8),
@@ -114,7 +114,7 @@ FATES = ("kept", "older copy", "lost")
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The destination at the loss, with older copies of meta and lake beside it."""
+    """Returns the destination at the loss, with older copies of meta and lake beside it."""
     world = World(tmp_path_factory.mktemp("losses"))
     for last, name in ((OLDER, "older"), (LOSS, "now")):
         world.apply(NumberStore(last=last, begins=begins(FIRST)))
@@ -152,9 +152,9 @@ def test_equal_or_refused(before: Path, tmp_path: Path, store: str, meta: str, l
 
 
 def expected(store: str, meta: str, lake: str) -> str:
-    """The table of docs/how-to/restoring.md."""
+    """Returns the outcome by the table of docs/how-to/restoring.md."""
     if store == "lost, begun later":
-        # Nothing can prove what was committed before it began. With meta and lake gone as well nobody knows of any.
+        # Nothing proves the transactions before its beginning. If meta and lake are lost too, nothing knows of them.
         if meta != "lost":
             return "CutOffError"
         return "equal" if lake == "lost" else "TargetError"

@@ -1,4 +1,4 @@
-"""Rules of Canal that no other suite shows: what its users would trip over where Towpath is another system."""
+"""Rules of Canal that no other test shows, among them differences that its users should know."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.unit_batches import NumberStore, make_config, make_service
 
 @pytest.mark.rule("canal-ring-15")
 def test_a_memsize_get_waits_for_batch_size_units_of_bytes() -> None:
-    """``get(batchSize)`` in MEMSIZE: ``batchSize × bufferMemUnit`` bytes, here of the default 1,024."""
+    """``get(batchSize)`` in MEMSIZE waits for ``batchSize × bufferMemUnit`` bytes; the default unit is 1,024."""
     made = make_transactions(40, rows=100)
     size = made[0].size_bytes
     units = 3
@@ -57,7 +57,7 @@ def test_a_memsize_get_waits_for_batch_size_units_of_bytes() -> None:
 
 @pytest.mark.rule("canal-ring-5")
 def test_an_itemsize_put_looks_at_what_is_acked_not_at_what_is_got() -> None:
-    """``put + n − bufferSize ≤ min(get, ack)``: ack is never above get, so getting alone makes no room."""
+    """``put + n − bufferSize ≤ min(get, ack)``: ack is never above get, so a get alone frees no room."""
     made = make_transactions(4, ddl_every=1)  # two events each
     store = MemoryStore(buffer_size=4, batch_mode="itemsize", ddl_isolation=False)
     store.put(made[:2])
@@ -73,7 +73,7 @@ def test_an_itemsize_put_looks_at_what_is_acked_not_at_what_is_got() -> None:
 @pytest.mark.parametrize("kind", ["memory", "file"])
 @pytest.mark.parametrize("size", [0, -1, -1000])
 def test_a_fetch_size_of_zero_or_less_is_refused(tmp_path: Path, kind: str, size: int) -> None:
-    """Canal takes 1,000 then."""
+    """Canal uses 1,000 instead."""
     store: EventStore = MemoryStore() if kind == "memory" else RelayLogStore.open(tmp_path, destination="shop")
     with store:
         store.put(make_transactions(1))
@@ -86,7 +86,7 @@ def test_a_fetch_size_of_zero_or_less_is_refused(tmp_path: Path, kind: str, size
 @pytest.mark.rule("canal-server-15")
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> None:
-    """The other way round than in Canal's server, where a missing time-out returns at once and 0 waits."""
+    """In Canal's server it is the reverse: a missing time-out returns at once, and 0 waits."""
     store: EventStore = MemoryStore() if kind == "memory" else RelayLogStore.open(tmp_path, destination="shop")
     made = make_transactions(3, rows=100)
     with store:
@@ -110,8 +110,8 @@ def test_time_outs_none_waits_and_zero_does_not(tmp_path: Path, kind: str) -> No
 @pytest.mark.rule("canal-server-12")
 @pytest.mark.parametrize("pattern", [r"shop\..*,crm\..*", r"shop\.orders, shop\.items", r"(?:a|b)\.c,d\.[,]"])
 def test_expressions_joined_by_commas_are_refused(tmp_path: Path, pattern: str) -> None:
-    """Canal's way to write several. As one expression it would match nothing, silently: both for a subscription and for
-    the tables that are captured."""
+    """Canal separates expressions by commas. As one expression they would silently match nothing, in a subscription and
+    in the captured tables."""
     with pytest.raises(UsageError, match=r"has a comma.*its own --filter"):
         TableFilter(pattern)
     with pytest.raises(UsageError, match="has a comma"):
@@ -137,7 +137,7 @@ def test_a_comma_may_stand_in_an_expression(pattern: str, table: str) -> None:
 @pytest.mark.rule("canal-server-12")
 @pytest.mark.parametrize("pattern", ["", " "])
 def test_an_empty_filter_is_refused(pattern: str) -> None:
-    """It would match nothing, and who writes it means everything."""
+    """It would match nothing, but its author means all tables."""
     with pytest.raises(UsageError, match=r"would match no table\. Leave it out"):
         TableFilter(pattern)
 
@@ -159,7 +159,7 @@ def test_an_empty_filter_is_refused(pattern: str) -> None:
     ],
 )
 def test_every_statement_that_canal_isolates_is_a_ddl_here(tmp_path: Path, sql: str) -> None:
-    """Canal's ALTER, CREATE, ERASE, RENAME, TRUNCATE, CINDEX, DINDEX."""
+    """Canal's types ALTER, CREATE, ERASE, RENAME, TRUNCATE, CINDEX and DINDEX."""
     statements = StatementFilter(TablesConfig(include=(r"shop\.t",)), TableNumbers(tmp_path))
     query = QueryEvent(db="shop", sql=sql, timestamp=0, thread_id=1, error_code=0)
     decision, ended = statements.statement(query, "here", rows_before=False)
@@ -174,7 +174,7 @@ def test_every_statement_that_canal_isolates_is_a_ddl_here(tmp_path: Path, sql: 
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The server's end of a dump connection."""
+    """Yields the server's end of a dump connection."""
     ours, theirs = socket.socketpair()
 
     connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7)
@@ -185,7 +185,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 @pytest.mark.rule("canal-server-7")
 def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> None:
-    """Canal's heartbeat thread. Whatever comes proves the connection alive, a heartbeat as much as an event."""
+    """As Canal's heartbeat thread does. A heartbeat proves the connection alive as much as an event."""
     source = SourceConfig.model_validate({"url": "mysql://t@127.0.0.1:1", "server_id": 7, "heartbeat_s": 0.2})
     dump = DumpStream(source, BinlogPosition("binlog.000001", 4), "label", poll_s=0.02)
     buffer = memoryview(bytearray(64))
@@ -213,8 +213,10 @@ def test_three_missed_heartbeats_are_a_dead_connection(wire: socket.socket) -> N
 
 @pytest.mark.rule("canal-server-6")
 def test_an_unfinished_transaction_is_on_the_disk_and_not_visible(tmp_path: Path) -> None:
-    """Canal's transaction buffer holds events until their transaction ends, or until it is full, and then hands on a part
-    of one. Here they go to the segment as they come, of whatever size, and readers wait for the end."""
+    """Canal's transaction buffer holds events until their transaction ends; if it is full, it passes on a part of one.
+
+    Here events go to the segment as they arrive, whatever their size, and readers wait for the end.
+    """
     first, second = make_transactions(2, rows=1000)
     with closing(RelayLog(tmp_path, destination="shop", segment_bytes=1 << 20)) as log:
         log.tables.number("shop.orders")
@@ -256,7 +258,7 @@ def test_a_later_ack_does_not_ack_the_earlier_ones(tmp_path: Path) -> None:
 
 @pytest.mark.rule("canal-server-16")
 def test_a_get_acks_nothing_by_itself(tmp_path: Path) -> None:
-    """Canal's ``get`` is ``getWithoutAck`` and ``ack`` in one; here it is the former alone."""
+    """Canal's ``get`` is ``getWithoutAck`` and ``ack`` together; here it is the former alone."""
     config = make_config(tmp_path)
     lease = make_service(config, NumberStore(last=2)).get("o")
     assert lease is not None

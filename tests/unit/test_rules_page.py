@@ -153,6 +153,7 @@ def marked(path: Path) -> Iterator[tuple[str, str]]:
                     yield from ((ast.literal_eval(argument), f"{prefix}{name}") for argument in call.args)
 
 
+@cache
 def shown_by() -> dict[str, list[str]]:
     """For each rule id the tests that show it."""
     found: dict[str, list[str]] = {}
@@ -165,9 +166,6 @@ def shown_by() -> dict[str, list[str]]:
                 for rule in rules:
                     found.setdefault(rule, []).append(f"{path.relative_to(ROOT)}::{holder}::{name}")
     return found
-
-
-SHOWN_BY = shown_by()
 
 
 def test_all_three_systems_are_there() -> None:
@@ -185,17 +183,17 @@ def test_each_row_has_its_tests_or_its_decision(row: Row) -> None:
     if row.answer != "Same":
         assert decisions, "what differs, or is not there, needs a decision"
     if row.answer != "Not there":
-        assert row.id in SHOWN_BY, "what is the same, or differs, needs a test"
+        assert row.id in shown_by(), "what is the same, or differs, needs a test"
 
 
 def test_each_marker_has_its_row() -> None:
-    assert SHOWN_BY.keys() - {row.id for row in ROWS} == set()
+    assert shown_by().keys() - {row.id for row in ROWS} == set()
 
 
 def test_each_marked_contract_test_is_collected() -> None:
     holders = {name for path in (ROOT / "tests" / "contract").glob("test_*.py") for name in classes(path)}
     assert RULES.keys() - holders == set()
-    named = [test for tests in SHOWN_BY.values() for test in tests]
+    named = [test for tests in shown_by().values() for test in tests]
     assert [why for test in named if (why := why_missing(test))] == []
 
 

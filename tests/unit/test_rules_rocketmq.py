@@ -1,4 +1,4 @@
-"""Rules of RocketMQ's commit log that no other suite shows: names of segments, their ends, and puts across them."""
+"""Rules of RocketMQ's commit log that no other test shows: names of segments, their ends, and puts across them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEAST_SEGMENT = 65536
 
 
 class Disk(files.Files):
-    """Flushes wait for :attr:`go`, unless some are let through; new files can be refused."""
+    """A disk whose flushes wait for :attr:`go`, except some that may pass; it can refuse new files."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -80,8 +80,11 @@ def seqs(transactions: list[Transaction]) -> list[int]:
 
 @pytest.mark.rule("rocketmq-log-2")
 def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
-    """RocketMQ names a file by its first offset in the whole log. Here it is the place in the source's binlog: epoch,
-    number of its file, offset. So names sort as the log goes, and a transaction's segment is found by its seq alone."""
+    """RocketMQ names a file by its first offset in the whole log, Towpath by its position in the source's binlog.
+
+    The name has epoch, file number and offset. So names sort in the order of the log, and the seq of a transaction is
+    enough to find its segment.
+    """
     made = make_transactions(300, rows=200)
     log = open_log(tmp_path)
     for n in range(0, 300, 10):
@@ -99,8 +102,11 @@ def test_a_segments_name_is_where_it_begins(tmp_path: Path) -> None:
 
 @pytest.mark.rule("rocketmq-log-4", "rocketmq-log-5", "rocketmq-log-21")
 def test_no_filler_at_the_end_and_no_transaction_across_two_segments(tmp_path: Path) -> None:
-    """RocketMQ pads the end of a file that a message does not fit in. Here the transaction that reaches the size is the
-    segment's last, whole, however large it is: there is none that is too large to be put."""
+    """RocketMQ pads the end of a file if the next message does not fit.
+
+    Here the transaction that reaches the size is the last one of the segment, whole, whatever its size. So none is too
+    large to be put.
+    """
     small, large = make_transactions(6), make_transactions(8, rows=50_000)[6:]
     assert large[0].size_bytes > 3 * LEAST_SEGMENT
     log = open_log(tmp_path)
@@ -118,8 +124,10 @@ def test_no_filler_at_the_end_and_no_transaction_across_two_segments(tmp_path: P
 
 @pytest.mark.rule("rocketmq-log-10")
 def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: Path, disk: Disk) -> None:
-    """RocketMQ's group commit tries twice, since a message may lie in the next file. Here whoever flushes takes all files
-    that the waiting puts lie in: what has waited needs no second turn."""
+    """RocketMQ's group commit tries twice, because a message may be in the next file.
+
+    Here one flush covers all files of the waiting puts, so that none has to wait again.
+    """
     made = make_transactions(200, rows=200)
     log = open_log(tmp_path)
     disk.flushes = 0
@@ -139,7 +147,7 @@ def test_puts_that_wait_across_segments_are_done_by_one_flush_of_each(tmp_path: 
 
 @pytest.mark.rule("rocketmq-log-7")
 def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_path: Path, disk: Disk) -> None:
-    """Several messages put at once may lie in two files: the first one's flush is not enough for its part."""
+    """Messages of one put may be in two files: a flush of the first file alone makes none of them visible."""
     log = BinlogBuilder()
     log.transaction("shop", "orders", [1])
     made = [*make_transactions(2), *transactions_of(log, file="binlog.000002")]
@@ -167,8 +175,10 @@ def test_nothing_of_a_list_is_visible_before_its_last_segment_is_flushed(tmp_pat
 def test_a_live_standby_is_waited_for_only_if_it_is_near(
     tmp_path: Path, max_behind_bytes: int, answer: PutStatus
 ) -> None:
-    """It answers all the time, and has nothing. With RocketMQ's haSlaveFallbehindMax exceeded the put is answered at once;
-    else it waits its time."""
+    """The standby answers all the time, but has nothing.
+
+    If it is further behind than RocketMQ's haSlaveFallbehindMax, the put ends at once; else it waits for its time-out.
+    """
     made = make_transactions(301)
     with ExitStack() as stack:
         log = open_log(tmp_path)
@@ -198,7 +208,7 @@ def test_a_live_standby_is_waited_for_only_if_it_is_near(
 
 @pytest.mark.rule("rocketmq-log-19")
 def test_the_statuses_of_a_put() -> None:
-    """RocketMQ's by their names, and one for a store without room; what is wrong for good is an error instead."""
+    """They are RocketMQ's, and one for a full store. Permanent failures are errors instead."""
     assert {status.name for status in PutStatus} == {
         "PUT_OK",
         "FLUSH_DISK_TIMEOUT",
@@ -211,7 +221,7 @@ def test_the_statuses_of_a_put() -> None:
 
 @pytest.mark.rule("rocketmq-log-20")
 def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -> None:
-    """RocketMQ's CREATE_MAPPED_FILE_FAILED. What was acknowledged is there, and the next opening goes on."""
+    """RocketMQ's CREATE_MAPPED_FILE_FAILED. Acknowledged transactions are kept, and the next opening continues."""
     made = make_transactions(300, rows=200)
     log = open_log(tmp_path)
     assert log.put(made[:10]) is PutStatus.PUT_OK
@@ -231,8 +241,8 @@ def test_a_segment_that_cannot_be_made_is_an_error(tmp_path: Path, disk: Disk) -
 
 @pytest.mark.rule("rocketmq-log-34")
 def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
-    """RocketMQ truncates behind the last good record; here the bytes stay, for whoever wants to know what happened. An
-    unfinished transaction, which the source still has, does not."""
+    """RocketMQ truncates behind the last good record. Here the truncated bytes are kept for examination, except those of
+    an unfinished transaction, which the source still has."""
     made = make_transactions(5)
     log = open_log(tmp_path / "live")
     log.put(made)
@@ -273,8 +283,10 @@ sys.stdin.read()
 
 @pytest.mark.rule("rocketmq-log-18")
 def test_asynchronous_puts_outlive_a_sigkill(tmp_path: Path) -> None:
-    """What RocketMQ's transient pool gives up: a put is in the page cache when it is answered, which is the kernel's. The
-    flush that would make it visible is ten minutes away."""
+    """RocketMQ's transient pool loses them. Here a put is in the kernel's page cache when it is answered.
+
+    The flush that would make it visible is ten minutes away.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "store")],
         stdin=subprocess.PIPE,

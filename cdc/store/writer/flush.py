@@ -83,7 +83,11 @@ class FlushRequest:
         self.waiter: threading.Lock | None = None
         self.owner = 0
         """Id of the thread that waits."""
-        self.can_lead = self.leads = self.gone = self.done = False
+        self.can_lead = self.leads = False
+        """Whether the thread that waits may flush itself; whether it has been chosen to."""
+        self.gone = False
+        """Whether nobody waits for it any more."""
+        self.done = False
 
 
 class Flusher:

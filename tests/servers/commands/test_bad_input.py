@@ -125,7 +125,7 @@ def test_wrong_usage_and_commands_to_come(tmp_path: Path) -> None:
         ("there is no store yet", "cdc capture"),
         ("--sideways", "cdc capture --help"),
         ("'tomorrow'", "2026-"),
-        ("absent", "not there"),
+        ("absent", "does not exist"),
         (str(tmp_path), "is a folder"),
         ("no subscriber 'apply'", "cdc batch get"),
     ]

@@ -175,7 +175,7 @@ def test_check_of_this_machine(
     found = errors(answer)
     assert code == 2
     assert found[0] == f"store: {here}/data/shop/store is not a folder"
-    assert found[1].startswith(f"meta: {here}/data/shop/meta/meta.json: is not whole: ")
+    assert found[1].startswith(f"meta: {here}/data/shop/meta/meta.json: is not whole JSON: ")
     assert found[2] == f"target: {here}/lake/shop/orders holds something that is not a Delta table"
     assert found[3].startswith(f"java: {here}/no-java/bin/java cannot be run")
     assert len(found) == 4

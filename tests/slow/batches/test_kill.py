@@ -1,4 +1,4 @@
-"""SIGKILL at any moment of get, ack and rollback leaves meta and manifests whole and loses no batch."""
+"""A SIGKILL at any moment of get, ack and rollback leaves meta and manifests whole, and loses no batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = 20261121
 
 
 def loop(config: DestinationConfig, journal: Path, seed: int) -> None:
-    """Get and ack for ever, sometimes ahead, sometimes rolling back; each ack is noted after it was done."""
+    """Gets and acks for ever, sometimes ahead, sometimes with a rollback; records each ack after it is done."""
     service = make_service(config, NumberStore(last=1 << 30))
     choose = random.Random(seed)
     with journal.open("ab", buffering=0) as log:
@@ -37,7 +37,7 @@ def loop(config: DestinationConfig, journal: Path, seed: int) -> None:
 
 
 def wait_for_more(journal: Path) -> None:
-    """Until another ack is noted: the kill then falls anywhere in the batches after it."""
+    """Waits until another ack is recorded; the kill then falls anywhere in the batches after it."""
     before, deadline = journal.stat().st_size, time.monotonic() + 60
     while journal.stat().st_size == before:
         assert time.monotonic() < deadline, "nothing is acked"
@@ -79,4 +79,4 @@ def test_sigkill_at_random_moments(tmp_path: Path) -> None:
     assert acked_before >= lines[-1][1]
     assert [batch for _, _, batch in lines] == sorted({batch for _, _, batch in lines})
     for (_, last, _), (after, _, _) in pairwise(lines):
-        assert last <= after  # never again; a gap is an ack that was killed before it was noted
+        assert last <= after  # no batch comes again; a gap is an ack that was killed before it was recorded

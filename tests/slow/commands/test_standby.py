@@ -32,7 +32,7 @@ def configure(folder: Path, standby: str, *, flush: str = "sync") -> Path:
 
 
 def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real process; the store it leaves opens at once, and status shows both sides."""
+    """After the process the store opens without recovery, and status shows both sides."""
     made = make_transactions(30)
     secret = tmp_path / "b" / "conf" / "secret"
     secret.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_the_command_follows_until_sigterm(tmp_path: Path, capsys: pytest.Captur
                 assert time.monotonic() < deadline and process.poll() is None
                 time.sleep(0.01)
             assert log.put(made) is PutStatus.PUT_OK
-            time.sleep(1.2)  # both sides tell how they are once a second
+            time.sleep(1.2)  # both sides write their status once a second
             assert main([*conf, "status", "shop", "--json"]) == 0
             shown = json.loads(capsys.readouterr().out)["standby"]
             assert (shown["role"], shown["term"], shown["running"]) == ("standby", 1, True)

@@ -21,7 +21,7 @@ from tests.support.unit_retention import all_seqs, files, fill, last_seqs, names
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight segments or so; copied by each test."""
+    """A store of about eight segments; each test copies it."""
     path = tmp_path_factory.mktemp("retention") / "store"
     fill(path, 100)
     assert len(names(path)) >= 6
@@ -53,8 +53,8 @@ with files.use(Killing()):
 
 
 def test_killed_between_any_two_steps_of_a_removal(made: Path, tmp_path: Path) -> None:
-    """A real process, killed before each of its steps: whoever reads gets all of what is left, or is told of the gap;
-    and the next run ends the removal."""
+    """A real process is killed before each of its steps. Readers get everything that is left or an error that names the
+    gap, and the next run finishes the removal."""
     import shutil
 
     seqs, ends = all_seqs(made), last_seqs(made)

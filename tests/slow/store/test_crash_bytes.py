@@ -41,19 +41,19 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 @pytest.fixture(autouse=True, scope="module")
 def unflushed() -> Iterator[None]:
-    """Thousands of openings, none of which a power cut follows."""
+    """Syncs nothing: the test opens a store thousands of times, and no power cut follows."""
     with files.use(UnflushedFiles()):
         yield
 
 
 def places(start: int, stop: int, first: int) -> range:
-    """The bytes to try; the last one always is."""
+    """Returns the bytes to try, always with the last one."""
     return range(start + (first % STRIDE), stop, STRIDE)
 
 
 @dataclass
 class Crashed:
-    """A store as a killed writer leaves it: all transactions acknowledged, no clean end."""
+    """A store as a killed writer leaves it: all transactions are acknowledged, and it was not closed."""
 
     path: Path
     segment: Path
@@ -74,7 +74,7 @@ class Crashed:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
-    """Copied beside its writer, which is at work."""
+    """Copies the store while its writer is at work."""
     path = tmp_path_factory.mktemp("crashed")
     log = TransactionLog(path / "live", destination="shop", segment_bytes=1 << 20)
     log.put(make_transactions(COUNT, rows=1))
@@ -85,7 +85,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
 
 
 class Copy:
-    """A copy of the crashed store that is set back before each opening: cheaper than a new folder."""
+    """A copy of the crashed store that is reset before each opening, which is cheaper than a new folder."""
 
     def __init__(self, crashed: Crashed, path: Path) -> None:
         shutil.copytree(crashed.path, path)
@@ -93,7 +93,7 @@ class Copy:
         self._files = {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
     def reset(self, **changes: bytes | None) -> None:
-        """``segment``, ``index`` or ``checkpoint``: the bytes that it has, None for no such file."""
+        """Resets the copy with these bytes as ``segment``, ``index`` or ``checkpoint``; None for no such file."""
         for path in self.path.rglob("*"):
             if path.is_file() and path.relative_to(self.path) not in self._files:
                 path.unlink()
@@ -110,7 +110,7 @@ class Copy:
         TransactionLog(self.path, destination="shop", segment_bytes=1 << 20).close()
 
     def read(self) -> list[int]:
-        """The seqs that a reader gets; checks that each one's bytes are the right ones by their checksums."""
+        """Returns the seqs that a reader gets; checks the bytes of each one by their checksums."""
         found: list[int] = []
         for segment in list_segments(self.path):
             entries = read_entries(segment)
@@ -135,8 +135,8 @@ def flipped(data: bytes, at: int) -> bytes:
 @pytest.mark.rule("rocketmq-log-34", "rocketmq-log-35")
 @pytest.mark.parametrize("acknowledged", range(COUNT + 1))
 def test_the_log_cut_at_every_byte(crashed: Crashed, copy: Copy, acknowledged: int) -> None:
-    """With so many transactions acknowledged: what is left is a prefix of whole ones, never less than these; where the cut
-    reaches into them, that is said, and nothing is changed."""
+    """With so many transactions acknowledged, a prefix of whole ones is left, never fewer than these. If the cut reaches
+    into them, an error says so, and nothing is changed."""
     data, index = crashed.data, index_path(crashed.segment).read_bytes()[: 128 * (acknowledged + 1)]
     promised = crashed.ends[acknowledged - 1] if acknowledged else 0
     for at in [*places(0, len(data), acknowledged), len(data)]:
@@ -170,7 +170,7 @@ def test_each_byte_of_the_log_flipped(crashed: Crashed, copy: Copy, acknowledged
 
 @pytest.mark.rule("rocketmq-log-36")
 def test_the_index_cut_at_every_byte(crashed: Crashed, copy: Copy) -> None:
-    """It is completed from the log: all is there."""
+    """The index is completed from the log: everything is there."""
     index = index_path(crashed.segment).read_bytes()
     for at in places(0, len(index), 0):
         copy.reset(index=index[:at])
@@ -187,7 +187,7 @@ def test_each_byte_of_the_index_flipped(crashed: Crashed, copy: Copy) -> None:
 
 
 def test_the_checkpoint_cut_and_flipped(crashed: Crashed, copy: Copy) -> None:
-    """It only saves time: a damaged one is passed over, and the opening verifies more."""
+    """A checkpoint only saves time: a damaged one is ignored, and the opening verifies more."""
     note = (crashed.path / FILE_NAME).read_bytes()
     variants = [note[:at] for at in places(0, len(note), 0)] + [flipped(note, at) for at in places(0, len(note), 0)]
     for number, variant in enumerate(variants):
@@ -201,7 +201,7 @@ def test_the_checkpoint_cut_and_flipped(crashed: Crashed, copy: Copy) -> None:
 
 @pytest.mark.rule("rocketmq-log-37")
 def test_after_a_clean_stop_a_cut_is_noticed_at_every_byte(crashed: Crashed, copy: Copy) -> None:
-    """By the sizes alone."""
+    """The sizes alone show it."""
     copy.reset()
     copy.reopen()
     (segment,) = list_segments(copy.path)
@@ -218,7 +218,7 @@ def test_after_a_clean_stop_a_cut_is_noticed_at_every_byte(crashed: Crashed, cop
 
 
 def test_the_meta_file_cut_and_flipped_at_every_byte(tmp_path: Path) -> None:
-    """Whole, or refused: never another state."""
+    """The meta is read whole or refused: never in another state."""
     meta = FileMeta(tmp_path / "meta", "shop")
     meta.subscribe("apply", "shop")
     expires = datetime(2026, 11, 21, tzinfo=UTC)
@@ -248,7 +248,7 @@ def test_a_manifest_cut_at_every_byte(tmp_path: Path) -> None:
 
 
 def test_whoever_reads_sees_a_prefix_while_nothing_is_mended(crashed: Crashed, copy: Copy) -> None:
-    """Readers do not wait for a writer to mend: an index cut anywhere shows its whole entries."""
+    """Readers do not wait for a writer to repair: an index that is cut off anywhere shows its whole entries."""
     index = index_path(crashed.segment).read_bytes()
     segment = copy.path / "segments" / crashed.segment.name
     for at in places(128, len(index), 1):

@@ -19,13 +19,13 @@ from tests.support.unit_store import copy, fill, forget_checkpoint, reopen, seqs
 
 @pytest.fixture
 def unflushed() -> Iterator[None]:
-    """Hundreds of openings, none of which a power cut follows."""
+    """Syncs nothing: the tests open a store hundreds of times, and no power cut follows."""
     with files.use(UnflushedFiles()):
         yield
 
 
 def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
-    """Unacknowledged: the index is gone. What is left is a prefix of whole transactions, and it can be gone on with."""
+    """Without an index nothing is acknowledged. A prefix of whole transactions is left, and the store can be written to."""
     whole = tmp_path / "whole"
     fill(whole, 3)
     (segment,) = list_segments(whole)
@@ -44,7 +44,7 @@ def test_cut_at_every_byte(tmp_path: Path, unflushed: None) -> None:
 
 
 def test_every_flipped_byte_of_the_tail(tmp_path: Path, unflushed: None) -> None:
-    """A damaged tail is kept aside and cut; what lies before it is there, and never anything wrong."""
+    """A damaged tail is copied and cut off; everything before it is there, and nothing wrong is."""
     whole = tmp_path / "whole"
     fill(whole, 2)
     (segment,) = list_segments(whole)

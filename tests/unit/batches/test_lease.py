@@ -1,11 +1,16 @@
-"""A lease is kept while a long merge runs, and a merge without a lease is stopped."""
+"""Leases: their renewal during a merge, and the owner that commands act as."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ import pytest
 
 import spark_jobs.runtime.session
 from cdc import pipeline
-from cdc.batches.lease import Lease, renewed
+from cdc.batches.lease import Lease, cli_owner, exclusive, renewed
 from cdc.batches.manifest import TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
@@ -43,7 +48,7 @@ def lease(service: BatchService) -> Lease:
 
 
 class SlowMerge:
-    """A merge that goes on until it is told to end, or is stopped as a killed driver stops."""
+    """A merge that runs until a test ends it, or that fails like a killed driver when it is stopped."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.end, self.stopped = threading.Event(), threading.Event(), threading.Event()
@@ -64,7 +69,7 @@ class SlowMerge:
 
 
 def in_thread(config: DestinationConfig, lease: Lease) -> tuple[threading.Thread, list[Any]]:
-    """A merge in the background, and what became of it."""
+    """Starts a merge in the background; returns its thread and its results."""
     outcome: list[Any] = []
 
     def work() -> None:
@@ -104,7 +109,7 @@ def test_a_merge_whose_token_was_replaced_is_stopped(
     slow = SlowMerge(monkeypatch)
     thread, outcome = in_thread(config, lease)
     assert slow.began.wait(10)
-    fresh = service.get(MINE)  # the same owner, started anew, need not wait
+    fresh = service.get(MINE)  # the same owner, started again, need not wait
     assert fresh is not None
     thread.join(10)
     assert slow.stopped.is_set()
@@ -138,7 +143,7 @@ def test_after_the_end_of_its_owner_a_batch_is_taken_over(service: BatchService,
 
 
 class FailingRenewal:
-    """Renews once, then finds the disk full for so many times."""
+    """Renews once, then fails with a full disk for a number of times."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.calls = failures, 0
@@ -172,7 +177,7 @@ def test_a_renewal_that_never_succeeds_stops_the_merge_when_the_lease_is_over(le
     assert 2 < renewing.calls < 30, "not in a tight loop"
 
 
-def test_an_error_of_the_merge_stays_what_it_is(service: BatchService, lease: Lease) -> None:
+def test_an_error_of_the_merge_is_raised_unchanged(service: BatchService, lease: Lease) -> None:
     def never() -> None:
         raise AssertionError("the lease is not lost")
 
@@ -193,7 +198,7 @@ def test_a_lease_is_found_again_by_its_fingerprint(service: BatchService, lease:
             service.resume(batch, fingerprint)
 
 
-def test_a_zombie_does_not_get_a_later_lease(service: BatchService, lease: Lease) -> None:
+def test_a_process_of_an_earlier_try_does_not_get_a_later_lease(service: BatchService, lease: Lease) -> None:
     later = service.get("airflow:apply_shop")
     assert later is not None and (later.batch, later.token != lease.token) == (lease.batch, True)
     zombie = service.resume(lease.batch, lease.fingerprint)
@@ -203,7 +208,40 @@ def test_a_zombie_does_not_get_a_later_lease(service: BatchService, lease: Lease
     with pytest.raises(TokenError, match="was replaced"):
         service.ack(zombie.batch, zombie.token)
     service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
-    # finalize is repeated after the ack: answered as done; a zombie's ack of the ended batch is not.
+    # Repeating finalize after the ack does nothing; the ack of an earlier try is refused.
     service.ack(later.batch, service.resume(later.batch, later.fingerprint).token)
     with pytest.raises(TokenError, match="has no such lease"):
         service.resume(lease.batch, lease.fingerprint)
+
+
+def hold(config: DestinationConfig, ready: Event) -> None:
+    with exclusive(config):
+        ready.set()
+        signal.pause()
+
+
+def test_owner_names_host_and_file(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    assert cli_owner(config) == f"cli:{socket.gethostname()}:{tmp_path}/conf/shop.yaml"
+
+
+def test_exclusive_names_the_other_process_and_ends_with_it(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    fork = get_context("fork")
+    ready = fork.Event()
+    process = fork.Process(target=hold, args=(config, ready))
+    process.start()
+    assert ready.wait(10)
+    with pytest.raises(LeaseHeldError, match=f"process {process.pid}"), exclusive(config):
+        pass
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with exclusive(config):
+        assert (config.meta.path / "apply.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_destinations_do_not_disturb_one_another(tmp_path: Path) -> None:
+    other = make_config(tmp_path, "other")
+    with exclusive(make_config(tmp_path)), exclusive(other):
+        assert (other.meta.path / "apply.lock").exists()

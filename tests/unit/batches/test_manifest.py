@@ -1,4 +1,4 @@
-"""The manifest's format: its schema, its first version, what is refused."""
+"""The format of the manifest: its schema, its first version, and refusals."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "manifest-v1.json"
 
 
-def test_the_published_schema_is_the_models() -> None:
+def test_the_published_schema_is_that_of_the_model() -> None:
     published = json.loads((ROOT / "docs" / "formats" / "manifest.schema.json").read_text())
     assert published == Manifest.model_json_schema(mode="serialization")
 
 
-def test_version_1_is_read_for_ever() -> None:
+def test_version_1_is_read() -> None:
     manifest = load_manifest(GOLDEN)
     assert (manifest.batch, manifest.transactions, manifest.ranges[1].length) == (2, 2, 596)
     assert manifest.positions.last.file == "binlog.000013"
@@ -51,7 +51,7 @@ def test_damage_is_named(change: dict[str, object], message: str) -> None:
     assert "m.json" in str(caught.value)
 
 
-def test_half_a_file_and_no_file_are_damage(tmp_path: Path) -> None:
+def test_half_a_file_and_a_missing_file_are_damage(tmp_path: Path) -> None:
     half = tmp_path / "half.json"
     half.write_bytes(GOLDEN.read_bytes()[:300])
     with pytest.raises(DamagedError, match="is not whole"):

@@ -185,7 +185,7 @@ def test_a_new_subscriber_begins_at_what_is_left(cut: DestinationConfig) -> None
         lease = service(cut).get("t", subscriber="new")
     assert lease is not None and lease.manifest.first_seq == StoreReader(cut.store.path).first_seq()
     assert lease.manifest.after_seq == StoreReader(cut.store.path).removed_seq()
-    assert any("begins at its first transaction" in entry["event"] for entry in logs)
+    assert any("begins at the first transaction left" in entry["event"] for entry in logs)
 
 
 # --- filters

@@ -53,7 +53,9 @@ def test_batches_follow_one_another_and_are_acked_in_order(service: BatchService
     assert service.meta.cursor("apply") == 10
 
 
-def test_manifest_on_disk_is_the_leases_and_holds_no_token(service: BatchService, config: DestinationConfig) -> None:
+def test_the_manifest_on_disk_equals_the_leases_and_has_no_token(
+    service: BatchService, config: DestinationConfig
+) -> None:
     lease = get(service)
     assert lease.manifest_path == config.meta.path / "manifests" / "apply" / "000000000001.json"
     assert load_manifest(lease.manifest_path) == lease.manifest
@@ -64,7 +66,7 @@ def test_manifest_on_disk_is_the_leases_and_holds_no_token(service: BatchService
     assert lease.manifest.schema_path == "/store/schemas/0.json"
 
 
-def test_lease_survives_its_way_through_json(service: BatchService) -> None:
+def test_a_lease_is_restored_from_json(service: BatchService) -> None:
     lease = get(service)
     assert Lease.from_dict(lease.as_dict()) == lease
     with pytest.raises(UsageError, match="not a lease"):
@@ -132,7 +134,7 @@ def test_ack_of_another_than_the_first_names_both(service: BatchService) -> None
     assert service.meta.cursor("apply") == 0
 
 
-def test_wrong_and_expired_tokens_are_told_apart(service: BatchService, clock: Clock) -> None:
+def test_wrong_and_expired_tokens_have_their_own_errors(service: BatchService, clock: Clock) -> None:
     lease = get(service)
     for action in (service.ack, service.rollback, service.check, service.renew):
         with pytest.raises(TokenError, match="is wrong"):
@@ -153,7 +155,7 @@ def test_renew_prolongs_from_now(service: BatchService, clock: Clock) -> None:
     service.ack(lease.batch, lease.token)
 
 
-def test_repeated_ack_is_done_and_a_contradicting_one_is_refused(service: BatchService) -> None:
+def test_a_repeated_ack_does_nothing_and_a_contradicting_one_is_refused(service: BatchService) -> None:
     lease = get(service)
     service.ack(lease.batch, lease.token)
     get(service)
@@ -167,7 +169,7 @@ def test_repeated_ack_is_done_and_a_contradicting_one_is_refused(service: BatchS
 
 
 @pytest.mark.rule("canal-meta-14")
-def test_rollback_takes_later_batches_along_and_their_transactions_come_again(service: BatchService) -> None:
+def test_rollback_includes_later_batches_and_their_transactions_come_again(service: BatchService) -> None:
     first, second, third = get(service), get(service, ahead=True), get(service, ahead=True)
     assert service.rollback(second.batch, second.token) == [2, 3]
     assert service.rollback(second.batch, second.token) == []
@@ -203,7 +205,7 @@ def test_subscribers_are_independent(service: BatchService) -> None:
 
 @pytest.mark.rule("canal-meta-3")
 def test_subscribing_stores_the_cursor_at_once(service: BatchService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Canal: the store's first position is the cursor from then on, whenever the first get comes."""
+    """As in Canal: the store's first position is the cursor, even if the first get comes later."""
     service.subscribe("audit")
     assert service.meta.subscriptions()["audit"].acked_seq == 0
     monkeypatch.setattr(NumberStore, "removed_seq", lambda self: 6)
@@ -216,7 +218,7 @@ def test_subscribing_stores_the_cursor_at_once(service: BatchService, monkeypatc
 
 @pytest.mark.rule("canal-meta-6")
 def test_nothing_to_hand_out_is_none(config: DestinationConfig) -> None:
-    """Canal answers batch id −1."""
+    """Canal returns batch id −1."""
     assert make_service(config, NumberStore(last=0)).get(A) is None
 
 
@@ -229,7 +231,7 @@ def test_ddl_is_a_batch_of_its_own(config: DestinationConfig) -> None:
     assert found == [(1, 1, False), (2, 2, True), (3, 4, False)]
 
 
-def test_limits_are_the_configurations_unless_given(config: DestinationConfig) -> None:
+def test_limits_default_to_the_configuration(config: DestinationConfig) -> None:
     store = NumberStore(last=10)
     service = make_service(config, store)
     lease = service.get(A, limits=limits_of(config.batch, until_us=3 * TX_TIME_US))
@@ -282,7 +284,7 @@ def test_ack_records_results_and_the_versions_of_all_tables(service: BatchServic
         service.ack(3, "t", results=[{"inserted": 1}])
 
 
-def test_a_lost_or_damaged_manifest_costs_a_new_batch_not_the_data(service: BatchService) -> None:
+def test_a_lost_or_damaged_manifest_gives_a_new_batch_with_the_same_data(service: BatchService) -> None:
     first = get(service)
     first.manifest_path.unlink()
     second = get(service)
@@ -291,11 +293,11 @@ def test_a_lost_or_damaged_manifest_costs_a_new_batch_not_the_data(service: Batc
     third = get(service)
     assert (third.batch, bounds(third)) == (3, bounds(first))
     third.manifest_path.unlink()
-    service.ack(third.batch, third.token)  # the merge is done, with or without a record of it
+    service.ack(third.batch, third.token)  # the merge is done: the batch is acked although its results are not recorded
     assert service.meta.cursor("apply") == 3
 
 
-def test_what_a_killed_get_left_is_overwritten_and_a_lost_meta_does_not_reuse_ids(
+def test_files_of_a_killed_get_are_overwritten_and_a_lost_meta_does_not_reuse_ids(
     service: BatchService, config: DestinationConfig
 ) -> None:
     service.meta.subscribe("apply")

@@ -1,7 +1,6 @@
-"""Staging: what executors read when they do not see the store's disk.
+"""Staging: the copies that executors read when they do not see the store's disk.
 
-``file://`` is tested for real, ``s3://`` against a fake S3 in this process, ``memory://`` is fsspec's own. No HDFS is
-spoken to here.
+``file://`` is real, ``s3://`` a fake S3 in this process, and ``memory://`` that of fsspec. HDFS is not tested.
 """
 
 from __future__ import annotations
@@ -110,14 +109,14 @@ def get(service: BatchService, **given: Any) -> Lease:
 
 
 def staged_files(config: DestinationConfig) -> list[str]:
-    """Everything below the staging URI."""
+    """Returns all files below the staging URI."""
     assert config.store.stage is not None
     fs, path = fsspec.url_to_fs(config.store.stage)
     return sorted(fs.find(path)) if fs.exists(path) else []
 
 
 def rows(ranges: Any) -> list[Any]:
-    """What the decoder makes of ranges."""
+    """Decodes ranges; returns their rows."""
     return [
         row
         for part in ranges
@@ -145,7 +144,7 @@ def test_rows_are_the_same_without_the_store(config: DestinationConfig) -> None:
 
 
 def test_a_staged_range_is_a_segment_of_its_own(config: DestinationConfig) -> None:
-    """Whatever reads binlog files reads it: magic, format description, rotate event, whole transactions."""
+    """Programs for binlog files can read it: magic, format description, rotate event, whole transactions."""
     manifest = get(BatchService(config)).manifest
     transactions = 0
     for part in manifest.ranges:
@@ -182,7 +181,7 @@ def test_inspect_verifies_staged_ranges(config: DestinationConfig, capsys: pytes
 
 
 def flip(config: DestinationConfig, file: str, at: int = -5) -> None:
-    """Change one byte of a staged file."""
+    """Changes one byte of a staged file."""
     fs, _ = fsspec.url_to_fs(str(config.store.stage))
     data = bytearray(fs.cat(file))
     data[at] ^= 1
@@ -212,7 +211,7 @@ def test_damage_is_found_and_the_next_batch_is_whole(config: DestinationConfig) 
 
 
 @pytest.mark.parametrize("end", ["ack", "rollback"])
-def test_removed_when_the_batch_is_over(config: DestinationConfig, end: str) -> None:
+def test_copies_are_removed_when_the_batch_ends(config: DestinationConfig, end: str) -> None:
     service = BatchService(config)
     first, second = get(service), get(service, ahead=True)
     folders = {file.rpartition("/")[0] for file in staged_files(config)}
@@ -259,7 +258,7 @@ def test_a_copy_that_fails_leaves_no_batch_and_no_file(
     assert get(service).batch == 1
 
 
-def test_who_was_slower_removes_its_copy(config: DestinationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slower_process_removes_its_copy(config: DestinationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, fast = BatchService(config), BatchService(config)
     copy = Stage.copy
 
@@ -276,7 +275,7 @@ def test_who_was_slower_removes_its_copy(config: DestinationConfig, monkeypatch:
     assert len(rows(lease.manifest.ranges)) > 0
 
 
-def test_a_large_transaction_is_one_file_and_others_are_cut(config: DestinationConfig) -> None:
+def test_a_large_transaction_is_one_file_and_others_are_split(config: DestinationConfig) -> None:
     stage = Stage(str(config.store.stage), "shop", file_bytes=3000)
     segment = list_segments(config.store.path)[0]
     chosen = BatchService(config)._reader.select(0, stage_limits())
@@ -296,7 +295,7 @@ def stage_limits() -> Any:
 
 
 class Fetched:
-    """Counts the bytes of segments that are read from the staging URI; indexes are not among them."""
+    """Counts the bytes of segments, without indexes, that are read from the staging URI."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
@@ -317,7 +316,7 @@ class Fetched:
 def test_a_task_reads_only_transactions_of_its_table(
     config: DestinationConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two tables: small transactions of ``items`` between large ones of ``orders``, then ``orders`` alone."""
+    """The store has small transactions of ``items`` between large ones of ``orders``, then ``orders`` alone."""
     monkeypatch.setattr(staged, "_GAP_BYTES", 100)
     shutil.rmtree(config.store.path)
     log, filler = BinlogBuilder(), Filler(config.store.path)
@@ -401,8 +400,8 @@ def get_and_end(config: DestinationConfig, seed: int) -> None:
             service.ack(lease.batch, lease.token)
 
 
-def test_what_a_killed_get_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    """Killed at any moment: afterwards one get leaves the outstanding batch's copy, whole, and nothing else."""
+def test_copies_of_a_killed_get_are_removed_by_the_next(tmp_path: Path) -> None:
+    """After a kill at any moment, one get leaves the whole copy of the outstanding batch, and nothing else."""
     seed = 20261125
     print(f"seed {seed}")
     config, moments, leftovers = configure(tmp_path, f"file://{tmp_path}/stage"), random.Random(seed), 0
@@ -412,7 +411,7 @@ def test_what_a_killed_get_left_is_removed_by_the_next(tmp_path: Path) -> None:
     for kill in range(12):
         process = fork.Process(target=get_and_end, args=(config, seed + kill))
         process.start()
-        if kill % 2:  # at the first sight of a copy, however slow the machine is
+        if kill % 2:  # as soon as a copy exists, however slow the machine is
             while process.is_alive() and not staged_files(config):
                 time.sleep(0.001)
         else:
@@ -436,23 +435,23 @@ def test_what_a_killed_get_left_is_removed_by_the_next(tmp_path: Path) -> None:
     assert leftovers > 0, "no kill fell into a get"
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", ["/shared/stage", "file://stage", "stage", "s3://", ""])
-def test_what_is_no_uri_is_refused(tmp_path: Path, stage: str) -> None:
+def test_an_invalid_uri_is_refused(tmp_path: Path, stage: str) -> None:
     with pytest.raises(
         ConfigError, match=r"store.stage.*is not a URI; write file:///shared/stage or s3://bucket/stage"
     ):
         configure(tmp_path, stage)
 
 
-def test_the_stage_lies_apart_from_store_and_tables(tmp_path: Path) -> None:
+def test_the_stage_must_be_outside_store_and_tables(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"store.stage .* lies inside store.path"):
         configure(tmp_path, f"file://{tmp_path}/shop/store/stage")
 
 
-def test_a_protocol_that_nothing_speaks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_protocol_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"nosuch://.*cannot be used: Protocol not known: nosuch"):
         BatchService(configure(tmp_path, "nosuch://x/stage")).get(OWNER)
     monkeypatch.setitem(sys.modules, "fsspec.core", None)

@@ -36,7 +36,7 @@ class Cli:
         self._conf_dir, self._capsys = str(config.file.parent), capsys
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        """Standard output; the end of standard error with ``code`` other than 0."""
+        """Returns standard output, or the end of standard error if ``code`` is not 0."""
         found = main(["--conf-dir", self._conf_dir, *arguments])
         captured = self._capsys.readouterr()
         assert found == code, captured.err
@@ -93,7 +93,7 @@ def test_everything_is_handed_out_once_and_then_nothing(cdc: Cli, segment: Path)
     assert cdc("batch", "get", "shop").startswith("Nothing to hand out")
 
 
-def test_people_get_a_table_and_the_next_commands(cdc: Cli, segment: Path) -> None:
+def test_get_prints_a_table_and_the_next_commands(cdc: Cli, segment: Path) -> None:
     text = cdc("batch", "get", "shop", "--subscriber", "audit")
     token = open_token(text)
     assert f"cdc batch ack shop --subscriber audit --batch 1 --token {token}" in text
@@ -128,7 +128,7 @@ def test_status_of_nothing(cdc: Cli) -> None:
     assert "not read yet" in cdc("status")
 
 
-def test_status_tells_lag_and_outstanding_batches(cdc: Cli, segment: Path) -> None:
+def test_status_shows_lag_and_outstanding_batches(cdc: Cli, segment: Path) -> None:
     lease = cdc.json("batch", "get", "shop")
     found = cdc.json("status", "shop")
     (known,) = found["subscriptions"]
@@ -148,7 +148,7 @@ def test_status_tells_lag_and_outstanding_batches(cdc: Cli, segment: Path) -> No
     assert "bat.empty" in text
 
 
-def test_damaged_meta_ends_every_command_with_a_sentence(cdc: Cli, config: DestinationConfig, segment: Path) -> None:
+def test_a_damaged_meta_ends_every_command_with_a_message(cdc: Cli, config: DestinationConfig, segment: Path) -> None:
     file = config.meta.path / "meta.json"
     bad = file.read_bytes().replace(b"uuid-1", b"uuid-2")
     file.write_bytes(bad)
@@ -192,7 +192,7 @@ def test_inspect_says_where_the_damage_is(cdc: Cli, segment: Path, capsys: pytes
     assert (report["kind"], report["sound"]) == ("index", False)
     assert "entry 1 (byte 256)" in text
     index.write_bytes(good_index)
-    segment.write_bytes(good_segment[: len(good_segment) - 294])  # the index knows one more than there is
+    segment.write_bytes(good_segment[: len(good_segment) - 294])  # the index has one entry more than the segment
     report, text = inspect_damaged(cdc, segment, capsys)
     assert "entry 7 of the index contradicts the segment" in text
 
@@ -230,7 +230,7 @@ def test_inspect_of_something_else(cdc: Cli, tmp_path: Path) -> None:
         assert "a segment (.binlog) or another binlog file" in text
 
 
-def test_a_signal_ends_apply_well(
+def test_a_signal_ends_apply_cleanly(
     config: DestinationConfig, segment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
@@ -247,7 +247,7 @@ def test_a_signal_ends_apply_well(
     assert err == "shop: stopped; batch 1 was rolled back. The next run takes the same changes."
     assert BatchService(config).outstanding() == []
 
-    # A batch that was taken while the signal came is rolled back, too, though the command never saw it.
+    # A batch that was handed out when the signal arrived is rolled back too, although the command never saw it.
     fetch = pipeline.fetch
     monkeypatch.setattr(pipeline, "fetch", lambda *a, **k: (fetch(*a, **k), interrupted()))
     assert "batch 2 was rolled back" in apply()[1]

@@ -1,4 +1,4 @@
-"""`cdc standby`, its configuration, and what capture and status make of it."""
+"""`cdc standby`, its configuration, and how capture and status use it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_standby_needs_the_role(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
-    """Whatever the role is then: an old master must be known as such."""
+    """It does so whatever its role is, so that the old master is recognised."""
     made = make_transactions(10)
     with ExitStack() as stack:
         log = TransactionLog(tmp_path / "m", destination="shop", segment_bytes=65536)
@@ -98,7 +98,7 @@ def test_opening_a_standby_s_store_takes_over(tmp_path: Path) -> None:
     assert (term.number, term.state, term.since_seq) == (2, "master", made[-1].seq)
 
 
-def test_a_store_without_a_standby_has_no_term(tmp_path: Path) -> None:
+def test_a_store_without_a_standby_has_no_epoch(tmp_path: Path) -> None:
     config = config_of(tmp_path, "{}")
     log = TransactionLog(config.store.path, destination="shop", segment_bytes=65536)
     assert replication.start_master(config, log) is None

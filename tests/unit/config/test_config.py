@@ -19,6 +19,10 @@ from cdc.config import (
     load,
     parse,
 )
+from cdc.store.reader.batch_builder import Limits
+from cdc.store.retention.cleaner import RetentionRules
+from cdc.store.retention.disk import Ratios
+from cdc.store.writer.durability import FlushPolicy
 from tests.support.configurations import FILE, GONE, document, message
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -403,3 +407,26 @@ def test_messages_name_classes_that_exist() -> None:
     for name in found:
         module_name, _, word = name.rpartition(".")
         assert hasattr(importlib.import_module(module_name), word), name
+
+
+def test_classes_of_the_library_have_the_same_defaults() -> None:
+    """For programs that use the store without a configuration file."""
+    config = parse(document(), FILE)
+    store, retain, disk = config.store, config.store.retain, config.store.disk
+    assert FlushPolicy() == FlushPolicy(
+        store.flush,
+        interval_s=store.flush_interval_s,
+        least_pages=store.flush_least_pages,
+        thorough_interval_s=store.flush_thorough_interval_s,
+        slow_flush_s=store.slow_flush_s,
+    )
+    assert RetentionRules() == RetentionRules(
+        acked_for_s=retain.acked_for,
+        unacked_for_s=retain.unacked_for,
+        max_bytes=retain.max_bytes,
+        lost_after_s=retain.lost_after,
+    )
+    assert Ratios() == Ratios(disk.warn_ratio, disk.clean_ratio, disk.stop_ratio)
+    limits = Limits()
+    assert (limits.max_bytes, limits.max_transactions) == (config.batch.max_bytes, config.batch.max_transactions)
+    assert limits.max_row_events == config.batch.max_row_events

@@ -1,4 +1,4 @@
-"""What is the memory ring's own: slots, both batch modes, sequences, turning round. The rest is in the contract suite."""
+"""The memory store beyond the contract suite: slots, both batch modes, sequences, and the ring's wrap-around."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdc.testing.transactions import make_transactions
 
 ALL = 1 << 40
 EVENTS = 5
-"""Of each transaction made here."""
+"""Events of each transaction in these tests."""
 
 
 def seqs(events: Events) -> list[int]:
@@ -97,12 +97,12 @@ def test_a_transaction_without_events_takes_a_slot() -> None:
 
 @pytest.mark.rule("canal-ring-6")
 def test_memsize_looks_at_the_memory_before_the_put() -> None:
-    """One of any size goes in while there is room, a larger one than all of it included."""
+    """A transaction of any size fits while there is room, even one larger than the store."""
     made = make_transactions(4, rows=100)
     size = made[0].size_bytes
     assert size > 400
     store = MemoryStore(buffer_size=64, buffer_unit_bytes=(size + 64) // 64)
-    assert store.put(made[:1]) is PutStatus.PUT_OK, "less than the limit is held: another may come"
+    assert store.put(made[:1]) is PutStatus.PUT_OK, "less than the limit is held, so another one fits"
     assert store.put(made[1:2]) is PutStatus.PUT_OK
     assert store.try_put(made[2:3]) is PutStatus.STORE_FULL
     tiny = MemoryStore(buffer_size=8, buffer_unit_bytes=1)
@@ -229,7 +229,7 @@ def test_a_store_that_is_closed_holds_nothing() -> None:
 
 
 class Model:
-    """The contract in lists: what is held, and how much of it was handed out."""
+    """A model of the contract made of lists: the held transactions, and how many of them were returned."""
 
     def __init__(self, slots: int) -> None:
         self.slots, self.held, self.got, self.newest = slots, list[Transaction](), 0, -1
@@ -259,7 +259,7 @@ class Model:
 @pytest.mark.rule("canal-ring-1")
 @pytest.mark.parametrize("buffer_size", [8, 16, 64])
 def test_random_calls_against_a_model(buffer_size: int, seed: int) -> None:
-    """Thousands of turns round the ring, each answer compared."""
+    """Compares each result over thousands of wrap-arounds."""
     chance = random.Random(seed)
     made = make_transactions(1500, ddl_every=5)
     store, model, n = MemoryStore(buffer_size=buffer_size, batch_mode="itemsize"), Model(buffer_size), 0

@@ -1,4 +1,4 @@
-"""Puts into the relay log: group commit, statuses, order, the two flush policies, standbys, and what fails."""
+"""The transaction log: group commit, statuses, order, the two flush policies, standbys, and failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OK = PutStatus.PUT_OK
 
 
 class Disk(files.Files):
-    """A disk whose flushes can be slow, stopped, or fail."""
+    """A disk whose flushes can be slow, stop, or fail."""
 
     def __init__(self) -> None:
         self.flushes = 0
@@ -81,7 +81,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         time.sleep(0.001)
 
 
-# --- what a put stores
+# --- stored transactions
 
 
 def test_what_is_put_is_what_capture_would_have_stored(tmp_path: Path) -> None:
@@ -122,7 +122,8 @@ def test_a_segment_of_puts_is_a_binlog_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tables", [("shop.orders",), ("shop.orders", "shop.items", "shop.stock")])
 def test_many_at_once_are_stored_as_one_by_one(tmp_path: Path, tables: tuple[str, ...]) -> None:
-    """Entries made by columns are those made singly; also where some are there already, and over several segments."""
+    """A record batch gives the same entries as single records; also if some are stored already, and over several
+    segments."""
     made = make_transactions(900, rows=100, tables=tables, ddl_every=40)
     singly, at_once = open_log(tmp_path / "a", segment_bytes=65536), open_log(tmp_path / "b", segment_bytes=65536)
     for transaction in made:
@@ -184,7 +185,7 @@ def test_reopening_goes_on_in_the_same_segment(tmp_path: Path) -> None:
     for n in range(0, 6, 2):
         log = open_log(tmp_path)
         assert log.last_seq == (made[n - 1].seq if n else None)
-        assert log.put(made[: n + 2]) is OK, "what it has is passed over"
+        assert log.put(made[: n + 2]) is OK, "stored transactions are ignored"
         log.close()
     assert len(list_segments(tmp_path)) == 1
     assert visible(tmp_path) == seqs(made)
@@ -201,7 +202,7 @@ def test_a_gap_of_4_gib_begins_a_new_segment(tmp_path: Path) -> None:
     log.close()
     assert len(list_segments(tmp_path)) == 2
     last = list_segments(tmp_path)[-1]
-    assert scan(last).rows[0, 0] == far.seq, "numbered anew, it has the same seq"
+    assert scan(last).rows[0, 0] == far.seq, "a scan gives it the same seq"
 
 
 @pytest.mark.rule("rocketmq-log-21")
@@ -280,7 +281,7 @@ def test_many_putters_share_flushes(tmp_path: Path, disk: Disk, lead: bool) -> N
 @pytest.mark.rule("rocketmq-log-8")
 @pytest.mark.parametrize("lead", [True, False])
 def test_puts_of_many_threads_that_wait(tmp_path: Path, disk: Disk, lead: bool) -> None:
-    """Each thread puts the whole history: whoever is passed over still waits until it is durable."""
+    """Each thread puts the whole history. A put of ignored transactions still waits until they are durable."""
     made = make_transactions(200)
     disk.sleep_s = 0.002
     log = open_log(tmp_path, lead_puts=lead)
@@ -324,7 +325,7 @@ def test_a_put_that_waits_too_long_is_told_and_stored_all_the_same(tmp_path: Pat
     began = time.monotonic()
     assert log.put(made[:1], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
     assert log.put(made[1:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
-    assert log.put(made[:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT, "passed over, and not durable yet"
+    assert log.put(made[:2], timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT, "ignored, and not durable yet"
     assert 0.15 <= time.monotonic() - began < 5
     assert visible(tmp_path) == []
     disk.go.set()
@@ -389,7 +390,7 @@ def test_futures_complete_in_order_with_their_status(tmp_path: Path, disk: Disk)
         future.add_done_callback(lambda _, n=n: order.append(n))  # type: ignore[misc]
     time.sleep(0.1)
     assert not futures[0].done()
-    assert futures[2].cancel(), "nobody wants to know; it is stored all the same"
+    assert futures[2].cancel(), "its status is dropped, and it is stored all the same"
     disk.go.set()
     assert [futures[n].result(10) for n in (0, 1, 3)] == [OK, PutStatus.FLUSH_DISK_TIMEOUT, OK]
     futures[3].add_done_callback(lambda _: order.append(log.put(made).stored))
@@ -443,11 +444,11 @@ def test_after_a_failed_flush_nothing_goes_on(tmp_path: Path, disk: Disk, lead: 
     for again in (lambda: log.put(made), lambda: log.put([]), lambda: log.put_async(made), log.flush):
         with pytest.raises(StorageError, match="Input/output error"):
             again()
-    assert disk.flushes == flushes, "a flush that failed is not asked for again"
+    assert disk.flushes == flushes, "a failed flush is not repeated"
     log.close()
     assert visible(tmp_path) == seqs(made[:2])
     log = open_log(tmp_path)
-    assert log.last_seq == made[1].seq, "what the failed flush left in the page cache is not believed"
+    assert log.last_seq == made[1].seq, "bytes that the failed flush left in the page cache do not count"
     assert log.put(made) is OK
     log.close()
     assert visible(tmp_path) == seqs(made)
@@ -507,13 +508,13 @@ def test_a_closed_log_refuses_puts(tmp_path: Path, disk: Disk) -> None:
         log.wait_flushed(1 << 62)
 
 
-# --- races between whoever flushes and whoever ends it
+# --- races between a flush and the end of the log
 
 
 def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write fails while another thread's flush is under way: that one still uses the descriptors, and its put is good."""
+    """A write fails while another thread flushes: the flush still uses the descriptors, and its put succeeds."""
     made = make_transactions(2)
     log = open_log(tmp_path)
     disk.go.clear()
@@ -543,7 +544,7 @@ def test_whoever_flushes_is_waited_for_before_the_files_are_closed(
 def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, lead: bool
 ) -> None:
-    """Else what another writer has acknowledged since could be cut off with it."""
+    """Otherwise transactions that another writer has acknowledged since could be cut off with it."""
     made = make_transactions(3)
     log = open_log(tmp_path, lead_puts=lead)
     log.put(made[:1])
@@ -576,7 +577,7 @@ def test_a_failed_flush_is_cut_off_before_the_store_can_be_opened_again(
 
 
 def test_a_log_that_has_failed_is_not_taken_for_flushed(tmp_path: Path, disk: Disk) -> None:
-    """A failure empties the queue; a put of what it had, read again, must not be answered with PUT_OK."""
+    """A failure empties the queue; a later put of the same transactions must not return PUT_OK."""
     log = open_log(tmp_path)
     log._flusher.fail(StorageError("as if a flush had failed"))
     assert not log._flusher.clear
@@ -587,7 +588,7 @@ def test_a_log_that_has_failed_is_not_taken_for_flushed(tmp_path: Path, disk: Di
 
 
 def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: Disk) -> None:
-    """Ctrl-C while it waits for somebody else's flush, and before it flushes itself: nobody waits for it for ever."""
+    """Ctrl-C while a put waits for another one's flush, and before it flushes itself: no put waits for it for ever."""
     made = make_transactions(5)
     log = open_log(tmp_path)
     disk.go.clear()
@@ -618,7 +619,7 @@ def test_an_interrupted_put_leaves_the_flushing_to_others(tmp_path: Path, disk: 
 
 
 def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
-    """Neither the thread that flushes nor the one that completes futures."""
+    """Neither ends the thread that flushes nor the one that completes futures."""
     made = make_transactions(6)
     before = set(threading.enumerate())
     log = open_log(tmp_path, lead_puts=False)
@@ -656,8 +657,8 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, disk: Disk) -> None:
     "rocketmq-log-28",
 )
 def test_the_defaults_are_rocketmqs() -> None:
-    """syncFlushTimeout; flushIntervalCommitLog, flushCommitLogLeastPages, flushCommitLogThoroughInterval; what counts as
-    slow; haSlaveFallbehindMax. The mode (sync) and the segment's size are our own."""
+    """syncFlushTimeout; flushIntervalCommitLog, flushCommitLogLeastPages, flushCommitLogThoroughInterval; the limits for
+    slow puts and flushes; haSlaveFallbehindMax. The mode (sync) and the segment's size are our own."""
     policy = FlushPolicy()
     assert (policy.interval_s, policy.least_pages, policy.thorough_interval_s) == (0.5, 4, 10.0)
     assert (policy.slow_flush_s, policy.slow_put_s) == (0.5, 0.5)
@@ -677,7 +678,7 @@ def test_after_a_long_silence_an_asynchronous_put_is_flushed_at_once(tmp_path: P
     log.put(made[:1])
     assert log.wait_flushed(made[0].seq - 1, 10)
     log.put(made[:2])
-    assert not log.wait_flushed(made[0].seq, 0.1), "too little, and too soon after the last one"
+    assert not log.wait_flushed(made[0].seq, 0.1), "too few bytes, too soon after the last flush"
     now[0] += 600
     log.put(made)
     log.flush()
@@ -699,7 +700,7 @@ def test_when_an_asynchronous_flush_is_due() -> None:
 @pytest.mark.rule("rocketmq-log-13")
 @pytest.mark.parametrize("pages", [0, 4, 1000])
 def test_asynchronous_flush_by_pages_and_by_time(tmp_path: Path, disk: Disk, pages: int) -> None:
-    """10 pages wait: they are flushed by the interval, or, where that is too little, by the thorough one."""
+    """10 pages wait: they are flushed after the interval, or after the thorough one if they are too few."""
     policy = FlushPolicy("async", interval_s=0.05, least_pages=pages, thorough_interval_s=0.5)
     made = make_transactions(3, rows=4100)
     log = open_log(tmp_path, policy=policy)
@@ -753,7 +754,7 @@ def test_contradictory_policies_are_refused(options: dict[str, Any]) -> None:
 
 
 class Standby:
-    """Answers what it was told to, and notes what it was asked."""
+    """Returns the given status, and records the calls."""
 
     def __init__(self, answer: PutStatus = OK) -> None:
         self.answer = answer
@@ -773,7 +774,7 @@ def test_a_put_asks_the_standby_once_it_is_flushed(tmp_path: Path, disk: Disk, a
     log.replication = standby
     assert log.put(made[:2]) is answer
     assert log.put_async(made[2:3]).result(10) is answer
-    assert log.put(made[:3]) is answer, "passed over, and perhaps not there yet"
+    assert log.put(made[:3]) is answer, "ignored, and perhaps not at the standby yet"
     (segment,) = list_segments(tmp_path)
     ends = np.array(IndexFile(segment).entries)
     end = [int(e["offset"]) + int(e["length"]) for e in ends]
@@ -781,7 +782,7 @@ def test_a_put_asks_the_standby_once_it_is_flushed(tmp_path: Path, disk: Disk, a
     assert standby.asked == [(name, end[1], made[1].seq), (name, end[2], made[2].seq), (name, end[2], made[2].seq)]
     disk.go.clear()
     assert log.put(made, timeout_s=0.05) is PutStatus.FLUSH_DISK_TIMEOUT
-    assert len(standby.asked) == 3, "what is not flushed here is not waited for there"
+    assert len(standby.asked) == 3, "no wait for the standby before the flush here"
     disk.go.set()
     log.close()
 
@@ -839,4 +840,4 @@ def test_cleaning_removes_whole_segments_only(tmp_path: Path) -> None:
         assert len(list_segments(tmp_path)) == 1
         assert store.latest_position() is None
     with RelayLogStore.open(tmp_path, destination="shop", segment_bytes=65536) as store:
-        assert store.log.last_seq == made[-1].seq, "what is put again is still passed over"
+        assert store.log.last_seq == made[-1].seq, "a repeated put is still ignored"

@@ -1,4 +1,4 @@
-"""The demo's one delicate act: it kills the Spark driver of one run, and of no other."""
+"""The demo kills the Spark driver of one run, and of no other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import httpx
 import psutil
 import pytest
 
-from examples.demo import site as site_module
-from examples.demo.play import APPLY, Play
+from examples.demo import airflow as airflow_module
+from examples.demo.airflow import AirflowError, AirflowServer
+from examples.demo.run import APPLY, Demo
 from examples.demo.screen import Screen
-from examples.demo.site import AirflowSite, SiteError
-from examples.demo.stage import Command
+from examples.demo.setup import Command
 
 
 class Driver:
-    """A driver that notes who is killed."""
+    """A driver that records its kill."""
 
     def __init__(self, run_id: str, killed: list[str]) -> None:
         self.pid, self.run_id, self.killed = 1, run_id, killed
@@ -33,7 +33,7 @@ class Driver:
 
 
 class Airflow:
-    """Runs that go on by one state each time they are asked for, one run after the other."""
+    """Runs that advance by one state with each request, one run after the other."""
 
     def __init__(self, runs: dict[str, list[str]]) -> None:
         self.left = {run: list(states) for run, states in runs.items()}
@@ -57,16 +57,16 @@ class Airflow:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+def demo(monkeypatch: pytest.MonkeyPatch) -> Demo:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    made = Play(Screen())
+    made = Demo(Screen())
     monkeypatch.setattr(made, "_acked", lambda _: 7)
     return made
 
 
-def test_one_run_is_killed_and_the_next_one_is_left_alone(play: Play) -> None:
-    """A first merge is quicker than its kill; the second fails; a third must not be touched, and is the one that counts."""
-    airflow = Airflow(
+def test_one_run_is_killed_and_the_next_one_is_left_alone(demo: Demo) -> None:
+    """The first merge ends before its kill; the second fails; the third must not be touched."""
+    runs = Airflow(
         {
             "earlier": ["running", "success"],
             "quicker": ["running", "reads", "running", "success"],
@@ -74,12 +74,12 @@ def test_one_run_is_killed_and_the_next_one_is_left_alone(play: Play) -> None:
             "after": ["reads", "reads", "reads", "success"],
         }
     )
-    site, step = cast(AirflowSite, airflow), cast(Any, SimpleNamespace(now=lambda _: None, title="a step"))
-    assert play._killed_run(site, cast(Command, None), step) == ("failing", 7)
-    assert airflow.killed == ["quicker", "failing"]
-    assert play._good_run(site, step, after="failing")["dag_run_id"] == "after"
-    assert airflow.killed == ["quicker", "failing"]
-    assert play._good_run(site, step, after=None)["dag_run_id"] == "earlier"
+    airflow, step = cast(AirflowServer, runs), cast(Any, SimpleNamespace(update=lambda _: None, title="a step"))
+    assert demo._killed_run(airflow, cast(Command, None), step) == ("failing", 7)
+    assert runs.killed == ["quicker", "failing"]
+    assert demo._good_run(airflow, step, after="failing")["dag_run_id"] == "after"
+    assert runs.killed == ["quicker", "failing"]
+    assert demo._good_run(airflow, step, after=None)["dag_run_id"] == "earlier"
 
 
 @contextmanager
@@ -101,26 +101,26 @@ def driver(folder: Path, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> AirflowSite:
+def airflow(tmp_path: Path) -> AirflowServer:
     """Airflow whose tasks are the children of this process."""
-    made = AirflowSite(tmp_path / "airflow", tmp_path / "dags", tmp_path / "conf", {})
+    made = AirflowServer(tmp_path / "airflow", tmp_path / "dags", tmp_path / "conf", {})
     made._process = cast(Any, SimpleNamespace(pid=os.getpid()))
     return made
 
 
-def test_a_driver_belongs_to_the_run_that_started_it(tmp_path: Path, site: AirflowSite) -> None:
+def test_a_driver_belongs_to_the_run_that_started_it(tmp_path: Path, airflow: AirflowServer) -> None:
     with driver(tmp_path, "run 1") as first, driver(tmp_path, "run 2") as second:
         deadline = time.monotonic() + 30
         for process, run_id in ((first, "run 1"), (second, "run 2")):
-            while not (found := site.reading_drivers(APPLY, run_id)) and time.monotonic() < deadline:
+            while not (found := airflow.reading_drivers(APPLY, run_id)) and time.monotonic() < deadline:
                 time.sleep(0.05)  # the shell that is the worker has yet to begin
             assert [p.pid for p in found] == [process.pid]
-        assert site.reading_drivers(APPLY, "run 3") == []
-        assert site.reading_drivers("capture_shop", "run 1") == []
+        assert airflow.reading_drivers(APPLY, "run 3") == []
+        assert airflow.reading_drivers("capture_shop", "run 1") == []
 
 
-def test_a_slow_airflow_is_asked_again(site: AirflowSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer in time and a server's fault pass; what Airflow refuses does not."""
+def test_a_slow_airflow_is_asked_again(airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time-outs and server errors are retried; refusals are not."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
     answers: list[int | Exception] = [httpx.ReadTimeout("slow"), 500, 503, 200, 404]
 
@@ -130,12 +130,12 @@ def test_a_slow_airflow_is_asked_again(site: AirflowSite, monkeypatch: pytest.Mo
             raise found
         return httpx.Response(found, json={"dags": [{"dag_id": "a"}]})
 
-    site._client = httpx.Client(base_url=site.url, transport=httpx.MockTransport(answer))
-    site._login_s = time.monotonic()
-    assert site.dag_ids() == ["a"]
-    with pytest.raises(SiteError, match="answered 404"):
-        site.dag_ids()
+    airflow._client = httpx.Client(base_url=airflow.url, transport=httpx.MockTransport(answer))
+    airflow._login_s = time.monotonic()
+    assert airflow.dag_ids() == ["a"]
+    with pytest.raises(AirflowError, match="answered 404"):
+        airflow.dag_ids()
     answers += [500, 500]
-    monkeypatch.setattr(site_module, "ANSWER_LIMIT_S", -1.0)
-    with pytest.raises(SiteError, match=r"answered 500.*its log is"):
-        site.dag_ids()
+    monkeypatch.setattr(airflow_module, "ANSWER_LIMIT_S", -1.0)
+    with pytest.raises(AirflowError, match=r"answered 500.*its log is"):
+        airflow.dag_ids()

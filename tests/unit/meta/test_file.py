@@ -1,4 +1,4 @@
-"""The meta file: what it refuses, and that a change is made whole or not at all."""
+"""The meta file: refusals, and changes that are made as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def meta(tmp_path: Path) -> FileMeta:
     return found
 
 
-def test_reading_makes_nothing(tmp_path: Path) -> None:
+def test_reading_creates_nothing(tmp_path: Path) -> None:
     assert FileMeta(tmp_path / "meta").read().subscriptions == {}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_changed_is_there_for_another_process(meta: FileMeta) -> None:
+def test_a_change_is_seen_by_another_process(meta: FileMeta) -> None:
     meta.add_batch("apply", entry(1, 0, 5))
     meta.update_cursor("apply", 0)
     other = FileMeta(meta.path, "shop").read()
@@ -71,7 +71,7 @@ def test_canals_rules_for_batches(meta: FileMeta) -> None:
     assert meta.first_batch("apply") is None
     assert meta.latest_batch("apply") is None
     meta.add_batch("apply", entry(1, 0, 5))
-    meta.add_batch("apply", entry(4, 5, 9))  # a given id lifts the counter
+    meta.add_batch("apply", entry(4, 5, 9))  # a given id raises the counter
     assert meta.subscriptions()["apply"].next_batch == 5
     assert meta.first_batch("apply") == entry(1, 0, 5)
     assert meta.latest_batch("apply") == entry(4, 5, 9)
@@ -95,7 +95,7 @@ def test_source_is_bound_once(meta: FileMeta) -> None:
     assert meta.source() is None
     assert meta.bind_source(identity) == identity
     later = identity.model_copy(update={"start_gtid": "a:1-900"})
-    assert meta.bind_source(later) == identity  # where reading began is kept
+    assert meta.bind_source(later) == identity  # start_gtid is kept from the first time
     for key, value in {"server_uuid": "u2", "flavor": "mariadb", "base_name": "mysql-bin", "epoch": 1}.items():
         with pytest.raises(IdentityError, match=str(getattr(identity, key))) as caught:
             meta.bind_source(identity.model_copy(update={key: value}))
@@ -142,7 +142,7 @@ def test_changes_of_many_threads_are_all_kept(meta: FileMeta) -> None:
     assert meta.cursor("apply") == 40
 
 
-def test_a_holder_that_does_not_let_go_is_named(meta: FileMeta) -> None:
+def test_a_holder_that_does_not_finish_is_named(meta: FileMeta) -> None:
     other = FileMeta(meta.path, "shop", lock_wait_s=0.05)
     with meta.change(), pytest.raises(LeaseHeldError, match=f"process {os.getpid()}"), other.change():
         pass
@@ -192,7 +192,7 @@ def test_a_newer_version_is_refused(meta: FileMeta) -> None:
         meta.update_cursor("apply", 3)
 
 
-def test_version_2_is_read_for_ever(tmp_path: Path) -> None:
+def test_version_2_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "meta-v2.json", tmp_path / "meta.json")
     meta = FileMeta(tmp_path, "shop")
     known = meta.read().subscriptions["apply"]
@@ -201,7 +201,7 @@ def test_version_2_is_read_for_ever(tmp_path: Path) -> None:
     assert render(meta.read()) == (GOLDEN / "meta-v2.json").read_bytes()
 
 
-def test_version_1_is_read_for_ever(tmp_path: Path) -> None:
+def test_version_1_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "meta-v1.json", tmp_path / "meta.json")
     state = FileMeta(tmp_path, "shop").read()
     assert state.source is not None

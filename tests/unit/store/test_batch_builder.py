@@ -28,7 +28,7 @@ CREATE = "CREATE TABLE t{} (id INT PRIMARY KEY)"
 
 
 def batches(folder: Path, log: BinlogBuilder, limits: Limits, segment_bytes: int = 1 << 30) -> list[tuple[int, bool]]:
-    """How many transactions each batch has, and whether they are DDL, over a store with these transactions."""
+    """Returns each batch's number of transactions, and whether they are DDL, for a store with these transactions."""
     filler = Filler(folder, segment_bytes=segment_bytes)
     filler.put(log)
     filler.close()
@@ -135,7 +135,7 @@ SEED = 77
 
 
 def build(path: Path, plan: list[list[str]], *, segment_bytes: int = 1 << 30) -> list[int]:
-    """A store with a transaction for each list of tables; returns the seqs."""
+    """Makes a store with a transaction for each list of tables. Returns the seqs."""
     log = BinlogBuilder()
     for n, tables in enumerate(plan):
         log.gtid()
@@ -168,7 +168,7 @@ def everything(reader: StoreReader, table_filter: TableFilter, limits: Limits) -
 
 
 @pytest.mark.rule("canal-server-11")
-def test_only_what_matches(tmp_path: Path) -> None:
+def test_only_matching_transactions_are_selected(tmp_path: Path) -> None:
     plan = [["orders"], ["items"], ["items", "orders"], ["log"], ["items"], ["orders"]]
     seqs = build(tmp_path, plan)
     reader = StoreReader(tmp_path)
@@ -188,8 +188,8 @@ def test_only_what_matches(tmp_path: Path) -> None:
     "limits", [Limits(), Limits(max_transactions=1), Limits(max_transactions=7), Limits(max_bytes=900)]
 )
 @pytest.mark.parametrize("count", [3, 64, 150])
-def test_batches_cover_what_matches_once(tmp_path: Path, count: int, limits: Limits) -> None:
-    """Against a model, with up to 64 tables (exact) and above (a bit stands for several)."""
+def test_batches_cover_matching_transactions_once(tmp_path: Path, count: int, limits: Limits) -> None:
+    """Compared with a model, with up to 64 tables (exact) and more (a bit stands for several)."""
     chance = random.Random(SEED)
     plan = [[f"t{chance.randrange(count)}" for _ in range(chance.randint(1, 3))] for _ in range(300)]
     plan = [list(dict.fromkeys(tables)) for tables in plan]
@@ -212,7 +212,7 @@ def test_batches_cover_what_matches_once(tmp_path: Path, count: int, limits: Lim
         assert sum(one.transactions for one in found) == len(may) > len(must)
 
 
-def test_ranges_read_over_small_gaps_only(tmp_path: Path) -> None:
+def test_ranges_span_small_gaps_only(tmp_path: Path) -> None:
     log = BinlogBuilder()
     for values in ([1], [2], [3] * 5000, [4]):
         log.transaction("shop", "orders" if len(values) == 1 and values != [2] else "items", values)
@@ -230,7 +230,7 @@ def test_ranges_read_over_small_gaps_only(tmp_path: Path) -> None:
     assert found.bytes == first.length + second.length
 
 
-def test_a_ddl_of_another_table_is_nobodys_but_is_not_read_over(tmp_path: Path) -> None:
+def test_a_ddl_of_another_table_is_not_selected_and_no_range_spans_it(tmp_path: Path) -> None:
     log = BinlogBuilder()
     log.transaction("shop", "items", [0])  # number 0, which the filler gives to every DDL
     log.transaction("shop", "orders", [1])
@@ -246,14 +246,14 @@ def test_a_ddl_of_another_table_is_nobodys_but_is_not_read_over(tmp_path: Path) 
     assert [(one.transactions, one.ddl) for one in mine] == [(1, False), (1, True)]
 
 
-def test_a_ddl_that_names_no_table_is_everybodys(tmp_path: Path) -> None:
+def test_a_ddl_that_names_no_table_passes_every_filter(tmp_path: Path) -> None:
     build(tmp_path, [["orders"]])
     entries = np.array(IndexFile(list_segments(tmp_path)[0]).entries)
     entries["flags"], entries["table_mask"] = int(EntryFlag.DDL), 0
     assert TableFilter("nothing").wanted(entries, ["shop.orders"]).tolist() == [True]
 
 
-def test_a_cursor_passes_over_whole_segments_without_anything_of_ours(tmp_path: Path) -> None:
+def test_a_cursor_skips_whole_segments_without_matching_tables(tmp_path: Path) -> None:
     fill(tmp_path, 60, tables=("items",))
     ends = last_seqs(tmp_path)
     reader = StoreReader(tmp_path)
@@ -264,7 +264,7 @@ def test_a_cursor_passes_over_whole_segments_without_anything_of_ours(tmp_path: 
 
 
 @pytest.mark.rule("canal-server-12")
-def test_joining() -> None:
+def test_joined_filters() -> None:
     assert join_filters([]) is None
     assert join_filters([r"a\.b"]) == r"a\.b"
     joined = join_filters([r"a\.b|c\.d", r"e\..*"])
@@ -274,6 +274,6 @@ def test_joining() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*"])
-def test_what_is_no_expression(pattern: str) -> None:
+def test_an_invalid_filter_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match="is not a regular expression"):
         TableFilter(pattern)

@@ -1,4 +1,4 @@
-"""Which segments go, what may hold them back, and what is left after a kill between any two steps."""
+"""Retention: the segments that are removed, what holds them back, and the store after a kill between any two steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY_S = 86400.0
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight segments or so; copied by each test."""
+    """A store of about eight segments; each test copies it."""
     path = tmp_path_factory.mktemp("retention") / "store"
     fill(path, 100)
     assert len(names(path)) >= 6
@@ -52,13 +52,13 @@ def run(store: Path, *acked: int, **more: object) -> Removal:
 def test_acked_by_all_and_old_enough(store: Path) -> None:
     old(store)
     before, ends = names(store), last_seqs(store)
-    outcome = run(store, ends[-1], ends[2])
-    assert [one.name for one in outcome.removed] == before[:3]
-    assert {one.why for one in outcome.removed} == {"acked"}
+    removal = run(store, ends[-1], ends[2])
+    assert [one.name for one in removal.removed] == before[:3]
+    assert {one.why for one in removal.removed} == {"acked"}
     assert names(store) == before[3:]
     assert files(store) == {name + end for name in before[3:] for end in ("", ".index")}
     assert StoreReader(store).removed_seq() == ends[2]
-    assert outcome.bytes_left == sum((segments_folder(store) / name).stat().st_size for name in files(store))
+    assert removal.bytes_left == sum((segments_folder(store) / name).stat().st_size for name in files(store))
     assert run(store, ends[-1], ends[2]).removed == ()
 
 
@@ -107,35 +107,35 @@ def test_without_a_subscriber_nothing_is_acked(store: Path) -> None:
 def test_an_unacked_segment_goes_only_if_the_user_said_so(store: Path) -> None:
     old(store, 1000)
     ends = last_seqs(store)
-    outcome = run(store, ends[-1], 0, max_bytes=1)
-    assert outcome.removed == () and outcome.over_bytes == outcome.bytes_left - 1
-    outcome = run(store, ends[-1], 0, unacked_for_s=999 * 3600.0)
-    assert {one.why for one in outcome.removed} == {"unacked"} and len(names(store)) == 1
-    assert outcome.cut_off == ("s1",)
+    removal = run(store, ends[-1], 0, max_bytes=1)
+    assert removal.removed == () and removal.over_bytes == removal.bytes_left - 1
+    removal = run(store, ends[-1], 0, unacked_for_s=999 * 3600.0)
+    assert {one.why for one in removal.removed} == {"unacked"} and len(names(store)) == 1
+    assert removal.cut_off == ("s1",)
 
 
 def test_a_subscriber_that_lags_less_is_not_cut_off(store: Path) -> None:
     count, ends = len(names(store)), last_seqs(store)
     age(store, [200, 100, *[50.0] * (count - 2)], NOW)
-    outcome = run(store, ends[-1], 0, acked_for_s=3600.0, unacked_for_s=150 * 3600.0)
-    assert len(outcome.removed) == 1
+    removal = run(store, ends[-1], 0, acked_for_s=3600.0, unacked_for_s=150 * 3600.0)
+    assert len(removal.removed) == 1
 
 
 def test_above_max_bytes_acked_segments_go_oldest_first(store: Path) -> None:
     age(store, [1.0] * len(names(store)), NOW)
     ends = last_seqs(store)
     total = sum((segments_folder(store) / name).stat().st_size for name in files(store))
-    outcome = run(store, ends[3], max_bytes=total - 1)
-    assert [one.why for one in outcome.removed] == ["room"] and outcome.over_bytes == 0
-    outcome = run(store, ends[3], max_bytes=1000)
-    assert len(outcome.removed) == 3 and outcome.over_bytes == outcome.bytes_left - 1000
+    removal = run(store, ends[3], max_bytes=total - 1)
+    assert [one.why for one in removal.removed] == ["room"] and removal.over_bytes == 0
+    removal = run(store, ends[3], max_bytes=1000)
+    assert len(removal.removed) == 3 and removal.over_bytes == removal.bytes_left - 1000
 
 
 def test_under_pressure_acked_segments_go_whatever_their_age(store: Path) -> None:
     age(store, [1.0] * len(names(store)), NOW)
     ends = last_seqs(store)
-    outcome = retain(store, [Holder("s", ends[3])], RetentionRules(), now_us=NOW, by_age=False, wanted_bytes=90_000)
-    assert [one.why for one in outcome.removed] == ["disk", "disk"]
+    removal = retain(store, [Holder("s", ends[3])], RetentionRules(), now_us=NOW, by_age=False, wanted_bytes=90_000)
+    assert [one.why for one in removal.removed] == ["disk", "disk"]
 
 
 def test_by_age_only_at_its_hour(store: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_batch_in_use_keeps_its_segments(store: Path) -> None:
     seqs, ends = all_seqs(store), last_seqs(store)
     batch = (seqs[seqs.index(ends[1]) + 1], ends[3])
     rules = RetentionRules(unacked_for_s=999 * 3600.0)
-    outcome = retain(store, [Holder("s", ends[1], (batch,))], rules, now_us=NOW)
-    assert len(outcome.removed) == 2 and names(store)
+    removal = retain(store, [Holder("s", ends[1], (batch,))], rules, now_us=NOW)
+    assert len(removal.removed) == 2 and names(store)
     found = StoreReader(store).select(ends[1], Limits())
     assert found is not None and found.first_seq == batch[0]
 
@@ -158,8 +158,8 @@ def test_a_batch_in_use_keeps_its_segments(store: Path) -> None:
 def test_a_dry_run_changes_nothing(store: Path) -> None:
     old(store)
     before = {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "retention.lock"}
-    outcome = retain(store, [Holder("s", last_seqs(store)[2])], RetentionRules(), now_us=NOW, dry_run=True)
-    assert len(outcome.removed) == 3
+    removal = retain(store, [Holder("s", last_seqs(store)[2])], RetentionRules(), now_us=NOW, dry_run=True)
+    assert len(removal.removed) == 3
     assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file() and p.name != "retention.lock"} == before
 
 
@@ -184,7 +184,7 @@ def test_remove_until_takes_whole_segments(store: Path) -> None:
 # --- readers
 
 
-def test_a_reader_that_was_cut_off_is_told_and_gets_nothing(store: Path) -> None:
+def test_a_reader_that_was_cut_off_gets_an_error_and_nothing_else(store: Path) -> None:
     seqs, ends = all_seqs(store), last_seqs(store)
     remove_until(store, ends[1])
     reader = StoreReader(store)
@@ -197,10 +197,8 @@ def test_a_reader_that_was_cut_off_is_told_and_gets_nothing(store: Path) -> None
     assert begin is not None and begin.first_seq == reader.first_seq()
 
 
-def test_a_reader_in_the_middle_of_what_goes_never_gets_what_follows(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The segment goes between the listing and the opening of its index."""
+def test_a_reader_inside_removed_segments_never_gets_later_ones(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment is removed between the listing and the opening of its index."""
     import cdc.store.reader.reader as module
 
     ends, real = last_seqs(store), kept_names
@@ -260,7 +258,7 @@ def test_schemas_that_nobody_needs_go(store: Path) -> None:
     assert {after: StoreReader(store).schema_path(after) for after in seqs if after > ends[1]} == needed
 
 
-# --- the file, and kills
+# --- removed.json and kills
 
 
 def test_a_damaged_or_newer_mark_is_refused(store: Path) -> None:
@@ -275,7 +273,7 @@ def test_a_damaged_or_newer_mark_is_refused(store: Path) -> None:
 
 
 def test_files_of_version_1_are_read(store: Path) -> None:
-    """The mark and the counts as the first version wrote them."""
+    """The low-water mark and the stats as the first version wrote them."""
     import shutil
 
     shutil.copy(GOLDEN / "removed-v1.json", store / "removed.json")
@@ -288,7 +286,7 @@ def test_files_of_version_1_are_read(store: Path) -> None:
 
 
 def test_one_retention_at_a_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one waits for the first; its lock goes with a process that dies."""
+    """The second run waits for the first; a dying process releases its lock."""
     import cdc.store.formats.missing as module
     from cdc.durable import locked
     from cdc.errors import LeaseHeldError

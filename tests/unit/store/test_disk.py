@@ -1,4 +1,4 @@
-"""The disk's watch: thresholds, when it looks, and what is said before the disk is full."""
+"""The disk watch: thresholds, when it looks at the disk, and the errors before the disk is full."""
 
 from __future__ import annotations
 

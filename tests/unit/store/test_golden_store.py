@@ -1,4 +1,4 @@
-"""A store as version 1 of the formats writes it: read as it was, gone on with, and refused where it says a newer version."""
+"""A store of version 1 of the formats: it is read unchanged, written to, and refused if it names a newer version."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ORDERS, ITEMS = "shop.orders", "shop.items"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A copy that may be written to."""
+    """A copy that a test may write to."""
     shutil.copytree(GOLDEN, tmp_path / "store")
     return tmp_path / "store"
 
 
 def contents(store: Path) -> dict[str, bytes]:
-    """All files but the locks', which come to every store that is opened for writing."""
+    """All files except the locks, which every store gets that is opened for writing."""
     found = (p for p in sorted(store.rglob("*")) if p.is_file() and p.suffix != ".lock" and p.name != "lock")
     return {str(p.relative_to(store)): p.read_bytes() for p in found}
 
@@ -107,7 +107,7 @@ def test_a_writer_goes_on_with_it(store: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["all", "last"])
 def test_the_index_is_made_anew_from_its_segment(store: Path, lost: str) -> None:
-    """The same transactions, except when they were stored; position entries are not in the log."""
+    """The index has the same transactions except for their store times; position entries are not in the log."""
     expected = [read_entries(segment) for segment in list_segments(store)]
     for segment in list_segments(store)[-1 if lost == "last" else 0 :]:
         index_path(segment).unlink()
@@ -121,7 +121,7 @@ def test_the_index_is_made_anew_from_its_segment(store: Path, lost: str) -> None
 
 
 def test_every_flipped_bit_of_a_transaction_is_found(store: Path) -> None:
-    """Also in headers, ids and names, which would make a wanted event look like another's."""
+    """Also in headers, ids and names, which would make a wanted event look like an unwanted one."""
     segment = list_segments(store)[1]
     entries = read_entries(segment)
     offset = int(entries["offset"][0])
@@ -136,7 +136,7 @@ def test_every_flipped_bit_of_a_transaction_is_found(store: Path) -> None:
 
 
 def test_every_flipped_bit_of_the_format_description_is_found(store: Path) -> None:
-    """It says whether events have checksums."""
+    """The format description says whether events have checksums."""
     segment = list_segments(store)[1]
     entries = read_entries(segment)
     offset, length = int(entries["offset"][0]), int(entries["length"][0])
@@ -150,7 +150,7 @@ def test_every_flipped_bit_of_the_format_description_is_found(store: Path) -> No
 
 
 def test_every_flipped_bit_of_an_index_is_found(store: Path) -> None:
-    """Never another selection, but for the last entry of the newest index: it may be in the middle of being written."""
+    """The selection never differs, except for the last entry of the newest index, which may be being written."""
     indexes = [index_path(segment) for segment in list_segments(store)]
     expected = everything(store)
     for path in indexes:
@@ -165,7 +165,7 @@ def test_every_flipped_bit_of_an_index_is_found(store: Path) -> None:
 
 
 def everything(store: Path) -> list[tuple[object, ...]] | str:
-    """What a reader gets, from the beginning and from the middle; or the name of the damaged file that it was told."""
+    """Returns what a reader gets from the beginning and from the middle, or the damaged file that its error names."""
     try:
         return selections(store)
     except (DamagedError, VersionError) as error:

@@ -30,7 +30,7 @@ def entries_of(store: Path) -> Entries:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Commit times that jump about, store times that rise and sometimes stand still."""
+    """A store whose commit times jump, and whose store times rise or stay equal."""
     path = tmp_path_factory.mktemp("find") / "store"
     fill(path, 80, tables=("orders", "items"))
     chance, stored = random.Random(SEED), 1_000
@@ -84,7 +84,7 @@ def test_backlog_and_totals(reader: StoreReader) -> None:
 
 
 def test_empty_segments_in_between(store: Path, tmp_path: Path) -> None:
-    """A segment without transactions (a connection was made anew) is passed over."""
+    """A segment without transactions (after a reconnect) is skipped."""
     import shutil
 
     path = tmp_path / "store"
@@ -115,7 +115,7 @@ def test_a_segment_that_grew_since_is_counted_again(store: Path) -> None:
 
 
 def make_large(path: Path, segments: int, each: int) -> None:
-    """A store of many transactions of 300 bytes; its segments have a size, and no content."""
+    """Makes a store of many transactions of 300 bytes; its segments have a size and no content."""
     layout.create(path, "shop")
     (path / "tables.json").write_text('{"version": 1, "tables": ["shop.orders"]}')
     entries = np.zeros(each, dtype=ENTRY)
@@ -140,8 +140,8 @@ def best_s(call: object, times: int = 20) -> float:
 
 
 def test_the_cost_does_not_grow_with_the_store(tmp_path: Path) -> None:
-    """Twenty times the transactions: not the twentieth part more of the work. 400 segments in both, so that only what
-    they hold differs."""
+    """With twenty times the transactions the work grows by less than a twentieth. Both stores have 400 segments, so only
+    their content differs."""
     small, large = tmp_path / "small", tmp_path / "large"
     make_large(small, 400, 100)
     make_large(large, 400, 2000)

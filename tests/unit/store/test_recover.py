@@ -1,4 +1,4 @@
-"""Checkpoint, abort marker, and what a writer does at its start; disks that fail; the power cut at every moment."""
+"""Recovery: checkpoint, abort marker, and what a writer verifies; failing disks; a power cut at every moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.unit_store import fill, forget_checkpoint, reopen
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SMALL = 700
-"""Bytes of a segment that holds two of the transactions below."""
+"""Size of a segment that holds two of the transactions below."""
 
 
 def opened(path: Path, segment_bytes: int = 1 << 20) -> TransactionLog:
@@ -173,7 +173,7 @@ def test_a_store_without_checkpoint_opens_and_gets_one(tmp_path: Path, looks: li
 
 
 def test_opening_a_large_store_after_a_clean_stop(tmp_path: Path, transactions: list[Transaction]) -> None:
-    """400 segments of 250,000 entries: 12.8 GB of index of which hardly any is read (the files have holes)."""
+    """400 segments of 250,000 entries: 12.8 GB of indexes, of which little is read (the files have holes)."""
     with opened_and_closed(tmp_path) as log:
         log.put(transactions)
     (first,) = list_segments(tmp_path)
@@ -207,7 +207,7 @@ def test_opening_a_large_store_after_a_clean_stop(tmp_path: Path, transactions: 
     assert took_s < 1.0, f"{took_s:.3f} s"
 
 
-# --- what is missing, is said
+# --- missing files
 
 
 def test_a_missing_newest_segment_is_named(tmp_path: Path, transactions: list[Transaction]) -> None:
@@ -237,8 +237,8 @@ def test_lost_tables_are_noticed_without_reading_indexes(tmp_path: Path, transac
 
 
 def test_a_segment_behind_an_unfinished_one_is_not_kept(tmp_path: Path, transactions: list[Transaction]) -> None:
-    """A power cut between the two: the end of the first never reached the disk, the beginning of the second did. To keep
-    the second would leave a gap that nobody notices."""
+    """After a power cut between the two, the end of the first segment never reached the disk, and the beginning of the
+    second did. Keeping the second would leave a gap that nobody notices."""
     whole = tmp_path / "whole"
     with opened_and_closed(whole, SMALL) as log:
         log.put(transactions[:1])
@@ -258,7 +258,7 @@ def test_a_segment_behind_an_unfinished_one_is_not_kept(tmp_path: Path, transact
 
 
 def test_a_segment_behind_a_finished_one_is_kept(tmp_path: Path, transactions: list[Transaction]) -> None:
-    """Its index did not reach the disk, but the checkpoint says that nothing is missing before it."""
+    """The segment's index did not reach the disk, but the checkpoint says that nothing is missing before it."""
     log = opened(tmp_path / "live", SMALL)
     for one in transactions[:4]:
         log.put([one])
@@ -272,7 +272,7 @@ def test_a_segment_behind_a_finished_one_is_kept(tmp_path: Path, transactions: l
     assert seqs(tmp_path / "crashed") == numbers(transactions[:4])
 
 
-# --- disks that fail
+# --- failing disks
 
 
 @pytest.fixture
@@ -283,13 +283,13 @@ def faulty(tmp_path: Path) -> Iterator[FaultyFiles]:
 
 
 def close_quietly(log: TransactionLog) -> None:
-    """A store that has failed says so once more at most."""
+    """Closes a store that has failed, which may raise the error once more."""
     with suppress(StorageError):
         log.close()
 
 
 def after_power_cut(faulty: FaultyFiles, path: Path, **kept: int) -> list[int]:
-    """Cut the power, open the store as the machine finds it, return what it holds."""
+    """Cuts the power, opens the store as the machine finds it, and returns the seqs in it."""
     faulty.power_cut(**kept)
     with files.use(files.Files()):
         opened(path, SMALL).close()
@@ -321,8 +321,8 @@ def test_a_failed_flush_or_write_is_final(
 def test_after_a_failed_flush_the_page_cache_is_not_believed(
     tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction], seed: int
 ) -> None:
-    """The bytes of the failed flush stand in the page cache, taken for written. Who reopens the store in the same boot must
-    not acknowledge them again without writing them."""
+    """The bytes of the failed flush are in the page cache, which takes them for written. A writer that reopens the store
+    in the same boot must not acknowledge them without writing them again."""
     store = tmp_path / "store"
     log = opened(store)
     log.put(transactions[:2])
@@ -343,7 +343,8 @@ def test_after_a_failed_flush_the_page_cache_is_not_believed(
 def test_an_index_that_could_not_be_flushed_is_written_again(
     tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction]
 ) -> None:
-    """Its entries stand in the page cache, taken for written: the next checkpoint must not vouch for them unwritten."""
+    """Its entries are in the page cache, which takes them for written: the next checkpoint must not cover them before
+    they are written again."""
     store = tmp_path / "store"
     log = opened(store)
     log.put(transactions[:4])
@@ -471,8 +472,8 @@ def test_a_meta_that_cannot_be_read_is_a_sentence_and_stays(tmp_path: Path, faul
 def test_a_rename_of_the_checkpoint_that_never_reached_the_disk(
     tmp_path: Path, faulty: FaultyFiles, transactions: list[Transaction]
 ) -> None:
-    """The machine dies between the rename and the flush of its folder: the checkpoint of before is there, which vouches for
-    less, and the abort marker; nothing is missing."""
+    """The machine dies between the rename and the flush of its folder. The previous checkpoint, which covers less, and
+    the abort marker are there; nothing is missing."""
     store = tmp_path / "store"
     log = opened(store)
     log.put(transactions[:2])
@@ -480,7 +481,7 @@ def test_a_rename_of_the_checkpoint_that_never_reached_the_disk(
     faulty.fail("sync_folder", name="store")
     with pytest.raises(StorageError, match="Input/output error"):
         log.close()
-    assert (store / "checkpoint").read_bytes() != old, "renamed, as everybody sees who looks now"
+    assert (store / "checkpoint").read_bytes() != old, "the rename is visible"
     faulty.power_cut()
     with files.use(files.Files()):
         assert (store / "checkpoint").read_bytes() == old and was_aborted(store)
@@ -491,14 +492,14 @@ def test_a_rename_of_the_checkpoint_that_never_reached_the_disk(
 
 
 def test_a_rename_of_the_meta_that_never_reached_the_disk(tmp_path: Path, faulty: FaultyFiles) -> None:
-    """The call that was not answered is undone as a whole; one that was answered before is not."""
+    """A call that did not return is undone as a whole; one that returned before is not."""
     meta = FileMeta(tmp_path / "meta", "shop")
     meta.subscribe("apply", None)
     meta.update_cursor("apply", 5)
     faulty.fail("sync_folder", name="meta")
     with pytest.raises(StorageError, match="Input/output error"):
         meta.update_cursor("apply", 9)
-    assert meta.cursor("apply") == 9, "renamed, as everybody sees who looks now"
+    assert meta.cursor("apply") == 9, "the rename is visible"
     faulty.power_cut()
     with files.use(files.Files()):
         again = FileMeta(tmp_path / "meta", "shop")
@@ -512,7 +513,7 @@ def test_a_rename_of_the_meta_that_never_reached_the_disk(tmp_path: Path, faulty
 def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
     tmp_path: Path, faulty: FaultyFiles, kind: str, fault: str
 ) -> None:
-    """Where the call fails, the old content is there; where it returned, the new one, whatever happens next."""
+    """If the call fails, the old content is there; if it returned, the new one, whatever happens next."""
     manifest = load_manifest(GOLDEN / "manifest-v1.json")
     meta, manifests, store = FileMeta(tmp_path / "meta", "shop"), ManifestFiles(tmp_path / "meta"), tmp_path / "store"
 
@@ -557,7 +558,7 @@ def test_a_file_that_is_replaced_is_the_old_or_the_new_one(
 
 
 def work(store: Path, transactions: list[Transaction], acknowledged: list[int]) -> None:
-    """Fill several segments, over two openings; notes what was acknowledged."""
+    """Fills several segments, over two openings, and records what was acknowledged."""
     for part in (transactions[:5], transactions[5:]):
         log = opened(store, SMALL)
         try:
@@ -570,7 +571,7 @@ def work(store: Path, transactions: list[Transaction], acknowledged: list[int]) 
 
 @pytest.fixture(scope="module")
 def changes(tmp_path_factory: pytest.TempPathFactory, transactions: list[Transaction]) -> int:
-    """How many moments there are."""
+    """Returns the number of moments."""
     path = tmp_path_factory.mktemp("counted")
     counting = FaultyFiles(path)
     with files.use(counting):
@@ -586,8 +587,7 @@ EVERY = 1 if os.environ.get("TOWPATH_EVERY_BYTE") else 3
 def test_the_power_cut_at_every_operation(
     tmp_path: Path, transactions: list[Transaction], changes: int, kept: str
 ) -> None:
-    """Whatever was under way: the store opens, holds a prefix, and nothing acknowledged is missing; and it can be gone on
-    with."""
+    """At any moment: the store opens, holds a prefix, lacks nothing that was acknowledged, and can be written to."""
     assert changes > 60
     for moment in range(len(kept) % EVERY, changes, EVERY):
         folder = tmp_path / str(moment)

@@ -1,5 +1,4 @@
-"""A damaged segment in the middle: it is named, and what lies after it is readable with the user's consent, no less and
-no more."""
+"""A damaged segment in the middle: an error names it, and once the loss is accepted everything else is readable."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from cdc.testing.transactions import make_transactions
 
 COUNT = 9
 BYTES = 1000
-"""Of a segment: four transactions."""
+"""Size of a segment with four transactions."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def transactions() -> list[Transaction]:
 
 @pytest.fixture
 def store(tmp_path: Path, transactions: list[Transaction]) -> Path:
-    """Three segments, ended in order."""
+    """A store of three segments that was closed cleanly."""
     log = TransactionLog(tmp_path, destination="shop", segment_bytes=BYTES)
     for one in transactions[:COUNT]:
         log.put([one])
@@ -43,7 +42,7 @@ def store(tmp_path: Path, transactions: list[Transaction]) -> Path:
 
 
 def flip(segment: Path, *entries: int) -> None:
-    """A byte in the middle of these transactions."""
+    """Damages a byte in the middle of these transactions."""
     known, data = read_entries(segment), bytearray(segment.read_bytes())
     for number in entries:
         data[int(known["offset"][number]) + int(known["length"][number]) // 2] ^= 4
@@ -51,7 +50,7 @@ def flip(segment: Path, *entries: int) -> None:
 
 
 def values(store: Path, limits: Limits | None = None) -> list[int]:
-    """The one column of every row that readers get, batch by batch."""
+    """Returns the one column of every row that readers get, batch by batch."""
     found: list[int] = []
     reader, after = StoreReader(store), 0
     while (selection := reader.select(after, limits or Limits())) is not None:
@@ -102,7 +101,7 @@ def test_bytes_given_up_are_the_transactions_own(store: Path) -> None:
 
 
 def test_with_a_damaged_index_what_can_be_told_is_kept(store: Path) -> None:
-    """Entry 2's bytes and the entry itself: nobody knows any more what it was; the others are there."""
+    """Transaction 2 and its entry are damaged, so nothing is known of it; the others are there."""
     whole = values(store)
     middle = list_segments(store)[1]
     flip(middle, 2)
@@ -140,7 +139,7 @@ def test_a_segment_that_lost_its_end(store: Path) -> None:
 
 
 def test_the_end_of_the_store_is_cut_off_and_read_again(tmp_path: Path, transactions: list[Transaction]) -> None:
-    """What RocketMQ's recovery does unasked."""
+    """RocketMQ's recovery does so unasked."""
     log = TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20)
     log.put(transactions[:COUNT])
     log.close()
@@ -160,7 +159,7 @@ def test_the_end_of_the_store_is_cut_off_and_read_again(tmp_path: Path, transact
 
 
 def test_the_middle_of_the_newest_segment(tmp_path: Path, transactions: list[Transaction]) -> None:
-    """Nothing is added to a segment that cannot be verified to its end: the writer begins a new one."""
+    """Nothing is appended to a segment that cannot be verified to its end: the writer begins a new one."""
     log = TransactionLog(tmp_path, destination="shop", segment_bytes=1 << 20)
     log.put(transactions[:COUNT])
     log.close()
@@ -235,7 +234,7 @@ def test_the_command(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_byte_of_a_segment_in_the_middle(store: Path, transactions: list[Transaction]) -> None:
-    """Whatever byte is damaged: at most the transaction that it lies in is given up."""
+    """Whichever byte is damaged, at most its transaction is lost."""
     whole, middle = values(store), list_segments(store)[1]
     data, entries = middle.read_bytes(), read_entries(middle)
     first = int(entries["offset"][0])

@@ -1,4 +1,4 @@
-"""Where a store begins: what is recorded, what a cursor before it meets, and how a gap is accepted."""
+"""The beginning of a store: what is recorded, the error for a cursor before it, and how a gap is accepted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_every_manifest_says_where_the_store_begins(config: DestinationConfig) -
 
 
 def acked(config: DestinationConfig, store: NumberStore) -> int:
-    """Take the first batch; the cursor stands behind it then."""
+    """Acks the first batch; the cursor is after it then."""
     service = make_service(config, store)
     lease = service.get("me", limits=Limits(max_transactions=3))
     assert lease is not None
@@ -96,7 +96,7 @@ def test_a_store_begun_anew_behind_the_cursor_is_refused(config: DestinationConf
 
 
 def test_a_cursor_that_never_acked_is_measured_from_where_it_began(config: DestinationConfig) -> None:
-    """Its first batch may have been merged before the kill, and what followed is gone."""
+    """Its first batch may have been merged before the kill, and later transactions are gone."""
     first = replace(BEGINS, seq=2, pos=2, reason="first start")
     assert make_service(config, NumberStore(last=5, begins=first)).get("me") is not None
     with pytest.raises(CutOffError, match="cursor 2"):
@@ -123,7 +123,7 @@ def test_an_accepted_gap_is_recorded_and_carried(config: DestinationConfig) -> N
 
 
 def test_a_gap_that_is_not_there_cannot_be_accepted(config: DestinationConfig) -> None:
-    """Else the next one, which nobody has seen, would pass."""
+    """Otherwise the next gap, which nobody has seen, would be accepted too."""
     service = make_service(config, NumberStore(last=3))
     lease = service.get("me")
     assert lease is not None
@@ -144,7 +144,7 @@ def test_an_outstanding_batch_of_another_store_comes_again_in_a_new_one(config: 
     assert (again.batch, again.manifest.first_seq, again.manifest.ranges[0].offset) == (lease.batch + 1, 1, 100)
 
 
-# --- a store that is not there -------------------------------------------------------------------------------------
+# --- a missing store
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder"])

@@ -1,4 +1,4 @@
-"""Which columns identify a row."""
+"""The columns that identify a row."""
 
 from __future__ import annotations
 

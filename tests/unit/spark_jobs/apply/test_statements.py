@@ -31,7 +31,7 @@ def test_upsert_statement_quotes_names_and_prunes() -> None:
     assert " <=> " in upsert_statement(make_target(), "v", ["k"], ["k"], [], null_keys=True)
 
 
-def test_append_statement_only_inserts_beyond_the_cut() -> None:
+def test_append_statement_only_inserts_after_the_applied_position() -> None:
     schema = t.StructType([t.StructField("a", t.IntegerType()), t.StructField("_seq", t.LongType())])
     state = DeltaState("/lake/x", 3, {}, schema.json(), applied_seq=77)
     statement = append_statement(make_target("append"), "v", state)

@@ -30,7 +30,7 @@ def test_what_lies_at_a_tables_place(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_leaves_of_a_tables_making(tmp_path: Path) -> None:
-    """Folders as they were found while Spark made a table; only what Spark wrote before the first commit is removed."""
+    """The folders that Spark leaves while it creates a table; only what it wrote before the first commit is removed."""
     log = tmp_path / "t" / "_delta_log"
     (log / "_staged_commits").mkdir(parents=True)
     for name in (".00000000000000000000.json.4fc4.tmp", "..00000000000000000000.json.4fc4.tmp.crc"):
@@ -92,7 +92,7 @@ def test_what_is_no_table_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -> None:
-    """Spark's S3A makes the object's key of the path as it is written: ``order%20items``."""
+    """Spark's S3A takes the path as the object's key, unchanged: ``order%20items``."""
     import s3fs
 
     write(tmp_path / "made", "0", "towpath:shop:shop.order items:0", 80)

@@ -1,4 +1,4 @@
-"""The lake is proved before a merge: what passes, and what is refused with a sentence. Real Delta logs, without Spark."""
+"""The lake is proved before a merge: harmless commits pass, losses are refused. Real Delta logs, without Spark."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def config(tmp_path: Path) -> DestinationConfig:
 
 
 @pytest.fixture
-def place(config: DestinationConfig) -> Target:
+def target(config: DestinationConfig) -> Target:
     return target_of(config, TABLE)
 
 
-def make(place: Target, **properties: str) -> None:
-    """An empty table as Spark makes it; the library refuses properties that it does not know, so they come by hand."""
-    write_deltalake(place.path, ROWS.slice(0, 0))
-    first = Path(place.path) / "_delta_log" / f"{0:020d}.json"
+def make(target: Target, **properties: str) -> None:
+    """Creates an empty table as Spark does. ``deltalake`` refuses unknown properties, so they are written by hand."""
+    write_deltalake(target.path, ROWS.slice(0, 0))
+    first = Path(target.path) / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in first.read_text().splitlines()]
     for action in actions:
         if "metaData" in action:
@@ -57,28 +57,28 @@ def make(place: Target, **properties: str) -> None:
     first.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
-def commit(place: Target, last_seq: int, *, transaction: bool = True, generation: int = 0) -> None:
-    """A commit of ours."""
-    before = place.state()
+def commit(target: Target, last_seq: int, *, transaction: bool = True, generation: int = 0) -> None:
+    """Writes a commit of Towpath."""
+    before = target.state()
     assert before is not None
-    entry = {"destination": "shop", "table": place.table, "last_seq": last_seq, "generation": generation, "batch": 1}
+    entry = {"destination": "shop", "table": target.table, "last_seq": last_seq, "generation": generation, "batch": 1}
     entry |= {"first_seq": before.applied_seq, "after_seq": before.applied_seq, "epoch": 0, "server_uuid": "u"}
-    ids = [Transaction(application_id("shop", place.table, generation), last_seq)] if transaction else []
+    ids = [Transaction(application_id("shop", target.table, generation), last_seq)] if transaction else []
     write_deltalake(
-        place.path,
+        target.path,
         ROWS,
         mode="append",
         commit_properties=CommitProperties(app_transactions=ids, custom_metadata={"userMetadata": json.dumps(entry)}),
     )
 
 
-def ack(place: Target, known: Subscription) -> None:
-    """What the ack of a batch records."""
-    state = place.state()
+def ack(target: Target, known: Subscription) -> None:
+    """Records what the ack of a batch records."""
+    state = target.state()
     assert state is not None
     version = state.version_of(state.applied_seq)
     result = TableResult(
-        table=place.table,
+        table=target.table,
         delta_version=state.version if version is None else version,
         delta_id=state.id,
         applied_seq=state.applied_seq,
@@ -93,57 +93,57 @@ def batch(after_seq: int = 500, begins_seq: int = 100) -> Manifest:
     return sample_manifest(7).model_copy(update={"after_seq": after_seq, "store_begins": begins})
 
 
-def proved(place: Target, known: Subscription, *, created_here: bool = False, begins_seq: int = 100) -> None:
-    prove(place, place.state(), batch(begins_seq=begins_seq), known, created_here=created_here)
+def proved(target: Target, known: Subscription, *, created_here: bool = False, begins_seq: int = 100) -> None:
+    prove(target, target.state(), batch(begins_seq=begins_seq), known, created_here=created_here)
 
 
 @pytest.fixture
-def known(place: Target) -> Subscription:
+def known(target: Target) -> Subscription:
     """A subscriber that has acked two batches of the table."""
     found = Subscription(since_seq=100)
-    make(place)
-    ack(place, found)
-    commit(place, 300)
-    commit(place, 500)
-    ack(place, found)
+    make(target)
+    ack(target, found)
+    commit(target, 300)
+    commit(target, 500)
+    ack(target, found)
     return found
 
 
-def test_the_record_of_a_table(place: Target, known: Subscription) -> None:
+def test_the_record_of_a_table(target: Target, known: Subscription) -> None:
     record = known.table(TABLE)
-    assert record == TableRecord(0, 2, 500, str(DeltaTable(place.path).metadata().id))
+    assert record == TableRecord(0, 2, 500, str(DeltaTable(target.path).metadata().id))
     ahead = TableResult(table=TABLE, delta_version=1, delta_id=record.delta_id, applied_seq=300)
     record_tables(known, [ahead])
     assert known.table(TABLE) == record, "a record never goes back"
-    proved(place, known)
+    proved(target, known)
 
 
 # --- what passes ---------------------------------------------------------------------------------------------------
 
 
-def foreign_append(place: Target) -> None:
-    write_deltalake(place.path, ROWS, mode="append", commit_properties=CommitProperties(custom_metadata={"who": "me"}))
+def foreign_append(target: Target) -> None:
+    write_deltalake(target.path, ROWS, mode="append", commit_properties=CommitProperties(custom_metadata={"who": "me"}))
 
 
-def foreign_property(place: Target) -> None:
-    DeltaTable(place.path).alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
+def foreign_property(target: Target) -> None:
+    DeltaTable(target.path).alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
 
 
-def optimise_and_vacuum(place: Target) -> None:
-    DeltaTable(place.path).optimize.compact()
-    DeltaTable(place.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+def optimise_and_vacuum(target: Target) -> None:
+    DeltaTable(target.path).optimize.compact()
+    DeltaTable(target.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
-def clean_the_log(place: Target) -> None:
-    """All commits but the newest go, as after Delta's log retention."""
-    DeltaTable(place.path).create_checkpoint()
-    for file in sorted((Path(place.path) / "_delta_log").glob("*.json"))[:-1]:
+def clean_the_log(target: Target) -> None:
+    """Removes all commits but the newest, as Delta's log retention does."""
+    DeltaTable(target.path).create_checkpoint()
+    for file in sorted((Path(target.path) / "_delta_log").glob("*.json"))[:-1]:
         file.unlink()
 
 
-def restore_to_the_same(place: Target) -> None:
-    foreign_append(place)
-    DeltaTable(place.path).restore(2)
+def restore_to_the_same(target: Target) -> None:
+    foreign_append(target)
+    DeltaTable(target.path).restore(2)
 
 
 HARMLESS: list[Callable[[Target], None]] = [
@@ -152,60 +152,60 @@ HARMLESS: list[Callable[[Target], None]] = [
     optimise_and_vacuum,
     clean_the_log,
     restore_to_the_same,
-    lambda place: commit(place, 700),  # killed between the commit and the ack
+    lambda target: commit(target, 700),  # killed between the commit and the ack
 ]
 
 
 @pytest.mark.parametrize("what", range(len(HARMLESS)))
-def test_what_loses_nothing_passes(config: DestinationConfig, place: Target, known: Subscription, what: int) -> None:
-    HARMLESS[what](place)
-    proved(place, known)
+def test_what_loses_nothing_passes(config: DestinationConfig, target: Target, known: Subscription, what: int) -> None:
+    HARMLESS[what](target)
+    proved(target, known)
     prove_idle(config, batch(), known, ())
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-def remove(place: Target) -> None:
-    shutil.rmtree(place.path)
+def remove(target: Target) -> None:
+    shutil.rmtree(target.path)
 
 
-def remove_the_log(place: Target) -> None:
-    shutil.rmtree(Path(place.path))
-    (Path(place.path) / "_delta_log").mkdir(parents=True)
+def remove_the_log(target: Target) -> None:
+    shutil.rmtree(Path(target.path))
+    (Path(target.path) / "_delta_log").mkdir(parents=True)
 
 
-def replace_by_another(place: Target) -> None:
-    remove(place)
-    make(place)
-    commit(place, 300)
-    foreign_append(place)
+def replace_by_another(target: Target) -> None:
+    remove(target)
+    make(target)
+    commit(target, 300)
+    foreign_append(target)
 
 
-def older_copy(place: Target) -> None:
-    for file in sorted((Path(place.path) / "_delta_log").glob("*.json"))[-1:]:
+def older_copy(target: Target) -> None:
+    for file in sorted((Path(target.path) / "_delta_log").glob("*.json"))[-1:]:
         file.unlink()
 
 
-def older_copy_with_more_on_top(place: Target) -> None:
-    older_copy(place)
-    foreign_append(place)
-    foreign_append(place)
+def older_copy_with_more_on_top(target: Target) -> None:
+    older_copy(target)
+    foreign_append(target)
+    foreign_append(target)
 
 
-def restore(place: Target) -> None:
-    DeltaTable(place.path).restore(1)
+def restore(target: Target) -> None:
+    DeltaTable(target.path).restore(1)
 
 
-def restore_under_maintenance(place: Target) -> None:
-    restore(place)
-    optimise_and_vacuum(place)
+def restore_under_maintenance(target: Target) -> None:
+    restore(target)
+    optimise_and_vacuum(target)
 
 
-def restore_what_was_not_acked(place: Target) -> None:
-    """Delta still says that the position was applied."""
-    commit(place, 700)
-    DeltaTable(place.path).restore(2)
+def restore_what_was_not_acked(target: Target) -> None:
+    """Delta still shows the position as applied."""
+    commit(target, 700)
+    DeltaTable(target.path).restore(2)
 
 
 HARMFUL: list[tuple[Callable[[Target], None], str]] = [
@@ -223,17 +223,17 @@ HARMFUL: list[tuple[Callable[[Target], None], str]] = [
 @pytest.mark.parametrize("number", range(len(HARMFUL)))
 @pytest.mark.parametrize("idle", [False, True])
 def test_what_takes_back_changes_is_refused(
-    config: DestinationConfig, place: Target, known: Subscription, number: int, idle: bool
+    config: DestinationConfig, target: Target, known: Subscription, number: int, idle: bool
 ) -> None:
-    """Also where the batch has no changes of the table."""
+    """Also if the batch has no changes of the table."""
     harm, sentence = HARMFUL[number]
-    harm(place)
+    harm(target)
 
     def check() -> None:
         if idle:
             prove_idle(config, batch(), known, ())
         else:
-            proved(place, known)
+            proved(target, known)
 
     with pytest.raises(CdcError, match=sentence) as caught:
         check()
@@ -242,37 +242,37 @@ def test_what_takes_back_changes_is_refused(
         assert TABLE in str(caught.value)
 
 
-def test_a_busy_table_is_not_looked_at_twice(config: DestinationConfig, place: Target, known: Subscription) -> None:
-    remove(place)
+def test_a_busy_table_is_not_looked_at_twice(config: DestinationConfig, target: Target, known: Subscription) -> None:
+    remove(target)
     prove_idle(config, batch(), known, {TABLE})
 
 
 # --- positions that Delta forgot -----------------------------------------------------------------------------------
 
 
-def test_where_transaction_ids_expired_the_commits_tell(place: Target) -> None:
-    make(place)
-    commit(place, 500, transaction=False)
-    state = place.state()
+def test_where_transaction_ids_expired_the_commits_tell(target: Target) -> None:
+    make(target)
+    commit(target, 500, transaction=False)
+    state = target.state()
     assert state is not None and state.applied_seq == 500
 
 
-def test_an_older_generations_commits_do_not_count(place: Target) -> None:
-    make(place, **{"towpath.generation": "1"})
-    commit(place, 500, generation=0)
-    commit(place, 300, generation=1)
-    state = place.state()
+def test_an_older_generations_commits_do_not_count(target: Target) -> None:
+    make(target, **{"towpath.generation": "1"})
+    commit(target, 500, generation=0)
+    commit(target, 300, generation=1)
+    state = target.state()
     assert state is not None and (state.generation, state.applied_seq) == (1, 300)
 
 
-def test_no_position_at_all_though_one_was_acked(place: Target, known: Subscription) -> None:
-    remove(place)
-    make(place)
+def test_no_position_at_all_though_one_was_acked(target: Target, known: Subscription) -> None:
+    remove(target)
+    make(target)
     for _ in range(3):
-        foreign_append(place)
-    known.tables[TABLE] = TableRecord(0, 2, 500, str(DeltaTable(place.path).metadata().id)).text
+        foreign_append(target)
+    known.tables[TABLE] = TableRecord(0, 2, 500, str(DeltaTable(target.path).metadata().id)).text
     with pytest.raises(TargetError, match=r"has changes up to 0 .*had those up to 500"):
-        proved(place, known)
+        proved(target, known)
 
 
 @pytest.mark.parametrize(
@@ -292,72 +292,72 @@ def test_long_retention(text: str, is_long: bool) -> None:
 # --- a meta without a record ---------------------------------------------------------------------------------------
 
 
-def test_a_table_that_reaches_the_subscribers_beginning_passes(place: Target) -> None:
-    make(place)
-    proved(place, Subscription(since_seq=100))
-    commit(place, 300)
-    proved(place, Subscription(since_seq=300))
+def test_a_table_that_reaches_the_subscribers_beginning_passes(target: Target) -> None:
+    make(target)
+    proved(target, Subscription(since_seq=100))
+    commit(target, 300)
+    proved(target, Subscription(since_seq=300))
 
 
-def test_a_table_before_the_subscribers_beginning_is_refused(place: Target) -> None:
-    """Store and meta lost, capture started at another place."""
-    make(place)
-    commit(place, 300)
+def test_a_table_before_the_subscribers_beginning_is_refused(target: Target) -> None:
+    """Store and meta are lost, and capture started at another position."""
+    make(target)
+    commit(target, 300)
     with pytest.raises(TargetError, match=r"changes up to 300 .*after 1500 .*nothing proves"):
-        proved(place, Subscription(since_seq=1500))
+        proved(target, Subscription(since_seq=1500))
     gap = {"after_seq": 0, "until_seq": 1500, "reason": "x", "accepted": "2026-11-22T06:00:00Z"}
-    proved(place, Subscription(since_seq=1500, gaps=[Gap.model_validate(gap)]))
+    proved(target, Subscription(since_seq=1500, gaps=[Gap.model_validate(gap)]))
     other = Gap.model_validate({**gap, "table": "shop.others"})
     with pytest.raises(TargetError):
-        proved(place, Subscription(since_seq=1500, gaps=[other]))
+        proved(target, Subscription(since_seq=1500, gaps=[other]))
 
 
-def test_a_subscriber_of_format_1_is_taken_at_its_word(place: Target) -> None:
-    make(place)
-    commit(place, 300)
-    proved(place, Subscription(acked_seq=5000))
+def test_a_subscriber_of_format_1_is_taken_at_its_word(target: Target) -> None:
+    make(target)
+    commit(target, 300)
+    proved(target, Subscription(acked_seq=5000))
 
 
-def test_a_table_is_not_made_where_retention_has_removed_its_beginning(place: Target) -> None:
-    """Meta and lake lost, and the store no longer has its first transactions."""
+def test_a_table_is_not_made_where_retention_has_removed_its_beginning(target: Target) -> None:
+    """Meta and lake are lost, and the store no longer has its first transactions."""
     known = Subscription(acked_seq=900, since_seq=900)
     with pytest.raises(TargetError, match=r"changes up to 900 .*retention has removed"):
-        proved(place, known)
-    proved(place, known, created_here=True)
-    proved(place, Subscription(since_seq=100))
+        proved(target, known)
+    proved(target, known, created_here=True)
+    proved(target, Subscription(since_seq=100))
 
 
 # --- going on ------------------------------------------------------------------------------------------------------
 
 
 def test_a_restored_table_is_taken_as_it_is_once_that_was_accepted(
-    config: DestinationConfig, place: Target, known: Subscription
+    config: DestinationConfig, target: Target, known: Subscription
 ) -> None:
-    restore(place)
+    restore(target)
     meta = MemoryMeta("shop")
     with meta.change() as state:
         state.subscriptions["apply"] = known
     accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
     known = meta.read().subscription("apply")
     assert [(gap.table, gap.until_seq) for gap in known.gaps] == [(TABLE, 500)]
-    proved(place, known)
+    proved(target, known)
     prove_idle(config, batch(), known, ())
     with pytest.raises(UsageError, match="is as it was at the last ack"):
         accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
-    restore(place)
+    restore(target)
     with pytest.raises(TargetError):
-        proved(place, known)
+        proved(target, known)
 
 
 def test_a_removed_table_is_made_anew_once_that_was_accepted(
-    config: DestinationConfig, place: Target, known: Subscription
+    config: DestinationConfig, target: Target, known: Subscription
 ) -> None:
-    remove(place)
+    remove(target)
     meta = MemoryMeta("shop")
     with meta.change() as state:
         state.subscriptions["apply"] = known
     accept_tables(meta, "apply", {TABLE: table_record(config, TABLE)})
-    proved(place, meta.read().subscription("apply"))
+    proved(target, meta.read().subscription("apply"))
 
 
 def test_a_table_of_nobody_cannot_be_accepted(config: DestinationConfig) -> None:
@@ -365,7 +365,7 @@ def test_a_table_of_nobody_cannot_be_accepted(config: DestinationConfig) -> None
         table_record(config, "crm.t")
 
 
-def test_read_state_knows_the_tables_id(place: Target) -> None:
-    make(place)
-    state = read_state(place.path, "shop", TABLE)
-    assert state is not None and state.id == str(DeltaTable(place.path).metadata().id)
+def test_read_state_knows_the_tables_id(target: Target) -> None:
+    make(target)
+    state = read_state(target.path, "shop", TABLE)
+    assert state is not None and state.id == str(DeltaTable(target.path).metadata().id)

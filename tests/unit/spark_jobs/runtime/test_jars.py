@@ -1,4 +1,4 @@
-"""The cache of Delta's jars: what is not what was fetched is not used."""
+"""The cache of Delta's jars: a jar that has changed since its download is not used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTENT = {"org.a_one-1.jar": b"one" * 1000, "org.b_two-2.jar": b"two" * 1000}
 
 @pytest.fixture
 def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Ivy's part: it makes the jars that are missing from its cache, which it fills where need be."""
+    """Replaces Ivy: copies missing jars from its cache, which it fills if necessary."""
     done: list[Path] = []
 
     def resolve(folder: Path) -> None:

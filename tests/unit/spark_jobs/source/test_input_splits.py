@@ -1,4 +1,4 @@
-"""How byte ranges are cut for Spark's tasks, and that the splits give all rows of the table and none twice."""
+"""Byte ranges are cut for Spark's tasks: the splits have all rows of the table, and none twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = ("shop.orders", "shop.items")
 
 
 def filled(folder: Path, log: BinlogBuilder) -> list[ByteRange]:
-    """A store with these transactions; its segments as ranges."""
+    """Fills a store with these transactions, and returns its segments as ranges."""
     filler = Filler(folder)
     filler.put(log)
     filler.close()
@@ -35,7 +35,7 @@ def filled(folder: Path, log: BinlogBuilder) -> list[ByteRange]:
 
 
 def rows(splits: Sequence[InputSplit], table: str) -> list[tuple[int, int, int]]:
-    """Seq, row and value of all rows that the splits hold."""
+    """Returns seq, row and value of all rows of the splits."""
     found = []
     for input_split in splits:
         batches = decode_range(
@@ -73,7 +73,7 @@ def large(log: BinlogBuilder, events: int = 50) -> None:
 
 @pytest.mark.parametrize("size_bytes", [1, 700, 3000, 1 << 30])
 @pytest.mark.parametrize("table", TABLES)
-def test_pieces_make_up_the_whole(tmp_path: Path, size_bytes: int, table: str) -> None:
+def test_splits_make_up_the_whole(tmp_path: Path, size_bytes: int, table: str) -> None:
     log = BinlogBuilder()
     many(log)
     large(log)
@@ -86,17 +86,19 @@ def test_pieces_make_up_the_whole(tmp_path: Path, size_bytes: int, table: str) -
     splits = input_splits(ranges, 0, size_bytes, table)
     assert rows(splits, table) == expected
     assert len(splits) > 20 if size_bytes < 1000 else len(splits) >= 1
-    cut = [input_split for input_split in splits if input_split.part is not None]
-    assert bool(cut) == (size_bytes < 10_000)
+    slices = [one for one in splits if one.part is not None]
+    assert bool(slices) == (size_bytes < 10_000)
 
 
-def test_pieces_begin_after_the_cut(tmp_path: Path) -> None:
+def test_splits_begin_after_the_applied_position(tmp_path: Path) -> None:
     log = BinlogBuilder()
     many(log)
     ranges = filled(tmp_path, log)
     whole = rows([InputSplit(one.path, one.offset, one.length) for one in ranges], "shop.orders")
-    cut = whole[30][0]
-    assert rows(input_splits(ranges, cut, 700, "shop.orders"), "shop.orders") == [row for row in whole if row[0] > cut]
+    applied = whole[30][0]
+    assert rows(input_splits(ranges, applied, 700, "shop.orders"), "shop.orders") == [
+        row for row in whole if row[0] > applied
+    ]
 
 
 def test_transactions_without_the_table_are_left_out(tmp_path: Path) -> None:
@@ -119,5 +121,5 @@ def test_a_copy_outside_of_a_store_has_no_mask(tmp_path: Path) -> None:
     copy.write_bytes(Path(one.path).read_bytes())
     index_path(copy).write_bytes(index_path(Path(one.path)).read_bytes())
     splits = input_splits([one.model_copy(update={"path": str(copy)})], 0, 1 << 20, "shop.items")
-    assert [input_split.table_mask for input_split in splits] == [ALL_TABLES]
+    assert [one.table_mask for one in splits] == [ALL_TABLES]
     assert len(rows(splits, "shop.items")) == 20

@@ -1,4 +1,4 @@
-"""What the demo needs before it can begin: work folder, database server, configuration."""
+"""Prepares the demo: work folder, downloads, database server, configuration."""
 
 from __future__ import annotations
 
@@ -23,56 +23,68 @@ APPLY_EVERY_S = 5
 CAPTURE_FOR_S = 60
 
 
-class StageError(Exception):
-    """Something that the demo needs is missing; the message says what to do."""
+class SetupError(Exception):
+    """A requirement of the demo is missing; the message says what to do."""
 
 
 def work_folder() -> Path:
-    """An empty folder for this demo. What an earlier demo left there is removed, anything else is refused."""
+    """Returns an empty folder for this demo. Removes the files of an earlier demo; raises SetupError for other files."""
     folder = Path(os.environ.get("CDC_DEMO_DIR") or REPOSITORY / "demo").absolute()
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARKER).exists():
-            raise StageError(f"{folder} is not empty and not from an earlier demo. Name another with CDC_DEMO_DIR.")
+            raise SetupError(f"{folder} is not empty and not from an earlier demo. Name another with CDC_DEMO_DIR.")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).write_text("Made by `make demo`, which removes this folder when it runs again.\n")
     return folder
 
 
-def fetch_all(now: Callable[[str], None]) -> None:
-    """Downloads what is not here yet. Raises StageError without Java, RetryableError when a download fails."""
+def fetch_all(update: Callable[[str], None]) -> None:
+    """Downloads what is missing. Raises SetupError without Java, RetryableError if a download fails."""
     java = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (java and (Path(java) / "bin" / "java").exists()):
-        raise StageError("Spark needs Java 17 or 21. Install it, on Debian: apt-get install openjdk-17-jre-headless")
+        raise SetupError("Spark needs Java 17 or 21. Install it, on Debian: apt-get install openjdk-17-jre-headless")
     from cdc.testing.servers import find_kind
     from spark_jobs.runtime.jars import delta_jars
 
-    now("Delta's jars for Spark, 87 MB")
+    update("Delta's jars for Spark, 87 MB")
     delta_jars()
     if not os.environ.get("CDC_DEMO_SOURCE"):
-        now("MariaDB")
+        update("MariaDB")
         find_kind("mariadb10").root()
 
 
+def start_database(work: Path) -> tuple[Account, Callable[[], None]]:
+    """Starts a new MariaDB server with its data in the work folder. Returns its account, and the function that stops it.
+
+    Raises SourceUnavailableError.
+    """
+    from cdc.testing.servers import HOST, PASSWORD, USER, Server
+
+    server = Server("mariadb10", folder=work / "mariadb")
+    server.start()
+    return Account("mariadb", HOST, server.port, USER, PASSWORD), server.stop
+
+
 def given_account() -> Account | None:
-    """The server that ``CDC_DEMO_SOURCE`` names. Raises StageError when the URL is no good, or lets nobody in."""
+    """Returns the server that ``CDC_DEMO_SOURCE`` names. Raises SetupError if the URL is wrong or the login fails."""
     url = os.environ.get("CDC_DEMO_SOURCE")
     if not url:
         return None
     parts = urlsplit(url)
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not parts.username:
-        raise StageError("CDC_DEMO_SOURCE must look like mysql://user:password@host:3306 or mariadb://…")
+        raise SetupError("CDC_DEMO_SOURCE must look like mysql://user:password@host:3306 or mariadb://…")
     password = unquote(parts.password or "")
     account = Account(parts.scheme, parts.hostname, parts.port or 3306, unquote(parts.username), password)
     try:
         account.connect().close()
     except pymysql.MySQLError as error:
-        raise StageError(f"CDC_DEMO_SOURCE: {account.url()}: {error.args[-1]}") from None
+        raise SetupError(f"CDC_DEMO_SOURCE: {account.url()}: {error.args[-1]}") from None
     return account
 
 
 def position_of(account: Account) -> tuple[str, int]:
-    """Where the server's binlog ends now: file and offset."""
+    """Returns the end of the server's binlog: file and offset. Raises SetupError if it writes none."""
     with account.connect() as connection, connection.cursor() as cursor:
         try:
             cursor.execute("SHOW BINARY LOG STATUS")
@@ -80,7 +92,7 @@ def position_of(account: Account) -> tuple[str, int]:
             cursor.execute("SHOW MASTER STATUS")
         row = cursor.fetchone()
     if row is None:
-        raise StageError(f"The server at {account.url()} writes no binlog. Start it with --log-bin.")
+        raise SetupError(f"The server at {account.url()} writes no binlog. Start it with --log-bin.")
     return str(row[0]), int(row[1])
 
 
@@ -94,7 +106,7 @@ class Command:
         self._environment["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
 
     def __call__(self, *arguments: str) -> str:
-        """Runs it and returns its standard output. Raises StageError with what it said."""
+        """Runs the command and returns its standard output. Raises SetupError with its error output."""
         done = subprocess.run(
             [sys.executable, "-m", "cdc", "--conf-dir", str(self.conf), *arguments],
             env=self._environment,
@@ -104,18 +116,18 @@ class Command:
             text=True,
         )
         if done.returncode != 0:
-            raise StageError(f"`cdc {' '.join(arguments)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+            raise SetupError(f"`cdc {' '.join(arguments)}` failed: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     def status(self, destination: str) -> dict[str, Any]:
-        """What ``cdc status --json`` prints, without a process for each look: there are many."""
+        """Returns the document of ``cdc status --json``, without starting a process each time."""
         from cdc.commands.status import collect
 
         return collect(load_destination(self.conf, destination))
 
 
 def adjust(file: Path, changes: dict[str, dict[str, str]]) -> None:
-    """Sets keys of the written configuration, ``{section: {key: value as YAML}}``, and leaves its comments alone."""
+    """Sets keys of the written configuration, ``{section: {key: value as YAML}}``, and keeps its comments."""
     text = file.read_text(encoding="utf-8")
     for section, keys in changes.items():
         for key, value in keys.items():

@@ -9,7 +9,7 @@ from cdc import files
 from cdc.config import DestinationConfig, load
 from cdc.testing.faults import UnflushedFiles
 from cdc.testing.source import FakeSource
-from tests.source.support import Configure
+from tests.slow.capture.support import Configure
 
 
 @pytest.fixture(autouse=True)

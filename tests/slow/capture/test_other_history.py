@@ -11,7 +11,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.testing.source import FakeSource, History, SwitchHistory, sample_history
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.history import random_history
-from tests.source.support import Configure
+from tests.slow.capture.support import Configure
 
 
 def grown(history: History, transactions: int) -> History:

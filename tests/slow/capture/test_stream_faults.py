@@ -22,7 +22,7 @@ from cdc.testing.source import BitFlip, Cut, ErrorPacket, FakeSource, Fault, His
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.harness import SessionHarness
 from cdc.testing.source.history import EXCLUDED, random_history
-from tests.source.support import Configure
+from tests.slow.capture.support import Configure
 
 GIB = 1 << 30
 SEEDS = int(os.environ.get("TOWPATH_SOURCE_SEEDS", "3"))
@@ -74,7 +74,7 @@ def test_a_torn_transaction_is_cut_off(configure: Configure, torn: tuple[History
         assert find_problems(config.store.path, history) == []
 
 
-def test_nothing_is_appended_behind_an_incomplete_transaction(configure: Configure) -> None:
+def test_nothing_is_appended_after_an_incomplete_transaction(configure: Configure) -> None:
     """The relay log itself discards an incomplete transaction."""
     history = sample_history()
     with FakeSource(history) as source:
@@ -167,7 +167,7 @@ def test_stored_transactions_are_not_published_again(configure: Configure) -> No
     log = RelayLog(config.store.path, destination=config.name, segment_bytes=1 << 28)
     with closing(log):
         entries = IndexFile(list_segments(config.store.path)[0]).entries.copy()
-        with pytest.raises(UsageError, match="does not come behind"):
+        with pytest.raises(UsageError, match="does not follow the newest one"):
             log.publish(entries)
     assert find_problems(config.store.path, history) == []
 

@@ -6,7 +6,7 @@ from cdc.capture import Capture
 from cdc.testing.source import FakeSource, sample_history
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.history import random_history
-from tests.source.support import Configure
+from tests.slow.capture.support import Configure
 
 
 def test_a_healthy_source_is_captured_completely(configure: Configure) -> None:

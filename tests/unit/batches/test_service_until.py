@@ -1,4 +1,4 @@
-"""``until``: exactly what was committed before a time; and the other limits of a batch, against a model of a few lines."""
+"""``until``: exactly the transactions committed before a time; and the other limits of a batch, against a small model."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "clock-v1.log"
 OWNER = "airflow:apply_shop"
 SECOND = 1_000_000
 T0 = 1_700_000_000 * SECOND
-"""When the first transaction was committed."""
+"""The commit time of the first transaction."""
 
 
 def fill(
     path: Path, times_s: list[float], *, ddl: frozenset[int] = frozenset(), sizes: list[int] | None = None
 ) -> None:
-    """A store of transactions (in segments of 64 KiB) whose commit times are these, in seconds after T0."""
+    """Writes a store (in segments of 64 KiB) of transactions with these commit times, in seconds after T0."""
     log = BinlogBuilder()
     for n in range(len(times_s)):
         if n in ddl:
@@ -89,7 +89,7 @@ def seqs_of(path: Path) -> list[int]:
 
 
 def taken(path: Path, until_s: float, after_seq: int = 0, **limits: int) -> list[int]:
-    """How many transactions each batch up to a time has."""
+    """Returns the number of transactions in each batch up to a time."""
     reader, found = StoreReader(path), []
     while (
         picked := reader.select(after_seq, replace(Limits(until_us=T0 + int(until_s * SECOND)), **limits))
@@ -114,7 +114,7 @@ def test_the_running_maximum_ends_the_prefix(tmp_path: Path) -> None:
     assert taken(tmp_path, 5) == [1], "the end itself is the next interval's"
 
 
-def test_the_running_maximum_is_carried_over_what_is_acked(tmp_path: Path) -> None:
+def test_the_running_maximum_includes_acked_transactions(tmp_path: Path) -> None:
     fill(tmp_path, [1, 5, 3, 6])
     second = seqs_of(tmp_path)[1]
     assert taken(tmp_path, 4, after_seq=second) == [], "the interval of 4 s was over before this transaction"
@@ -129,7 +129,7 @@ def test_batch_boundaries_change_nothing(tmp_path: Path, clock: bool) -> None:
     fill(tmp_path, times, sizes=[choose.randrange(1, 200) for _ in times])
     assert len(list_segments(tmp_path)) > 2
     seqs = seqs_of(tmp_path)
-    if clock:  # a probe each second: what was committed by then has its place, and no recorded time lies behind it
+    if clock:  # a probe each second, so that no recorded commit time is later than the probe behind it
         log = TimeIndexWriter(tmp_path)
         for n in range(0, 400, 4):
             log.add(seqs[n], T0 + (n // 4) * SECOND - MARGIN_US)
@@ -145,7 +145,7 @@ def test_batch_boundaries_change_nothing(tmp_path: Path, clock: bool) -> None:
 
 
 def test_a_probe_of_the_clock_ends_the_prefix_too(tmp_path: Path) -> None:
-    """A statement of ten minutes carries the time at which it began: it was committed after the interval all the same."""
+    """A statement of ten minutes has the time at which it began, but was committed after the interval."""
     fill(tmp_path, [1, 2, 2.5])
     first, second, _ = seqs_of(tmp_path)
     assert taken(tmp_path, 10) == [3]
@@ -157,8 +157,8 @@ def test_a_probe_of_the_clock_ends_the_prefix_too(tmp_path: Path) -> None:
     assert taken(tmp_path, 21) == [3]
 
 
-def test_a_time_from_the_future_holds_nothing_up(tmp_path: Path) -> None:
-    """MariaDB writes whatever a session sets as its timestamp; the clock knows better."""
+def test_a_time_in_the_future_blocks_nothing(tmp_path: Path) -> None:
+    """MariaDB writes the timestamp that a session sets; the time index corrects it."""
     fill(tmp_path, [1, 9e8, 2, 3])
     assert taken(tmp_path, 100) == [1]
     seqs = seqs_of(tmp_path)
@@ -181,7 +181,7 @@ class Tx:
 
 
 def model(transactions: list[Tx], limits: Limits) -> list[int]:
-    """How many transactions each batch has."""
+    """Returns the number of transactions in each batch."""
     batches: list[list[Tx]] = []
     for tx in transactions:
         batch = [*batches[-1], tx] if batches else [tx]
@@ -285,7 +285,7 @@ def test_get_waits_for_the_store_to_be_complete(config: DestinationConfig) -> No
         def complete_until_us(self) -> int:
             self.asked_times += 1
             if self.asked_times == 3:
-                self.last = 5  # what makes it complete brings more
+                self.last = 5  # the store becomes complete together with more transactions
                 return 9 * SECOND
             return self.complete_us
 
@@ -310,7 +310,8 @@ def test_an_outstanding_batch_beyond_the_limit_is_rolled_back(config: Destinatio
 
 
 def test_a_rolled_back_batch_comes_again_with_the_same_transactions(config: DestinationConfig) -> None:
-    """Canal: after rollback get hands out the same; here under a new id, so that no token or manifest is mistaken."""
+    """As in Canal, get after a rollback hands out the same transactions; here under a new id, so that no token or
+    manifest is mistaken."""
     fill(config.store.path, [float(n) for n in range(9)], ddl=frozenset({4}))
     say_complete(config.store.path, 30)
     service, choose = BatchService(config), random.Random(20261123)
@@ -488,7 +489,7 @@ def test_times_are_exact_to_the_microsecond() -> None:
 
 
 def make_golden() -> None:
-    """``python -c 'from tests.unit.batches.test_until import *; make_golden()'``; once for each version."""
+    """``python -c 'from tests.unit.batches.test_service_until import *; make_golden()'``; once for each version."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:

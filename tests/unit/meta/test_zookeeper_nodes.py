@@ -1,4 +1,4 @@
-"""The nodes of a meta in ZooKeeper: their form, its fixture, and that no damage passes for a state."""
+"""The nodes of a meta in ZooKeeper: their form, golden nodes, and damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(nodes: Nodes) -> State:
     return parse(nodes, "shop", lambda path: f"/{path}")
 
 
-def test_version_1_is_read_for_ever() -> None:
+def test_version_1_is_read() -> None:
     state = read(golden(1))
     assert state.destination == "shop"
     assert state.source is not None
@@ -55,7 +55,7 @@ def test_version_1_is_read_for_ever() -> None:
     ]
 
 
-def test_version_2_is_read_for_ever() -> None:
+def test_version_2_is_read() -> None:
     known = read(golden(2)).subscriptions["apply"]
     assert (known.since_seq, known.position()) == (171798691844, 206158431791)
     assert [(gap.after_seq, gap.until_seq, gap.table) for gap in known.gaps] == [
@@ -66,12 +66,12 @@ def test_version_2_is_read_for_ever() -> None:
     assert known.table("shop.items") is None
 
 
-def test_what_version_1_wrote_is_kept_when_it_is_written_anew() -> None:
+def test_data_of_version_1_is_kept_by_a_change() -> None:
     before = read(golden(1))
     assert read(render(before, ADDRESS, "c")) == before
 
 
-def test_many_tables_stay_below_what_zookeeper_takes() -> None:
+def test_many_tables_stay_below_zookeepers_limit() -> None:
     state = read(golden())
     state.subscriptions["apply"].tables = {
         f"a_database.a_table_with_a_long_name_{i}": TableRecord(0, 100_000, 2**62, "e" * 36).text for i in range(5000)
@@ -81,17 +81,17 @@ def test_many_tables_stay_below_what_zookeeper_takes() -> None:
     assert max(map(len, nodes.values())) < 100_000
 
 
-def test_what_is_written_is_the_same_for_ever() -> None:
+def test_the_written_nodes_equal_the_golden_ones() -> None:
     nodes = golden()
     assert render(read(nodes), ADDRESS, json.loads(nodes["towpath"])["change"]) == nodes
 
 
-def test_no_nodes_are_an_empty_state() -> None:
+def test_no_nodes_give_an_empty_state() -> None:
     assert read({}) == State(destination="shop")
-    assert read({"towpath": b""}) == State(destination="shop")  # made by the first who locked
+    assert read({"towpath": b""}) == State(destination="shop")  # the first lock creates it
 
 
-def test_each_flipped_or_missing_byte_is_found_or_means_nothing() -> None:
+def test_each_flipped_or_missing_byte_is_found_or_has_no_meaning() -> None:
     good = golden()
     state = read(good)
     damaged = 0
@@ -102,7 +102,7 @@ def test_each_flipped_or_missing_byte_is_found_or_means_nothing() -> None:
                     found = read({**good, path: bad})
                 except (DamagedError, VersionError) as error:
                     damaged += f"/{path.split('/')[0]}" in str(error)
-                else:  # what only Canal's tools read: the state is not made from it
+                else:  # only Canal's tools read it: it is not part of the state
                     assert found == state, (path, at)
     assert damaged > 2000
 
@@ -112,7 +112,7 @@ def test_a_lost_node_is_found(path: str) -> None:
     nodes = golden()
     state = read(nodes)
     del nodes[path]
-    if path.endswith("/towpath"):  # looks like a client of Canal's now; nobody may subscribe as it
+    if path.endswith("/towpath"):  # it looks like a client of Canal now, and nobody may subscribe with its name
         name = path.removesuffix("/towpath")
         assert name not in read(nodes).subscriptions
         assert len(read(nodes).subscriptions) == len(state.subscriptions) - 1
@@ -126,7 +126,7 @@ def test_another_destinations_nodes_are_refused() -> None:
         parse(golden(), "crm", lambda path: path)
 
 
-def test_the_address_is_left_out_where_it_is_not_known() -> None:
+def test_an_unknown_address_is_left_out() -> None:
     nodes = render(read(golden()), None, "c")
     assert json.loads(nodes["apply/cursor"])["identity"] == {"slaveId": -1}
     assert read(nodes) == read(golden())

@@ -1,4 +1,4 @@
-"""A real Airflow (`airflow standalone`) in the demo's work folder, and the few questions that the demo asks it."""
+"""A real Airflow (`airflow standalone`) in the demo's work folder, and the requests of the demo to it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ import psutil
 
 START_LIMIT_S = 1800.0
 ANSWER_LIMIT_S = 600.0
-"""How long Airflow may be without an answer, on a machine that is busy with other things."""
+"""How long Airflow may take to answer on a busy machine."""
 STOP_LIMIT_S = 4.0
 USER = "admin"
 
 
-class SiteError(Exception):
-    """Airflow did not do what the demo expects; the message says what, and where its log is."""
+class AirflowError(Exception):
+    """Airflow did not do what the demo expects; the message names the failure and Airflow's log."""
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    """Returns a free TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-class AirflowSite:
+class AirflowServer:
     """Airflow with its home in ``home``, the DAGs of ``dags`` and the configurations of ``conf``."""
 
     def __init__(self, home: Path, dags: Path, conf: Path, environment: dict[str, str]) -> None:
@@ -53,7 +53,7 @@ class AirflowSite:
 
     @property
     def password(self) -> str:
-        """The one that Airflow made up for ``admin``."""
+        """The password that Airflow generated for ``admin``."""
         passwords = json.loads((self.home / "simple_auth_manager_passwords.json.generated").read_text())
         return str(passwords[USER])
 
@@ -74,7 +74,7 @@ class AirflowSite:
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
             "USAGE_DATA_COLLECTION__ENABLED": "False",
-            # A busy machine is slow, which is no failure: Airflow's own limits are for machines that have time.
+            # Airflow's default limits are too short for a busy machine with two cores.
             "API__WORKER_TIMEOUT": "600",
             "CORE__DAGBAG_IMPORT_TIMEOUT": "600",
             "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "1200",
@@ -92,13 +92,13 @@ class AirflowSite:
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (repository, environment.get("PYTHONPATH")) if p)
         environment["NO_PROXY"] = environment["no_proxy"] = "127.0.0.1,localhost"
         environment["PYTHONUNBUFFERED"] = "1"
-        # Each run starts a JVM for seconds only: compiling less is what makes it quick on two cores.
+        # Each run starts a JVM for a few seconds only, so compiling less makes it faster on two cores.
         quick = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC"
         environment["JAVA_TOOL_OPTIONS"] = f"{environment.get('JAVA_TOOL_OPTIONS', '')} {quick}".strip()
         return environment
 
-    def start(self, now: Callable[[str], None]) -> None:
-        """Returns when Airflow answers and knows the DAGs of the demo. Raises SiteError."""
+    def start(self, update: Callable[[str], None]) -> None:
+        """Returns when Airflow answers and knows the DAGs of the demo. Raises AirflowError."""
         self.home.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -110,22 +110,22 @@ class AirflowSite:
                 start_new_session=True,
             )
         limit = time.monotonic() + START_LIMIT_S
-        while not self._healthy(now):
+        while not self._healthy(update):
             if self._process.poll() is not None:
-                raise SiteError(f"Airflow ended at once; its log is {self.log}: {self._last_line()}")
+                raise AirflowError(f"Airflow ended at once; its log is {self.log}: {self._last_line()}")
             if time.monotonic() > limit:
-                raise SiteError(f"Airflow was not ready after {START_LIMIT_S:.0f} s; its log is {self.log}")
+                raise AirflowError(f"Airflow was not ready after {START_LIMIT_S:.0f} s; its log is {self.log}")
             time.sleep(1)
 
-    def _healthy(self, now: Callable[[str], None]) -> bool:
+    def _healthy(self, update: Callable[[str], None]) -> bool:
         try:
             health = self._client.get("/api/v2/monitor/health").json()
         except (httpx.HTTPError, ValueError):
-            now("its web server is starting")
+            update("the web server is starting")
             return False
         parts = {name: (health.get(name) or {}).get("status") for name in ("scheduler", "dag_processor")}
         waiting = [name for name, status in parts.items() if status != "healthy"]
-        now(f"waiting for its {' and '.join(waiting)}" if waiting else "it is up")
+        update(f"waiting for the {' and '.join(waiting)}" if waiting else "ready")
         return not waiting
 
     def _last_line(self) -> str:
@@ -133,7 +133,8 @@ class AirflowSite:
         return lines[-1] if lines else "it is empty"
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """Airflow's answer. What failed for want of time is asked again: all requests here may be repeated."""
+        """Sends a request and returns Airflow's answer. Repeats it after time-outs and server errors: all requests here may
+        be repeated."""
         limit = time.monotonic() + ANSWER_LIMIT_S
         while True:
             try:
@@ -146,13 +147,13 @@ class AirflowSite:
                     return found
                 trouble = f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:300]}"
                 if answer.status_code < 500:
-                    raise SiteError(trouble)
+                    raise AirflowError(trouble)
             if time.monotonic() > limit:
-                raise SiteError(f"{trouble}; its log is {self.log}")
+                raise AirflowError(f"{trouble}; its log is {self.log}")
             time.sleep(1)
 
     def _request(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
-        # Tokens live for a day; a new one now and then costs nothing.
+        # A token is valid for a day; a new one every hour is cheap.
         if time.monotonic() - self._login_s > 3600 or self._login_s == 0:
             answer = self._client.post("/auth/token", json={"username": USER, "password": self.password})
             if answer.status_code >= 400:
@@ -162,29 +163,29 @@ class AirflowSite:
         return self._client.request(method, f"/api/v2{path}", **options)
 
     def import_errors(self) -> list[str]:
-        """What Airflow could not load, as it shows it."""
+        """Returns the import errors, as Airflow shows them."""
         return [str(e["stack_trace"]) for e in self._ask("GET", "/importErrors")["import_errors"]]
 
     def dag_ids(self) -> list[str]:
-        """The DAGs that Airflow knows."""
+        """Returns the ids of the DAGs that Airflow knows."""
         return sorted(str(d["dag_id"]) for d in self._ask("GET", "/dags")["dags"])
 
     def unpause(self, dag_id: str) -> None:
-        """Lets the scheduler run it."""
+        """Unpauses a DAG."""
         self._ask("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """Its latest runs, the oldest first: ``dag_run_id``, ``state`` and more."""
+        """Returns the latest runs of a DAG, oldest first: ``dag_run_id``, ``state`` and more."""
         found = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
         return list(reversed(found))
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """The states of a run's tasks."""
+        """Returns the states of a run's tasks."""
         found = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
         return {str(t["task_id"]): t["state"] for t in found}
 
     def reading_drivers(self, dag_id: str, run_id: str) -> list[psutil.Process]:
-        """The Spark drivers that tasks of this run have started and whose Python workers read a batch now."""
+        """Returns the Spark drivers of this run's tasks whose Python workers are reading a batch."""
         return [p for p in self._family() if _name(p) == "java" and _run_of(p) == (dag_id, run_id) and _is_reading(p)]
 
     def _family(self) -> list[psutil.Process]:
@@ -197,7 +198,7 @@ class AirflowSite:
             return []
 
     def stop(self) -> None:
-        """Ends Airflow and all that it started."""
+        """Ends Airflow and all processes that it started."""
         if self._process is None:
             return
         family = self._family()
@@ -206,7 +207,7 @@ class AirflowSite:
             try:
                 self._process.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
-                # Its scheduler waits for the tasks that run; capture ends on SIGTERM, a merge dies.
+                # The scheduler waits for running tasks; SIGTERM ends capture cleanly, and kills a merge.
                 _end(family)
                 self._process.kill()
                 self._process.wait()
@@ -223,7 +224,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _run_of(process: psutil.Process) -> tuple[str | None, str | None]:
-    """DAG and run of the task that started the process: Airflow tells its tasks in the environment."""
+    """Returns DAG and run of the task that started the process, from the environment that Airflow sets."""
     try:
         environment = process.environ()
     except psutil.Error:
@@ -239,7 +240,7 @@ def _is_reading(driver: psutil.Process) -> bool:
 
 
 def _end(processes: list[psutil.Process]) -> None:
-    """Ends what is left of them: politely, then for good."""
+    """Ends the remaining processes: by SIGTERM, then by SIGKILL."""
     for process in processes:
         try:
             process.terminate()

@@ -31,7 +31,7 @@ from cdc.testing.source import (
 )
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.harness import SessionHarness
-from tests.source.support import Configure
+from tests.slow.capture.support import Configure
 
 EVERY = os.environ.get("TOWPATH_EVERY_BYTE") == "1"
 STEP = 5
@@ -100,7 +100,7 @@ def test_a_bit_flipped_in_every_byte(config: DestinationConfig, source: FakeSour
         every_byte(lambda at, bit=bit: BitFlip(at, at * 5 % 8 if bit is None else bit), config, source, seed)  # type: ignore[misc]
 
 
-def test_garbage_behind_every_byte(config: DestinationConfig, source: FakeSource, seed: int) -> None:
+def test_garbage_after_every_byte(config: DestinationConfig, source: FakeSource, seed: int) -> None:
     every_byte(Garbage, config, source, seed)  # a cut, followed by more bytes
 
 

@@ -1,4 +1,4 @@
-"""The demo's plot."""
+"""The steps of the demo, from an empty folder to the comparison of Delta with SELECT."""
 
 from __future__ import annotations
 
@@ -14,69 +14,68 @@ from typing import Any
 import psutil
 from rich.markup import escape
 
-from examples.demo import stage
+from examples.demo import setup
+from examples.demo.airflow import USER, AirflowError, AirflowServer
 from examples.demo.compare import compare, verdict
-from examples.demo.database import start_database
 from examples.demo.screen import Screen, Step
+from examples.demo.setup import APPLY_EVERY_S, CAPTURE_FOR_S, REPOSITORY, Command, SetupError
 from examples.demo.shop import TABLES, Account, Shop
-from examples.demo.site import USER, AirflowSite, SiteError
-from examples.demo.stage import APPLY_EVERY_S, CAPTURE_FOR_S, REPOSITORY, Command, StageError
 
 NAME = "shop"
 CAPTURE, APPLY = f"capture_{NAME}", f"apply_{NAME}"
 STEP_LIMIT_S = 3600.0
-"""A limit for what never comes. A busy machine takes long, and each step shows what it waits for."""
+"""Limit for each wait. A busy machine takes long, and each step shows what it waits for."""
 KILLS = 20
-_STATUS_EVERY_S = 4.0  # `cdc status` is a process of its own, and takes its share of two cores
+_STATUS_EVERY_S = 4.0
 OVER = ("success", "failed")
 TASKS = ("fetch", "merge", "finalize")
 Run = dict[str, Any]
 
 
-class Play:
-    """One demo, from an empty folder to the verdict."""
+class Demo:
+    """One run of the demo."""
 
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
         self.shop: Shop | None = None
-        self.site: AirflowSite | None = None
+        self.airflow: AirflowServer | None = None
         self._drop_database = False
         self._stop_database: Callable[[], None] | None = None
 
     def run(self) -> int:
-        """The exit code."""
-        work = stage.work_folder()
-        with self.screen.step("What is fetched only once: Delta's jars, MariaDB") as step:
-            stage.fetch_all(step.now)
+        """Runs the demo and returns the exit code."""
+        work = setup.work_folder()
+        with self.screen.step("Downloads, once: Delta's jars, MariaDB") as step:
+            setup.fetch_all(step.update)
         self.screen.start_clock()
         account, shop = self._open_shop(work)
         command = self._configure(work, account, shop)
         with self.screen.step("Airflow starts (`airflow standalone`)") as step:
-            site = self.site = AirflowSite(
+            airflow = self.airflow = AirflowServer(
                 work / "airflow", REPOSITORY / "dags", command.conf, {"CDC_SOURCE_PASSWORD": account.password}
             )
-            site.start(step.now)
-            self._wait_for_dags(site, step)
-        self._say_where(site)
+            airflow.start(step.update)
+            self._wait_for_dags(airflow, step)
+        self._say_where(airflow)
         with self.screen.step("The capture DAG reads the shop's changes into the store") as step:
-            site.unpause(CAPTURE)
+            airflow.unpause(CAPTURE)
             self._until(step, lambda: self._captured(command, step), every_s=_STATUS_EVERY_S)
         with self.screen.step("The apply DAG merges a first batch: fetch >> merge >> finalize") as step:
-            site.unpause(APPLY)
-            good = self._good_run(site, step, after=None)
+            airflow.unpause(APPLY)
+            good = self._good_run(airflow, step, after=None)
         seq = self._acked(command)
         self.screen.say(f"    run {good['dag_run_id']} succeeded; acked up to seq {seq}")
-        self._fail_once(site, command, shop)
+        self._fail_once(airflow, command, shop)
         self._catch_up(shop, account, command)
         code = self._judge(shop, work / "lake")
-        self._epilogue(site, shop, work)
+        self._epilogue(airflow, shop, work)
         return code
 
     def _open_shop(self, work: Path) -> tuple[Account, Shop]:
-        account = stage.given_account()
+        account = setup.given_account()
         if account is None:
             with self.screen.step("A MariaDB server starts"):
-                account, self._stop_database = start_database(work)
+                account, self._stop_database = setup.start_database(work)
             name = NAME
         else:
             name = f"towpath_demo_{token_hex(3)}"
@@ -84,11 +83,11 @@ class Play:
             shop = self.shop = Shop(account, name)
             self._drop_database = True
             shop.create()
-            # Capture begins here: behind CREATE TABLE, since each DDL is a batch of its own and would cost a run.
-            self._start = stage.position_of(account)
+            # Capture begins after CREATE TABLE, because each DDL is a batch of its own and would cost a run.
+            self._start = setup.position_of(account)
             shop.fill()
         shop.open()
-        self.screen.say("    and from now on there is live traffic: about 20 transactions a second")
+        self.screen.say("    live traffic begins: about 20 transactions a second")
         return account, shop
 
     def _configure(self, work: Path, account: Account, shop: Shop) -> Command:
@@ -102,49 +101,49 @@ class Play:
                 "airflow": {
                     "apply_every": f"{APPLY_EVERY_S}s",
                     "capture_for": f"{CAPTURE_FOR_S}s",
-                    # So that the failure below is a failed run, and not cured by a retry inside it.
+                    # The failure below must fail its run, so there is no retry inside it.
                     "retries": "0",
                 },
                 "spark": {"master": "'local[2]'"},
             }
-            stage.adjust(command.conf / f"{NAME}.yaml", changes)
-        with self.screen.step("`cdc check` looks at source, store and target"):
+            setup.adjust(command.conf / f"{NAME}.yaml", changes)
+        with self.screen.step("`cdc check` examines source, store and target"):
             command("check", NAME)
         self.screen.say(f"    {command.conf / (NAME + '.yaml')}")
         return command
 
-    def _wait_for_dags(self, site: AirflowSite, step: Step) -> None:
-        step.now("it reads the DAGs")
+    def _wait_for_dags(self, airflow: AirflowServer, step: Step) -> None:
+        step.update("reading the DAGs")
 
         def known() -> bool:
-            errors = site.import_errors()
+            errors = airflow.import_errors()
             if errors:
-                raise SiteError(f"Airflow could not load the DAGs: {errors[0].strip().splitlines()[-1]}")
-            return {CAPTURE, APPLY} <= set(site.dag_ids())
+                raise AirflowError(f"Airflow could not load the DAGs: {errors[0].strip().splitlines()[-1]}")
+            return {CAPTURE, APPLY} <= set(airflow.dag_ids())
 
         self._until(step, known)
 
-    def _say_where(self, site: AirflowSite) -> None:
-        self.screen.say(f"    its page: [bold]{site.url}[/bold]  user {USER}, password {escape(site.password)}")
+    def _say_where(self, airflow: AirflowServer) -> None:
+        self.screen.say(f"    web page: [bold]{airflow.url}[/bold]  user {USER}, password {escape(airflow.password)}")
 
     def _captured(self, command: Command, step: Step) -> bool:
         status = command.status(NAME)
         count = (status["store"] or {}).get("transactions") or 0
-        step.now(f"{count} transactions in the store")
+        step.update(f"{count} transactions in the store")
         return bool(status["capture"]["running"]) and count > 0
 
     def _acked(self, command: Command) -> int:
         return int(command.status(NAME)["subscriptions"][0]["acked_seq"])
 
-    def _next_run(self, site: AirflowSite, step: Step, after: str | None) -> Run:
-        """The first run later than ``after`` that has ended and in which there was something to merge."""
+    def _next_run(self, airflow: AirflowServer, step: Step, after: str | None) -> Run:
+        """Returns the first run later than ``after`` that has ended and has merged a batch."""
         found: list[Run] = []
 
         def over() -> bool:
-            for run in _later(site.runs(APPLY), after):
-                tasks = site.tasks(APPLY, run["dag_run_id"])
+            for run in _later(airflow.runs(APPLY), after):
+                tasks = airflow.tasks(APPLY, run["dag_run_id"])
                 if run["state"] not in OVER:
-                    step.now(_going_on(tasks))
+                    step.update(_progress(tasks))
                 elif tasks.get("merge") not in ("skipped", None):
                     found.append(run)
                     return True
@@ -153,97 +152,99 @@ class Play:
         self._until(step, over)
         return found[0]
 
-    def _good_run(self, site: AirflowSite, step: Step, after: str | None) -> Run:
-        """The next run, which must succeed."""
-        run = self._next_run(site, step, after)
+    def _good_run(self, airflow: AirflowServer, step: Step, after: str | None) -> Run:
+        """Returns the next run. Raises AirflowError if it fails."""
+        run = self._next_run(airflow, step, after)
         if run["state"] != "success":
-            tasks = site.tasks(APPLY, run["dag_run_id"])
-            raise SiteError(f"Run {run['dag_run_id']} of {APPLY} ended as {run['state']}: {tasks}; see {site.url}")
+            tasks = airflow.tasks(APPLY, run["dag_run_id"])
+            raise AirflowError(
+                f"Run {run['dag_run_id']} of {APPLY} ended as {run['state']}: {tasks}; see {airflow.url}"
+            )
         return run
 
-    def _fail_once(self, site: AirflowSite, command: Command, shop: Shop) -> None:
-        """Kills the Spark driver in the middle of a merge, and shows what becomes of the batch. The shop closes then, so
-        that the next run has all that there will be."""
+    def _fail_once(self, airflow: AirflowServer, command: Command, shop: Shop) -> None:
+        """Kills the Spark driver in the middle of a merge, and shows that the batch is rolled back. Then closes the shop, so
+        that the next run has all its changes."""
         with self.screen.step("A merge fails: its Spark driver is killed with SIGKILL") as step:
-            run_id, seq = self._killed_run(site, command, step)
-            tasks = site.tasks(APPLY, run_id)
+            run_id, seq = self._killed_run(airflow, command, step)
+            tasks = airflow.tasks(APPLY, run_id)
         states = ", ".join(f"{task} {tasks[task]}" for task in TASKS)
         self.screen.say(f"    run {run_id} [red]failed[/red]: {states}")
         if self._acked(command) != seq:
-            raise StageError("A run failed, and yet its batch was acked.")
-        self.screen.say(f"    finalize rolled the batch back: acked is still seq {seq}, nothing is lost")
+            raise SetupError("A run failed, but its batch was acked.")
+        self.screen.say(f"    finalize rolled the batch back: the acked position is still seq {seq}, nothing is lost")
         shop.close()
         self.screen.say("    the shop closes: no more traffic")
         with self.screen.step("The next run takes the same changes again") as step:
-            good = self._good_run(site, step, after=run_id)
+            good = self._good_run(airflow, step, after=run_id)
         self.screen.say(
             f"    run {good['dag_run_id']} [green]succeeded[/green]; acked up to seq {self._acked(command)}"
         )
 
-    def _killed_run(self, site: AirflowSite, command: Command, step: Step) -> tuple[str, int]:
-        """The id of a run that failed because its driver was killed, and what was acked before it."""
+    def _killed_run(self, airflow: AirflowServer, command: Command, step: Step) -> tuple[str, int]:
+        """Returns the id of a run that failed because its driver was killed, and the acked seq before it."""
         tried: list[str] = []
         for _ in range(KILLS):
-            self._until(step, lambda: self._kill_driver(site, step, tried))
+            self._until(step, lambda: self._kill_driver(airflow, step, tried))
             run_id = tried[-1]
-            # Runs come one after the other, so while this one is at it nothing else is acked.
+            # Runs come one after the other, so no other batch is acked during this run.
             seq = self._acked(command)
-            state = self._end_of(site, step, run_id)
+            state = self._end_of(airflow, step, run_id)
             if state == "failed":
                 return run_id, seq
-            step.now("that merge was quicker; once more")
-        raise StageError(f"{KILLS} merges were quicker than the kill of their driver.")
+            step.update("the merge ended before the kill; trying again")
+        raise SetupError(f"{KILLS} merges ended before their drivers could be killed.")
 
-    def _kill_driver(self, site: AirflowSite, step: Step, tried: list[str]) -> bool:
-        """Kills the driver of a run that reads its batch now, and notes the run; True once that is done."""
-        for run in site.runs(APPLY):
+    def _kill_driver(self, airflow: AirflowServer, step: Step, tried: list[str]) -> bool:
+        """Kills the driver of a run that is reading its batch, and records the run. Returns whether it killed one."""
+        for run in airflow.runs(APPLY):
             run_id = str(run["dag_run_id"])
             if run["state"] in OVER or run_id in tried:
                 continue
-            for driver in site.reading_drivers(APPLY, run_id):
+            for driver in airflow.reading_drivers(APPLY, run_id):
                 try:
                     driver.kill()
                 except psutil.NoSuchProcess:
                     continue
-                step.now(f"kill -9 {driver.pid}, and now the end of its run")
+                step.update(f"kill -9 {driver.pid}; waiting for the end of its run")
                 tried.append(run_id)
                 return True
-            step.now(_going_on(site.tasks(APPLY, run_id)))
+            step.update(_progress(airflow.tasks(APPLY, run_id)))
             return False
-        step.now("waiting for a run")
+        step.update("waiting for a run")
         return False
 
-    def _end_of(self, site: AirflowSite, step: Step, run_id: str) -> str:
-        """The state in which the run ended."""
+    def _end_of(self, airflow: AirflowServer, step: Step, run_id: str) -> str:
+        """Waits for the end of the run and returns its state."""
         states: list[str] = []
 
         def over() -> bool:
-            states[:] = [str(r["state"]) for r in site.runs(APPLY) if r["dag_run_id"] == run_id]
-            step.now(f"the end of the run: {_going_on(site.tasks(APPLY, run_id))}")
+            states[:] = [str(r["state"]) for r in airflow.runs(APPLY) if r["dag_run_id"] == run_id]
+            step.update(f"waiting for the end of the run: {_progress(airflow.tasks(APPLY, run_id))}")
             return not states or states[0] in OVER
 
         self._until(step, over)
         if not states:
-            raise SiteError(f"Run {run_id} of {APPLY} is not among the latest any more; see {site.url}")
+            raise AirflowError(f"Run {run_id} of {APPLY} is no longer among the latest runs; see {airflow.url}")
         return states[0]
 
     def _catch_up(self, shop: Shop, account: Account, command: Command) -> None:
         with self.screen.step("The tables catch up with the last change") as step:
-            end = stage.position_of(account)
+            end = setup.position_of(account)
 
             def level() -> bool:
                 status = command.status(NAME)
                 source, reader = status["source"], status["subscriptions"][0]
                 behind = reader["behind"]["transactions"]
-                step.now(f"{behind} transactions to go")
+                step.update(f"{behind} transactions to go")
                 here = (source["file"], source["pos"])
                 return here >= end and behind == 0 and not reader["outstanding"]
 
             self._until(step, level, every_s=_STATUS_EVERY_S)
-        self.screen.say(f"    {shop.transactions} transactions of live traffic since the beginning")
+        self.screen.say(f"    {shop.transactions} transactions of live traffic so far")
 
     def _judge(self, shop: Shop, lake: Path) -> int:
-        with self.screen.step("Delta, read with the deltalake library, beside SELECT"):
+        with self.screen.step("Delta (read with the deltalake library) is compared with SELECT"):
             compared = compare(shop, lake)
         for item in compared:
             if item.source and item.delta:
@@ -257,12 +258,12 @@ class Play:
         self.screen.say(f"{word} It took {self.screen.elapsed_s():.0f} s.")
         return 0 if equal else 1
 
-    def _epilogue(self, site: AirflowSite, shop: Shop, work: Path) -> None:
+    def _epilogue(self, airflow: AirflowServer, shop: Shop, work: Path) -> None:
         keep = os.environ.get("CDC_DEMO_KEEP") == "1"
         if sys.stdin.isatty() or keep:
             shop.open()
-            self.screen.say("Airflow keeps running, and the traffic goes on.")
-            self._say_where(site)
+            self.screen.say("Airflow keeps running, and the traffic continues.")
+            self._say_where(airflow)
         self.screen.say(f"    tables: {work / 'lake'}    configuration: {work / 'conf'}")
         if sys.stdin.isatty():
             self.screen.console.input("[bold]Press Enter (or Ctrl-C) to stop everything.[/bold] ")
@@ -274,19 +275,19 @@ class Play:
         limit = time.monotonic() + STEP_LIMIT_S
         while not condition():
             if self.shop is not None and self.shop.error is not None:
-                raise StageError(f"The shop's traffic ended: {self.shop.error}")
+                raise SetupError(f"The shop's traffic ended: {self.shop.error}")
             if time.monotonic() > limit:
-                log = f" Airflow's log: {self.site.log}." if self.site else ""
-                raise SiteError(f"{step.title}: not done after {STEP_LIMIT_S:.0f} s.{log}")
+                log = f" Airflow's log: {self.airflow.log}." if self.airflow else ""
+                raise AirflowError(f"{step.title}: not done after {STEP_LIMIT_S:.0f} s.{log}")
             time.sleep(every_s)
 
     def clean_up(self) -> None:
-        """Ends what the demo started: traffic, Airflow, its database (or server). Its folder stays for a look."""
+        """Ends what the demo started: traffic, Airflow, its database (or server). Its folder stays."""
         if self.shop is not None:
             self.shop.halt()
-        if self.site is not None:
+        if self.airflow is not None:
             with self.screen.step("Airflow stops"):
-                self.site.stop()
+                self.airflow.stop()
         if self._stop_database is not None:
             with self.screen.step("The database server stops"):
                 self._stop_database()
@@ -296,11 +297,11 @@ class Play:
 
 
 def _later(runs: list[Run], after: str | None) -> list[Run]:
-    """The runs behind ``after`` in the list, oldest first; all where it is so old that the list has it no more."""
+    """Returns the runs after ``after``, oldest first; all of them if the list no longer has it."""
     ids = [str(run["dag_run_id"]) for run in runs]
     return runs[ids.index(after) + 1 :] if after in ids else runs
 
 
-def _going_on(tasks: dict[str, str | None]) -> str:
+def _progress(tasks: dict[str, str | None]) -> str:
     known = [f"{task} {tasks[task]}" for task in TASKS if tasks.get(task)]
     return ", ".join(known) or "a run begins"
