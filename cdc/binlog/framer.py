@@ -423,7 +423,7 @@ class Framer(FrameBuffers):
         elif found.prepared is not None:
             self.prepared.add(found.prepared)
 
-    # --- what is not supported
+    # --- unsupported events and errors
 
     def _refuse(self, error: UnsupportedEventError) -> None:
         """Raises an error at the transaction's end, where the position behind it is known; until then nothing more of

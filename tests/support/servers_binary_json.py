@@ -18,7 +18,7 @@ WRITE_ROWS = 30
 
 @contextmanager
 def new_binlog(server: Server) -> Iterator[list[Path]]:
-    """What is written inside goes to binlog files of its own, listed afterwards."""
+    """Writes the events inside the block to binlog files of their own, and lists these afterwards."""
     files: list[Path] = []
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
@@ -77,7 +77,7 @@ def inserted(paths: list[Path], table: str) -> dict[int, bytes | None]:
 
 
 def query(server: Server, sql: str) -> list[tuple[Any, ...]]:
-    """All rows of an answer."""
+    """All rows of a query's answer."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())

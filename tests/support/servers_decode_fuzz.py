@@ -1,5 +1,5 @@
-"""Random tables on a real server, their binlog, and four answers to what a row is: SELECT's, ours, the slow decoder's,
-and mysql-replication's where that is right."""
+"""Random tables on a real server, their binlog, and four answers for each row: SELECT's, ours, the slow decoder's, and
+mysql-replication's if that is right."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Batch:
 
 
 def play(server: Server, facts: Facts, database: str, seeds: list[int]) -> Batch:
-    """Make the tables of the seeds and change them, in a binlog file of their own."""
+    """Makes and changes the tables of the seeds, in a binlog file of their own."""
     steps: list[tuple[RandomTable, State, State]] = []
     schemas = Schemas(tables={})
     with server.connect() as connection, connection.cursor() as cursor, _plain_connection(server) as reader:
@@ -187,7 +187,7 @@ def _moment(kind: str, value: str) -> date | datetime | None:
 
 @dataclass
 class Tally:
-    """How much was compared."""
+    """Counts of what was compared."""
 
     tables: int = 0
     changes: int = 0
@@ -196,7 +196,7 @@ class Tally:
 
 
 def our_changes(batch: Batch, played: Played) -> list[RowChange]:
-    """By :func:`cdc.decode.read`."""
+    """The changes by :func:`cdc.decode.read`."""
     out: list[RowChange] = []
     for record_batch in decode.read(
         batch.path, table=played.full_name, options=decode.DecodeOptions(images="both"), schemas=batch.schemas

@@ -1,4 +1,4 @@
-"""What mysql-replication says about the rows of a binlog file, and where it is known to be wrong."""
+"""mysql-replication's answers for the rows of a binlog file, and the cases in which it is known to be wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 
 def peer_changes(server: Server, file: str, kind: str, schemas: Schemas) -> dict[str, list[Images]]:
-    """By ``db.table``, of those tables that it can read."""
+    """The changes of the tables that it can read, by ``db.table``."""
     wanted = {name: schema for name, schema in schemas.tables.items() if _readable(kind, schema)}
     found: dict[str, list[Images]] = {name: [] for name in wanted}
     stream = BinLogStreamReader(
@@ -97,7 +97,7 @@ def _readable(kind: str, schema: TableSchema) -> bool:
 
 
 def is_geometry(column: ColumnSchema) -> bool:
-    """Whether it is of GEOMETRY or one of its subtypes."""
+    """Whether the column is of GEOMETRY or one of its subtypes."""
     names = ("geometry", "point", "linestring", "polygon")
     return column.data_type.removeprefix("multi") in names or column.data_type.startswith("geom")
 

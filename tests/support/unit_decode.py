@@ -1,4 +1,4 @@
-"""What the tests of the decoder share: golden files, event surgery, and the kernels uncompiled."""
+"""Helpers of the decoder's tests: golden files, changed events, and the kernels uncompiled."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def schemas_of(kind: str) -> Schemas:
 
 @cache
 def shown_values(kind: str) -> Any:
-    """What SELECT showed of these tables after each step, as JSON lines have it."""
+    """SELECT's answers for these tables after each step, in the form of JSON lines."""
     return json.loads((GOLDEN / f"decode-types-{kind}-v1.values.json").read_text())
 
 
@@ -120,7 +120,7 @@ def find_events(transactions: Transactions, kinds: set[int]) -> Iterator[tuple[i
 
 
 def changed(transactions: Transactions, change: Callable[[np.ndarray[Any, np.dtype[np.uint8]]], None]) -> Transactions:
-    """A copy with some bytes changed, and the checksums of the events set right again."""
+    """A copy with some bytes changed and the checksums of the events corrected."""
     buf = np.array(transactions.buf)
     change(buf)
     copy = Transactions(transactions.path, buf, transactions.has_checksum, transactions.entries)
@@ -136,7 +136,7 @@ _WITH_KERNELS = ("cdc.decode.", "cdc.binlog.memory")
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, the decoder's kernels run as plain Python; only ``copy_bytes``, which is an intrinsic, stays compiled."""
+    """Runs the decoder's kernels as plain Python inside the block, except ``copy_bytes``, which is an intrinsic."""
     before: list[tuple[Any, str, Any]] = []
     for module in [module for name, module in sys.modules.items() if name.startswith(_WITH_KERNELS)]:
         for name, value in list(vars(module).items()):

@@ -66,7 +66,7 @@ SQL_VALUES = [
 
 
 def edge_documents() -> list[str]:
-    """As SQL expressions."""
+    """Edge values as SQL expressions."""
     quoted = [json.dumps(text, ensure_ascii=False) for text in TEXTS]
     documents = [*NUMBERS, "null", "true", "false", "[]", "{}", *quoted]
     documents += [f"[{','.join(NUMBERS)}]", f"[{','.join(quoted)}]"]
@@ -120,7 +120,7 @@ def random_value(dice: random.Random, depth: int) -> str:
 
 
 def compare(server: Server, name: str, expressions: list[str]) -> None:
-    """Store each expression as a document; what was written to the binlog must become what SELECT shows."""
+    """Stores each expression as a document, and checks that its binlog value becomes the text that SELECT shows."""
     with new_binlog(server) as files, server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION binlog_row_value_options = ''")
         cursor.execute(f"CREATE TABLE {name}.docs (id INT PRIMARY KEY, doc JSON)")
@@ -147,7 +147,7 @@ def test_random_documents(mysql9: Server, database: Database, seed: int) -> None
 
 
 def test_doubles(mysql9: Server, database: Database, seed: int) -> None:
-    """Random bit patterns, whole numbers around the place where exponents begin, and short decimals."""
+    """Random bit patterns, whole numbers around the first that have exponents, and short decimals."""
     dice = np.random.default_rng(seed)
     count = 5000
     groups = [
@@ -255,7 +255,7 @@ class Updated:
 def run_updates(
     server: Server, name: str, assignments: list[str], rows: int = 1
 ) -> tuple[Updated, list[tuple[Any, ...]]]:
-    """Run updates with partial logging; what was decoded, and what SELECT showed after each."""
+    """Runs updates with partial logging. Returns the decoded values and SELECT's answer after each."""
     pad = "'" + "p" * 300 + "'"
     selected: list[tuple[Any, ...]] = []
     with new_binlog(server) as files, server.connect() as connection, connection.cursor() as cursor:

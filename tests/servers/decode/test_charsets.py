@@ -56,7 +56,7 @@ def insert(cursor: Cursor, table: str, texts: Sequence[bytes]) -> None:
 
 
 def store(cursor: Cursor, charset: str, texts: Sequence[bytes]) -> Shown:
-    """Texts in a column of a character set, and what SELECT makes of them. They come from a column of bytes: with
+    """Texts in a column of a character set, and what SELECT shows. They come from a column of bytes: with
     literals, MySQL 9 refuses the bytes of ascii that it shows as ``?``."""
     cursor.execute("DROP TEMPORARY TABLE IF EXISTS raw, t")
     cursor.execute("CREATE TEMPORARY TABLE raw (id INT, v LONGBLOB) ENGINE = MyISAM")
@@ -74,7 +74,7 @@ def select(cursor: Cursor, query: str) -> Shown:
 
 
 def compare(charset: str, shown: Shown) -> int:
-    """How many characters were compared; all are the same, or the test ends with the first that is not."""
+    """Compares characters and fails at the first difference. Returns the number of characters."""
     convert = text_conversion(charset)
     assert convert is not None
     made = convert(pa.array([raw for raw, _ in shown], pa.binary()))
@@ -149,7 +149,7 @@ def test_unicode(cursor: Cursor) -> None:
 
 
 def test_what_is_not_unicode(cursor: Cursor) -> None:
-    """A half of a pair is stored by ucs2, and sent as bytes that are not UTF-8."""
+    """ucs2 stores halves of surrogate pairs, and the server sends them as bytes that are not UTF-8."""
     ((raw, sent),) = store(cursor, "ucs2", [bytes.fromhex("d83d0041")])
     assert sent == b"\xed\xa0\xbdA"
     assert decode_text(raw, "ucs2") == "?A"
@@ -157,7 +157,7 @@ def test_what_is_not_unicode(cursor: Cursor) -> None:
 
 @pytest.mark.parametrize("name", ["mariadb10", "mariadb11"])
 def test_damaged(name: str, request: pytest.FixtureRequest, database: Database, seed: int) -> None:
-    """Bytes that no statement stores, put under a table: what has no meaning is ``?`` here as there."""
+    """Bytes that no statement can store, written into a table's file: bytes without a meaning are ``?`` here and there."""
     server: Server = request.getfixturevalue(name)
     rng = random.Random(seed)
     schema = database(server)

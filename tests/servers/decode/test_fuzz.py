@@ -18,9 +18,9 @@ from tests.support.servers_decode_fuzz import Tally, differences, play
 
 SERVERS = ("mysql9", "mysql56", "mariadb10", "mariadb11")
 _TABLES_A_FILE = 10
-"""Each table's rows are sought in the whole file."""
+"""The whole file is searched for the rows of each table."""
 _MANY = 50
-"""So many random tables have a column of every type."""
+"""This many random tables have a column of every type."""
 
 
 def _seeds() -> range:

@@ -19,7 +19,7 @@ INVALID_DATES = "SET sql_mode = 'ALLOW_INVALID_DATES'"
 
 
 def binlog_file(server: Server) -> Path:
-    """Start a new binlog file, and return it."""
+    """Starts a new binlog file and returns its path."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
         cursor.execute("SHOW BINARY LOGS")
@@ -27,7 +27,7 @@ def binlog_file(server: Server) -> Path:
 
 
 def finished(server: Server, path: Path) -> Path:
-    """Have the server close a binlog file."""
+    """Makes the server close a binlog file."""
     server.execute("FLUSH BINARY LOGS")
     return path
 

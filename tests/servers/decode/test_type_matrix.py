@@ -31,7 +31,7 @@ Runs = Callable[[str], Run]
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> Runs:
-    """The decoder's run on a server of a kind; each is made once."""
+    """The decoder's run on a server of a kind, made once."""
     made: dict[str, Run] = {}
 
     def of(kind: str) -> Run:
@@ -63,7 +63,7 @@ def test_the_page_is_what_the_runs_find(runs: Runs) -> None:
 
 @pytest.mark.parametrize("kind", page.TITLES)
 def test_every_collation_is_known(kind: str, runs: Runs) -> None:
-    """A table map tells a text's character set by the number of a collation."""
+    """A table map gives a text's character set by the number of a collation."""
     found = runs(kind).catalog.collations
     assert len(found) > 200
     same = {"utf8": "utf8mb3"}

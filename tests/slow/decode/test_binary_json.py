@@ -8,7 +8,7 @@ import sys
 
 
 def test_with_bounds_checks(seed: int) -> None:
-    """The same, with every array access of the kernels checked."""
+    """Damaged documents and partial updates never make a kernel leave an array."""
     script = (
         "from cdc.binlog.jit import BOUNDS_CHECKED; assert BOUNDS_CHECKED\n"
         "from tests.unit.decode import test_binary_json as t\n"

@@ -1,4 +1,4 @@
-"""Damaged row events and table maps: an error of ours or rows, never anything else, and never a byte outside.
+"""Damaged row events and table maps give one of our errors or rows, and no byte outside an event is read.
 
 ``TOWPATH_FUZZ_ROUNDS`` sets how many random changes each golden file gets, ``TOWPATH_EVERY_BYTE`` takes every byte and many
 values in all events instead of a choice.
@@ -46,7 +46,7 @@ from tests.support.unit_decode_fuzz import (
 
 HEADER_ONLY = ("the row event's header is damaged", "another number of columns than its table map")
 MEMORY_BYTES = 400 << 20
-"""A damaged length must not make the decoder ask for the memory that it speaks of."""
+"""A damaged length must not make the decoder allocate that much memory."""
 
 EVENTS = [(*table, kinds) for table in TYPED_TABLES for kinds in (INSERTS, UPDATES, DELETES)] + [
     ("mysql9", "kinds", {PARTIAL})
@@ -54,7 +54,7 @@ EVENTS = [(*table, kinds) for table in TYPED_TABLES for kinds in (INSERTS, UPDAT
 
 
 def _check(outcomes: Outcomes) -> None:
-    """What is wrong with a value names the column; only what lies before all values does not."""
+    """Checks that errors in values name the column; only errors before the first value do not."""
     for message in outcomes.without_column:
         assert any(why in message for why in HEADER_ONLY), message
 
@@ -64,7 +64,7 @@ def test_cut_at_every_byte(kind: str, table: str, events: set[int]) -> None:
     target = first(kind, table, events)
     outcomes = cuts(target, 1)
     assert outcomes.all == 2 * (target.length - 4 - 27)
-    # Nothing is missing only where the event ends between its header and the first row, or between two rows.
+    # Rows come back only if the event ends between its header and the first row, or between two rows.
     assert outcomes.differ <= 2 * len(target.sound(None, "both")) * 4
     assert outcomes.same == 0
     if events != {PARTIAL}:
@@ -85,7 +85,7 @@ def test_changed_at_every_byte(kind: str, table: str, events: set[int], seed: in
         _check(outcomes)
     assert outcomes.refused > outcomes.all // 50
     assert outcomes.differ > outcomes.all // 5
-    # Flags, unused bits of bitmaps and the inside of a compressed stream: few bytes mean nothing.
+    # Few bytes have no meaning: flags, unused bits of bitmaps and the inside of a compressed stream.
     assert outcomes.same < outcomes.all // 10
 
 
@@ -120,7 +120,7 @@ def test_missing_columns(kind: str) -> None:
 @pytest.mark.parametrize("kind", TYPED_KINDS)
 @pytest.mark.parametrize("length", [0, 18, 22, 27, 30, 2**31, 2**32 - 1])
 def test_wrong_event_lengths(kind: str, length: int) -> None:
-    """The length in the event's own header: the walk over events finds it, or what is then no event."""
+    """The scan finds a wrong length in an event's header, or the invalid event behind it."""
     target = first(kind, "kinds", INSERTS)
     buf = typed(kind).buf.copy()
     buf[target.pos + 9 : target.pos + 13] = list(length.to_bytes(4, "little"))
@@ -138,7 +138,7 @@ def test_random_changes(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cut_rows(kind: str) -> None:
-    """A row event that claims to end earlier, at every byte."""
+    """A row event whose header claims an earlier end, at every byte."""
     pos, length = next(find_events(golden(kind), {23, 30}))
     whole = golden(kind)
     rows: set[int] = set()
@@ -161,7 +161,7 @@ def test_cut_rows(kind: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_with_bounds_checks(seed: int) -> None:
-    """All of it in a process where every array access of the kernels is checked, and whose memory is watched."""
+    """The whole corpus in a process in which every array access of the kernels is checked and memory is measured."""
     script = (
         "from cdc.binlog.jit import BOUNDS_CHECKED; assert BOUNDS_CHECKED\n"
         "from tests.support.unit_decode_fuzz import everything\n"

@@ -1,4 +1,4 @@
-"""What a server knows: which of all types, and which characters each of its character sets has."""
+"""The types that a server supports, and the characters of each of its character sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CANDIDATES = (
     "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "GEOMETRYCOLLECTION",
     "VECTOR", "UUID", "INET4", "INET6", "VARCHAR COMPRESSED", "TEXT COMPRESSED", "BLOB COMPRESSED",
 )  # fmt: skip
-"""Every type name of every server; a server is asked which of them it has."""
+"""The type names of all servers; each server is asked which of them it supports."""
 
 _ARGUMENTS = {"VARCHAR": "(9)", "VARBINARY": "(9)", "VECTOR": "(3)", "ENUM": "('a')", "SET": "('a')"}
 
@@ -34,9 +34,9 @@ class Facts:
 
     kind: str
     types: tuple[str, ...]
-    """Those of CANDIDATES that it has."""
+    """The types of CANDIDATES that it supports."""
     charsets: dict[str, tuple[str, int]]
-    """For each character set its characters (a sample, and NUL) and the most bytes of one."""
+    """The characters of each character set (a sample, and NUL) and the maximal bytes of one."""
 
     @property
     def is_mariadb(self) -> bool:
@@ -44,7 +44,7 @@ class Facts:
 
 
 def ask(connection: pymysql.connections.Connection[Any], kind: str) -> Facts:
-    """Ask a server of a kind ("mysql9", …); it is left unchanged."""
+    """Asks a server of a kind ("mysql9", …), without changing it."""
     with connection.cursor() as cursor:
         cursor.execute("SET sql_log_bin = 0")
         cursor.execute("CREATE DATABASE towpath_facts")

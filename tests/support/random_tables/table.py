@@ -28,11 +28,11 @@ class RandomTable:
     inserts: tuple[str, ...]
     changes: tuple[str, ...]
     types: tuple[str, ...]
-    """Of its columns, as :data:`tests.support.random_tables.facts.CANDIDATES` has them."""
+    """The types of its columns, from :data:`tests.support.random_tables.facts.CANDIDATES`."""
     hidden_key: bool
-    """MySQL is to add its invisible key ``my_row_id``."""
+    """Whether MySQL adds its invisible key ``my_row_id``."""
     old_times: bool
-    """MariaDB is to use its storage of version 5.3 for times."""
+    """Whether MariaDB uses its storage of version 5.3 for times."""
 
 
 @dataclass(frozen=True)

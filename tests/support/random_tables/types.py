@@ -15,16 +15,16 @@ Literal = Callable[[Random], str]
 
 @dataclass(frozen=True)
 class RandomType:
-    """A type as SQL has it, and a maker of values."""
+    """A type in SQL, and a maker of its values."""
 
     sql: str
     literal: Literal
     row_bytes: int
-    """What it counts towards a row's limit of 65,535."""
+    """Bytes that it counts towards a row's limit of 65,535."""
     page_bytes: int
-    """What of it at least lies in InnoDB's page."""
+    """Bytes of it that lie at least in InnoDB's page."""
     in_key: bool = False
-    """Good for a primary key."""
+    """Whether it can be part of a primary key."""
     name: str = ""
     """As in :data:`tests.support.random_tables.facts.CANDIDATES`."""
 
@@ -59,7 +59,7 @@ _TIMES = (
 
 
 def text(raw: str) -> str:
-    """A text literal that no escape can spoil."""
+    """A text literal without escapes."""
     return f"_utf8mb4 0x{raw.encode().hex()}" if raw else "''"
 
 
@@ -68,7 +68,7 @@ def binary(raw: bytes) -> str:
 
 
 def random_type(rng: Random, facts: Facts) -> RandomType:
-    """Any type that the server has."""
+    """A random type that the server supports."""
     name = rng.choice(facts.types)
     return replace(_of_name(rng, facts, name), name=name)
 

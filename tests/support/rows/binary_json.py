@@ -39,7 +39,7 @@ class Leaf(str):
 
 
 def text(raw: bytes) -> str:
-    """What SELECT prints for the document; that of no bytes at all is ``null``."""
+    """The text that SELECT prints for the document; ``null`` for a document without bytes."""
     return render(document(raw))
 
 
@@ -130,7 +130,7 @@ def _container(kind: int, raw: bytes) -> Document:
 
 
 def _length(raw: bytes, at: int) -> tuple[int, int]:
-    """Seven bits a byte, lowest first, the highest bit set where more follow; and where the data begin."""
+    """Reads a length of seven bits a byte, lowest first, with the highest bit set if more follow; also the offset behind."""
     size = shift = 0
     while True:
         size |= (raw[at] & 0x7F) << shift
@@ -163,7 +163,7 @@ def _opaque(kind: int, raw: bytes) -> str:
 
 
 def apply_diffs(before: bytes, diffs: bytes) -> str:
-    """What SELECT prints after the diffs of a partial update; each is an operation (0 replace, 1 insert, 2 remove), a
+    """The text that SELECT prints after the diffs of a partial update; each is an operation (0 replace, 1 insert, 2 remove), a
     path, and for the first two a document."""
     tree = document(before)
     at = 0

@@ -1,4 +1,4 @@
-"""Text of every character set of the servers, by Python's codecs and the places where the servers differ from them.
+"""Text of every character set of the servers, by Python's codecs and the servers' differences from them.
 
 Read from MySQL 5.6 and 9.7 and MariaDB 10.11 and 11.8, which agree: each character that a character set has was
 converted to it and back. What has no meaning becomes ``?``, as in SELECT.
@@ -88,7 +88,7 @@ _EXCEPTIONS["eucjpms"] = {
 
 
 def text(raw: bytes, charset: str) -> str:
-    """What SELECT shows for the bytes. Raises LookupError for a character set that no server has."""
+    """The text that SELECT shows for the bytes. Raises LookupError for an unknown character set."""
     codec = _CODECS[charset]
     exceptions = _EXCEPTIONS.get(charset, {})
     if not exceptions:
@@ -134,7 +134,7 @@ def _private_use(unit: bytes) -> str | None:
 
 
 def _nec_row(unit: bytes, charset: str) -> str | None:
-    """eucjpms has NEC's rows where cp932 has them."""
+    """eucjpms has NEC's characters in the same rows as cp932."""
     if charset != "eucjpms" or len(unit) != 2:
         return None
     row, cell = unit[0] - 0xA0, unit[1] - 0xA0

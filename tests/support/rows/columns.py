@@ -1,4 +1,4 @@
-"""What a column of a table map is, with what only the table's schema tells, and how its value is read."""
+"""Columns of a table map, completed from the table's schema, and the reading of their values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEMBER_ESCAPES = {"\\\\": "\\", "''": "'", "\\0": "\0", "\\n": "\n", "\\r": "\r
 
 
 class Bytes:
-    """A cursor over an event's body; what would go beyond it raises DamagedError."""
+    """A cursor over an event's body. Raises DamagedError instead of leaving it."""
 
     def __init__(self, data: bytes, place: str) -> None:
         self.data, self.at, self.place = data, 0, place
@@ -53,7 +53,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``charset`` is None where bytes are meant."""
+    """A column; ``charset`` is None for bytes."""
 
     meta: ColumnMeta
     name: str
@@ -63,7 +63,7 @@ class Column:
     declared: str
     """``uuid``, ``vector``, …: the data type by the schema; empty without one."""
     hires: int | None
-    """Digits of a fraction in the storage of MariaDB 5.3, which table maps do not tell."""
+    """Digits of a fraction in the storage of MariaDB 5.3, which table maps do not hold."""
 
     @classmethod
     def of(cls, meta: ColumnMeta, schema: ColumnSchema | None, charset: Charset) -> Column:

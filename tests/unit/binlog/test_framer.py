@@ -1,4 +1,4 @@
-"""The framing kernel over streams made by hand: what is kept, how transactions are counted, what stops it."""
+"""The framing kernel over built streams: kept events, rows of transactions, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdc.testing.binlog import BinlogBuilder, packets_of
 
 
 class Keeper:
-    """Hooks that keep tables of ``shop`` and collect what comes out."""
+    """Hooks that capture the tables of ``shop`` and collect the output."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -60,7 +60,7 @@ class Keeper:
 
 
 def frame(stream: bytes, *, piece: int = 1 << 20, flush_always: bool = True, src_bytes: int = 4 << 20) -> Keeper:
-    """Feed ``stream`` in pieces."""
+    """Frames ``stream`` in pieces."""
     keeper = Keeper()
     src = np.zeros(src_bytes, dtype=np.uint8)
     framer = keeper.framer = Framer(src, keeper, packets=True, out_bytes=3 << 20)
@@ -275,7 +275,7 @@ def test_rows_with_columns_missing_stop_it(
 
 @pytest.mark.parametrize("kind", [23, 24, 30, 31, 39])
 def test_the_start_of_a_row_event_cut_anywhere(kind: int) -> None:
-    """Of what is not there nothing is read; compiled and uncompiled say the same."""
+    """Nothing behind the arrived bytes is read, and the compiled kernel agrees with the uncompiled one."""
     maps = 2 if kind in (24, 31, 39) else 1
     body = rows_event(kind, 300, b"\xff" * 38 * maps, extra=b"xy", rows=b"")
     event = bytes(4) + bytes([kind]) + bytes(14) + body
@@ -301,7 +301,7 @@ def test_a_damaged_bitmap_is_damage(piece: int) -> None:
 
 
 def test_a_segment_of_a_source_without_checksums() -> None:
-    """Capture adds four bytes to each event; positions stay the source's."""
+    """Capture adds four bytes to each event, and positions remain the source's."""
     log = BinlogBuilder()
     for n in range(5):
         log.transaction("shop", "orders", [n])

@@ -46,7 +46,7 @@ QUERY_COMPRESSED = bytes.fromhex(
 
 
 class Hooks:
-    """Captures the tables of ``shop``, and collects what comes out."""
+    """Captures the tables of ``shop`` and collects the output."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -106,7 +106,7 @@ def rows_of(hooks: Hooks) -> np.ndarray:
 
 
 def inner(*, db: str, table: str, sql: str | None = None, end: Callable[[BinlogBuilder], None] | None = None) -> bytes:
-    """A transaction's events as they stand in a compressed one: without GTID and without checksums."""
+    """The events of a compressed transaction: without GTID and without checksums."""
     log = BinlogBuilder()
     log.query("BEGIN")
     log.table_map("other", "also_locked")
@@ -134,7 +134,7 @@ def payload_body(data: bytes, *, method: int = 0, says: int | None = None, packe
 
 
 def varlen(value: int) -> bytes:
-    """MySQL's number of one to nine bytes."""
+    """A number in MySQL's form of one to nine bytes."""
     for size in range(1, 9):
         if value < 1 << 7 * size:
             return (value << size | (1 << size - 1) - 1).to_bytes(size, "little")
@@ -153,7 +153,7 @@ def xa_prepare(log: BinlogBuilder, *, one_phase: bool) -> None:
 
 
 def xa_transaction(log: BinlogBuilder, db: str, *, one_phase: bool) -> None:
-    """As MySQL writes one."""
+    """The event in the form that MySQL writes."""
     log.gtid()
     log.query("XA START X'6162',X'',1", db)
     log.table_map(db, "orders")
@@ -209,7 +209,7 @@ def test_statements_in_a_compressed_transaction_are_judged() -> None:
 
 
 def test_a_table_that_is_only_locked_does_not_count() -> None:
-    """As anywhere: rows count, and a TABLE_MAP without rows is none."""
+    """A table counts as changed only if it has row events, not for a TABLE_MAP alone."""
     log = BinlogBuilder()
     data = inner(db="other", table="t").replace(b"\x05other\0\x0balso_locked\0", b"\x05shop2\0\x0balso_locked\0")
     log.gtid()
@@ -365,7 +365,7 @@ def test_compressed_rows(kind: int, piece: int) -> None:
 
 
 def test_what_never_ended_stops_nothing() -> None:
-    """A server that died in the transaction leaves it without an end; it never happened."""
+    """A transaction without an end, because the server died in it, is dropped without an error."""
     log = BinlogBuilder()
     log.gtid()
     log.table_map("shop", "orders")
@@ -550,7 +550,7 @@ def test_kernel_uncompiled_does_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_type_has_one_answer() -> None:
-    """The tables of the types say what the framer does; a type in none of them stops it."""
+    """The framer treats every event type as the tables of types say, and stops at a type in none of them."""
     captured = {*ROW_EVENTS, EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.XID, EventType.TABLE_MAP}
     captured |= {EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID}
     captured |= {EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.MARIADB_QUERY_COMPRESSED}

@@ -1,4 +1,4 @@
-"""Binary JSON without a server: documents that one wrote, damage of all kinds, and the kernels uncompiled."""
+"""Binary JSON without a server: documents that a server wrote, damaged documents, and the kernels uncompiled."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def binary(*values: bytes | None) -> pa.Array:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, the kernels of binary JSON run as plain Python."""
+    """Runs the kernels of binary JSON as plain Python inside the block."""
     before: list[tuple[Any, str, Any]] = []
     modules = (value_kernels, rows, scalar_kernels, document_kernels, convert, scan, values, memory)
     for module in modules:
@@ -119,7 +119,7 @@ def test_nulls_slices_and_nothing() -> None:
 
 
 def test_every_byte_is_escaped_as_the_server_does() -> None:
-    """Quotation mark, backslash and controls are escaped, by a letter where there is one; nothing else is."""
+    """Only quotation mark, backslash and control characters are escaped, by a letter if they have one."""
     letters = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
     for byte in range(128):
         shown = letters.get(byte, f"\\u{byte:04x}" if byte < 32 else chr(byte))
@@ -140,7 +140,7 @@ def test_unsigned(value: int) -> None:
 
 
 def shown_by_server(value: float) -> str:
-    """The rule, put down a second time, on Python's digits."""
+    """A second implementation of the layout, on Python's digits."""
     mantissa, _, exponent = f"{value!r}".partition("e")
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     digits = whole + fraction
@@ -188,7 +188,7 @@ def test_endless_doubles(value: float) -> None:
 
 
 def outcome(raw: bytes, around: bytes) -> str:
-    """The text of a document between other bytes, or what is wrong with it."""
+    """The text of a document between other bytes, or the error."""
     column = binary(around, None, raw, around)
     whole = pa.Array.from_buffers(pa.binary(), 1, [None, column.buffers()[1], column.buffers()[2]], offset=2)
     assert whole.to_pylist() == [raw]
@@ -216,7 +216,7 @@ def damaged(seed: int, rounds: int) -> Iterator[bytes]:
 
 
 def test_damage_never_reads_outside(seed: int) -> None:
-    """What lies around a document does not matter, whatever the document says."""
+    """The bytes around a document have no effect, whatever the document holds."""
     sound = wrong = 0
     for raw in damaged(seed, 3000):
         first = outcome(raw, b"\x00" * 400)
@@ -272,7 +272,7 @@ def test_no_blow_up() -> None:
 
 
 def test_offsets_point_forward() -> None:
-    """An array that holds itself, and one that holds its own header."""
+    """An array that contains itself, and one that contains its own header."""
     for where in (0, 4, 6):
         with pytest.raises(BadValueError, match="beyond the end"):
             json_text(binary(b"\x02" + struct.pack("<HH", 1, 20) + b"\x02" + struct.pack("<H", where) + bytes(13)))
@@ -294,7 +294,7 @@ def event_arrays(event: bytes) -> EventArrays:
 
 
 def expanded(event: bytes) -> list[list[bytes]]:
-    """The two JSON columns of the new rows of the golden event, or of one like it."""
+    """The two JSON columns of the new rows of an event like the golden one."""
     buf, offset, length = expand_partial(event_arrays(event), SPEC, JSON_COLUMNS)
     assert offset.tolist() == [0]
     new = buf[: length[0]].tobytes()
@@ -337,7 +337,7 @@ KNOWN_CODES = (k.BAD_HEADER, k.WRONG_COLUMNS, k.PART_IMAGE, k.CUT, k.BAD_VALUE)
 
 
 def damage_event(seed: int, rounds: int) -> tuple[int, int]:
-    """Change random bytes of the golden event; how often it was refused, and how often it gave rows."""
+    """Changes random bytes of the golden event. Returns how often it was refused and how often it gave rows."""
     dice = random.Random(seed)
     refused = accepted = 0
     for _ in range(rounds):
@@ -370,7 +370,7 @@ def test_damaged_partial_events(seed: int) -> None:
 
 
 def diffs(*parts: tuple[int, str, bytes | None]) -> bytes:
-    """A partial value over the document of the golden ones that has all kinds of parts."""
+    """A partial value over the golden document with all kinds of parts."""
     before = DOCUMENTS[14]
     raw = b"\xff" + struct.pack("<I", len(before)) + before
     for operation, path, value in parts:
@@ -420,7 +420,7 @@ def test_too_deep_after_an_update() -> None:
 
 
 def pack_decimal(unscaled: int, precision: int, scale: int) -> bytes:
-    """MySQL's form, written from its description."""
+    """A decimal in MySQL's form, from its description."""
     digits = f"{abs(unscaled):0{precision}d}"
     whole, fraction = digits[: precision - scale], digits[precision - scale :]
     groups = [whole[: len(whole) % 9], *(whole[i : i + 9] for i in range(len(whole) % 9, len(whole), 9))]
@@ -453,7 +453,7 @@ def test_wide_decimals(seed: int, precision: int, scale: int) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"\x80", bytes(18), b"\xff" * 17])
 def test_no_decimal(raw: bytes) -> None:
-    """Of another size than the 18 bytes of a DECIMAL(39,0), or with impossible digits."""
+    """Values of another size than the 18 bytes of a DECIMAL(39,0), or with impossible digits, are refused."""
     with pytest.raises(BadValueError, match="not a DECIMAL") as found:
         decimal_text(39, 0)(binary(pack_decimal(5, 39, 0), raw))
     assert found.value.row == 1

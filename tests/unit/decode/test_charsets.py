@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from cdc.decode.charsets import convert, kernels
-from cdc.decode.charsets.convert import decode_text, single_entries, text_conversion
+from cdc.decode.charsets.convert import decode_text, single_entries, sound_utf8, text_conversion, utf8_text
 from cdc.decode.charsets.tables import MULTI_BYTE, SINGLE_BYTE, characters, charset_by_name, tables
 from cdc.errors import UnsupportedError
 
@@ -62,7 +62,7 @@ DIGESTS = {
 
 
 def texts(seed: int, count: int = 300) -> list[bytes]:
-    """Random bytes, mostly high ones; sequences are cut where a text ends, and the next text would complete them."""
+    """Random texts, mostly of high bytes; the ends of texts cut sequences, which the next text would complete."""
     rng = random.Random(seed)
     some = (0x00, 0x30, 0x39, 0x41, 0x81, 0x84, 0x8E, 0x8F, 0x90, 0xA1, 0xD8, 0xDC, 0xE3, 0xFE)
     made = []
@@ -74,7 +74,7 @@ def texts(seed: int, count: int = 300) -> list[bytes]:
 
 
 def run(charset: str, data: bytes, offsets: list[int], compiled: bool) -> tuple[bytes, list[int]]:
-    """Call the charset's kernel with room for just what it asks for; nothing but the slack is written beyond."""
+    """Calls the charset's kernel with exactly the room that it needs, and checks that it writes only the slack behind."""
     size = offsets[-1] - offsets[0]
     out = np.full(kernels.GROWTH * size + kernels.SLACK, UNTOUCHED, dtype=np.uint8)
     starts = np.zeros(len(offsets), dtype=np.int32)
@@ -127,7 +127,7 @@ def test_columns(charset: str, seed: int) -> None:
 
 @pytest.mark.parametrize("charset", CHARSETS)
 def test_ascii(charset: str) -> None:
-    """ASCII is copied without a look at each byte, where it means the same."""
+    """Texts in ASCII are copied unchanged in the character sets that contain it."""
     array = pa.array([b"@AZ~", None, b"`{}", b"", b"0123"], pa.binary())
     conversion = text_conversion(charset)
     assert conversion is not None
@@ -168,7 +168,7 @@ def test_as_the_servers_show_it(charset: str, raw: str, text: str) -> None:
 
 
 def test_tables_are_those_compared_with_the_servers() -> None:
-    """Python's codecs stand behind most of them, and another Python may know other characters."""
+    """Most tables are made from Python's codecs, which may change with the Python version."""
     multi = {name: tables(name) for name in sorted(MULTI_BYTE)}
     digests = {name: zlib.crc32("".join(characters(name)).encode()) for name in sorted(SINGLE_BYTE)}
     for name, made in multi.items():
@@ -223,3 +223,23 @@ def test_warm_up() -> None:
     for kernel in (kernels.convert_single, kernels.convert_multi, kernels.convert_wide):
         compiled: Any = kernel
         assert compiled.signatures
+
+
+# ---------------------------------------------------------------- bytes that are not UTF-8, which some servers store in columns of UTF-8
+
+STORED = [b"abc", None, b"a\xed\xa0\x80b", "é😀".encode(), b"\xff", b""]
+SHOWN = ["abc", None, "a???b", "é😀", "?", ""]
+
+
+def test_stray_bytes_become_question_marks() -> None:
+    raw = pa.array(STORED, pa.binary())
+    assert utf8_text(raw).to_pylist() == SHOWN
+    as_it_came = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+    assert sound_utf8(as_it_came).to_pylist() == SHOWN
+    assert utf8_text(raw.slice(2, 2)).to_pylist() == SHOWN[2:4]
+
+
+def test_sound_texts_are_not_copied() -> None:
+    texts = pa.array(["abc", None, "é"])
+    assert sound_utf8(texts) is texts
+    assert utf8_text(pa.array([b"abc", None], pa.binary())).to_pylist() == ["abc", None]

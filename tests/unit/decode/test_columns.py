@@ -1,4 +1,4 @@
-"""What a stored schema tells of columns, and table maps that contradict it."""
+"""Columns from a stored schema, and table maps that contradict it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def known(column_type: str, charset: str | None = None, *, nullable: bool = True
 
 
 def meta(kind: int, length: int = 0, *, precision: int = 0, scale: int = 0, nullable: bool = True) -> ColumnMeta:
-    """As a server without metadata tells it."""
+    """A column in the table map of a server without metadata."""
     return ColumnMeta("", kind, length=length, precision=precision, scale=scale, nullable=nullable)
 
 

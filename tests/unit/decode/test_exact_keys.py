@@ -1,4 +1,4 @@
-"""Values of keys, which must stay apart: texts with bytes that mean nothing, and dates as texts."""
+"""Values of keys must stay distinct: texts with bytes without a meaning, and dates as texts."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_seq_limits() -> None:
 
 
 def test_unsupported_column_is_named() -> None:
-    """In a collation that no server has: everything but this column can be decoded."""
+    """With an unknown collation of one column, all other columns can be decoded."""
     pos, length = next(find_events(golden("mysql9"), {19}))
     collations = b"\x03\x0a\xfc\xff\x00\xfc\xff\x00"
     at = pos + golden("mysql9").buf[pos : pos + length].tobytes().index(collations) + 4
@@ -128,7 +128,7 @@ def test_unsupported_column_is_named() -> None:
 
 @pytest.mark.parametrize(("kind", "table"), TYPED_TABLES)
 def test_every_type_as_select_shows_it(kind: str, table: str) -> None:
-    """JSON lines of the file against SELECT's answers at the time, kept beside it."""
+    """The JSON lines of the file equal the stored answers of SELECT."""
     shown = shown_values(kind)[table]
     rows = [
         json.loads(line)

@@ -1,4 +1,4 @@
-"""The conversions of single values: against Python's own arithmetic, and compiled against uncompiled."""
+"""Kernels for single values, against Python's arithmetic and against themselves uncompiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdc.binlog.memory import i64, prefix_value, same_bytes, u16, u24, u32, u48
 from cdc.decode.kernels import constants as k
-from cdc.decode.kernels.fill import OutputArrays, put_bits, put_latin1, put_number, signed
+from cdc.decode.kernels.fill import put_bits, put_latin1, put_number, signed
 from cdc.decode.kernels.rows import all_present
 from cdc.decode.kernels.scan import find_layout, has_name, recall, remember, sound
 from cdc.decode.kernels.values import (
@@ -36,22 +36,15 @@ def array(raw: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(raw + b"\0", dtype=np.uint8)
 
 
-def output(out: np.ndarray[Any, np.dtype[np.uint8]]) -> OutputArrays:
-    """Kernels' output in this memory, without columns."""
-    none = np.zeros(0, dtype=np.int64)
-    places = np.zeros((0, k.OUT_SIZE), dtype=np.int64)
-    return OutputArrays(out, out.view(np.int16), out.view(np.int32), out.view(np.int64), places, none, none, none)
-
-
 def both(kernel: Any, *args: Any) -> Any:
-    """Runs a kernel compiled and uncompiled; they must agree."""
+    """Runs a kernel compiled and uncompiled, and checks that both agree."""
     compiled, plain = kernel(*args), kernel.py_func(*args)
     assert compiled == plain
     return compiled
 
 
 def pack_decimal(value: Decimal, precision: int, scale: int) -> bytes:
-    """MySQL's form, written from its description."""
+    """A decimal in MySQL's form, from its description."""
     digits = f"{abs(int(value.scaleb(scale))):0{precision}d}"
     whole, fraction = digits[: precision - scale], digits[precision - scale :]
     groups = [whole[: len(whole) % 9], *(whole[i : i + 9] for i in range(len(whole) % 9, len(whole), 9))]
@@ -86,7 +79,7 @@ def test_decimal(case: tuple[int, int, Decimal]) -> None:
 
 
 def pack_exact(unscaled: Decimal, precision: int, scale: int) -> bytes:
-    """As above, for more digits than Python's decimal context keeps."""
+    """The same for more digits than Python's decimal context keeps."""
 
     class Scaled:
         def __init__(self, number: int) -> None:
@@ -149,7 +142,7 @@ def test_numbers_agree(raw: bytes, kind: int, row: int) -> None:
     outs = []
     for kernel in (put_number, put_number.py_func):
         out = np.zeros(64, dtype=np.uint8)
-        kernel(array(raw), 0, kind, 0, row, output(out))
+        kernel(array(raw), 0, kind, 0, row, out, out.view(np.int16), out.view(np.int32), out.view(np.int64))
         outs.append(out.tobytes())
     assert outs[0] == outs[1]
 
@@ -158,7 +151,7 @@ LAST_TIME_US = ((838 * 60 + 59) * 60 + 59) * 1_000_000
 
 
 def pack_time(us: int, fraction_size: int) -> bytes:
-    """MySQL's form, written from its description: sign and fields as one number, to which a fixed one is added."""
+    """A time in MySQL's form, from its description: sign and fields as one number, plus a constant."""
     in_a_second = int(100**fraction_size)
     seconds, fraction = divmod(abs(us) // (1_000_000 // in_a_second), in_a_second)
     whole = (seconds // 3600) << 12 | seconds // 60 % 60 << 6 | seconds % 60
@@ -205,7 +198,8 @@ def test_bits(raw: bytes, wide: bool, row: int) -> None:
 def test_years(byte: int, year: int) -> None:
     for kernel in (put_number, put_number.py_func):
         out = np.zeros(64, dtype=np.uint8)
-        kernel(array(bytes([byte])), 0, k.YEAR, 8, 3, output(out))
+        views = out.view(np.int16), out.view(np.int32), out.view(np.int64)
+        kernel(array(bytes([byte])), 0, k.YEAR, 8, 3, out, *views)
         assert out.view(np.int16)[4 + 3] == year
         assert not out[:14].any() and not out[16:].any()
 

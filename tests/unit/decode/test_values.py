@@ -1,5 +1,5 @@
 # ruff: noqa: DTZ001  (DATETIME has no time zone)
-"""The conversions of ``cdc.decode.conversions.values``: values, nulls, slices of longer arrays, empty arrays, damage."""
+"""The conversions of ``cdc.decode.conversions``: values, nulls, slices, empty arrays, damage."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_values_and_nulls(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_slices(name: str) -> None:
-    """Every slice of a longer array, without a null and with one in front."""
+    """Every slice of a longer array converts like the array, without nulls and with one in front."""
     convert, raw, expected, _ = CASES[name]
     for nulls in ([], [None]):
         long = pa.array([*raw, *nulls, *raw, *raw], pa.binary())

@@ -1,4 +1,4 @@
-"""One transaction read in parts gives the rows of the whole."""
+"""The slices of a transaction together give the rows of the whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.unit_decode import KINDS, batches, golden, uncompiled
 
 @pytest.mark.parametrize("size_bytes", [1, 400, 10**9])
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_make_up_the_whole(kind: str, size_bytes: int) -> None:
+def test_slices_make_up_the_transaction(kind: str, size_bytes: int) -> None:
     whole = golden(kind)
     first = int(whole.entries["seq"][0])
     one = whole.between(0, first)
@@ -33,13 +33,13 @@ def test_parts_make_up_the_whole(kind: str, size_bytes: int) -> None:
     assert [part.ordinal for part in parts] == list(range(len(parts)))
 
 
-def test_a_table_without_rows_has_no_parts() -> None:
+def test_a_table_without_rows_has_no_slices() -> None:
     whole = golden("mysql9")
     one = whole.between(0, int(whole.entries["seq"][0]))
     assert list(split_transaction(one, "shop.none", 100)) == []
 
 
-def test_parts_are_of_one_transaction(tmp_path: Path) -> None:
+def test_slices_are_of_one_transaction(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one transaction"):
         list(split_transaction(golden("mysql9"), "shop.every", 100))
 

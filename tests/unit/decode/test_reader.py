@@ -1,4 +1,4 @@
-"""Reading through a segment's index: ranges, layouts, whole stores, and the command."""
+"""Reading through a segment's index: ranges, layouts, whole stores, the command, and the warm-up file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 from cdc.decode import DecodeOptions, decode_range, layouts, read
 from cdc.decode.jsonl import to_json_lines
+from cdc.decode.reader import warm_up, warm_up_file
 from cdc.errors import DamagedError, UsageError
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
+from cdc.testing.binlog import BinlogBuilder
 from tests.support.unit_decode import DECODABLE, GOLDEN, TABLE, decode, golden
 
 KIND = "mysql9"
@@ -130,3 +132,14 @@ def test_command(store: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["decode", str(store), "--table", TABLE, *columns, "--format", "table"])
     assert done.exit_code == 0
     assert "changed" in done.stdout
+
+
+def test_warm_up_file(tmp_path: Path) -> None:
+    """The builder of the tests makes the file, and it decodes."""
+    log = BinlogBuilder()
+    log.transaction("towpath", "warm", [1])
+    assert warm_up_file() == log.data
+    path = tmp_path / "binlog.000001"
+    path.write_bytes(warm_up_file())
+    assert [batch.column("id").to_pylist() for batch in read(path, table="towpath.warm")] == [[1]]
+    warm_up()
