@@ -14,8 +14,8 @@ The path of :func:`decode_range`, from a byte range to record batches:
    ``column_types.py`` (the Arrow types and conversions);
 5. ``reader.py`` has the rows found and measured by ``kernels/rows.py``, allocates the Arrow buffers, and has the values
    written into them by ``kernels/fill.py``;
-6. the conversions of ``charsets/``, ``binary_json/``, ``temporal.py`` and ``values.py`` finish the columns whose bytes
-   the kernels only copy.
+6. the conversions of ``conversions/``, ``charsets/`` and ``binary_json/`` finish the columns whose bytes the kernels
+   only copy.
 
 ``faults.py`` turns the kernels' codes into errors. ``policies.py`` applies a user's column policies (drop, hash, mask,
 rename) to decoded batches, in the executors, and ``jsonl.py`` prints batches.
