@@ -155,7 +155,7 @@ class DumpStream:
 
     def close(self) -> None:
         """Closes the connection; the server ends its dump thread."""
-        self._socket.close()
+        _close(self._connection)
 
 
 class ShortDump:
@@ -180,7 +180,7 @@ class ShortDump:
 
     def close(self) -> None:
         """Closes the connection."""
-        self._socket.close()
+        _close(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -189,6 +189,12 @@ class ShortDump:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _close(connection: Any) -> None:
+    # Closing the socket object is not enough, because PyMySQL's buffered reader keeps the descriptor open. The server
+    # would go on writing to it, and MariaDB would let the next dump with the same server_id wait for that.
+    connection._force_close()
 
 
 # --- errors that a server sends instead of events

@@ -177,7 +177,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Yields the server's end of a dump connection."""
     ours, theirs = socket.socketpair()
 
-    connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7)
+    connection = SimpleNamespace(_sock=ours, thread_id=lambda: 7, _force_close=ours.close)
     monkeypatch.setattr(dump, "open_dump", lambda *_: connection)
     with ours, theirs:
         yield theirs

@@ -105,6 +105,30 @@ def test_a_position_in_the_middle(server: Server, source: SourceConfig) -> None:
     assert _end(event) - len(event) == middle.pos
 
 
+def test_a_closed_dump_ends_on_the_server(
+    server: Server, source: SourceConfig, database: Callable[[Server], str]
+) -> None:
+    """The server is blocked while it writes. It notices at once that the connection was closed."""
+    db = database(server)
+    with connect(source) as control:
+        position = current_position(control)
+    server.execute(f"CREATE TABLE {db}.large (id INT PRIMARY KEY, v LONGTEXT)")
+    server.execute(*[f"INSERT INTO {db}.large VALUES ({n}, REPEAT('x', 4000000))" for n in range(8)])
+    stream = DumpStream(source, position, "towpath-test")
+    stream.recv_into(memoryview(bytearray(100)))
+    stream.close()
+    deadline = time.monotonic() + 20
+    while stream.thread_id in threads(server):
+        assert time.monotonic() < deadline, "the server still writes to a closed connection"
+        time.sleep(0.1)
+
+
+def threads(server: Server) -> set[int]:
+    with server.connect() as conn, conn.cursor() as cursor:
+        cursor.execute("SHOW PROCESSLIST")
+        return {int(row[0]) for row in cursor.fetchall()}
+
+
 def test_a_user_without_the_privilege_is_refused(server: Server, source: SourceConfig) -> None:
     server.execute("CREATE USER dump_nobody@'%' IDENTIFIED BY 'x'")
     try:
