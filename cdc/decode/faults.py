@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cdc.binlog.constants import type_name
 from cdc.binlog.table_map import ColumnType
-from cdc.decode.columns import describe
+from cdc.decode.column_types import ValuePolicies
+from cdc.decode.columns import Column, describe
 from cdc.decode.kernels import constants as k
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError, UnsupportedEventError
-
-if TYPE_CHECKING:
-    from cdc.decode.layout import TableLayout
 
 _SEGMENT_REMEDY = "Restore the file from a copy, or have capture read it from the source again into a new store."
 
@@ -29,6 +27,22 @@ _WHAT = {
     k.BAD_MEMBER: "the number of the ENUM member is larger than the number of members",
     k.NO_ROOM: "the value is longer than its column allows, or the file changed while it was read",
 }
+
+
+class DescribedTable(Protocol):
+    """The part of a :class:`cdc.decode.layout.TableLayout` that error messages show."""
+
+    @property
+    def table(self) -> str:
+        """``db.table``."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the table map."""
+
+    @property
+    def policies(self) -> ValuePolicies:
+        """What the user wants of values that Delta cannot hold."""
 
 
 def scan_fault(code: int, path: Path | str, pos: int, kind: int, table: str | None) -> CdcError:
@@ -59,7 +73,7 @@ def row_fault(
     path: Path | str,
     pos: int | None,
     event_pos: int,
-    layout: TableLayout,
+    layout: DescribedTable,
     column: int,
     why: str | None = None,
 ) -> CdcError:
