@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 Entries = npt.NDArray[np.uint32]
 
-Place = np.uint64
+Offset = np.uint64
 """The type of indices. For signed ones Numba checks whether they are negative and count from the end, which would be
 most of the work of such small steps."""
 
@@ -41,17 +41,17 @@ _GB18030_ABOVE = 189000
 @inlined
 def put_word(out: Bytes, at: int, word: int) -> None:
     """Writes four bytes, the lowest first; they are compiled into one store."""
-    out[Place(at)] = np.uint8(word & 0xFF)
-    out[Place(at + 1)] = np.uint8(word >> 8 & 0xFF)
-    out[Place(at + 2)] = np.uint8(word >> 16 & 0xFF)
-    out[Place(at + 3)] = np.uint8(word >> 24 & 0xFF)
+    out[Offset(at)] = np.uint8(word & 0xFF)
+    out[Offset(at + 1)] = np.uint8(word >> 8 & 0xFF)
+    out[Offset(at + 2)] = np.uint8(word >> 16 & 0xFF)
+    out[Offset(at + 3)] = np.uint8(word >> 24 & 0xFF)
 
 
 @inlined
 def put_utf8(out: Bytes, at: int, code: int) -> int:
     """Writes a code point and up to three unused bytes after it. Returns the offset behind the code point."""
     if code < 0x80:
-        out[Place(at)] = code
+        out[Offset(at)] = code
         return at + 1
     if code < 0x800:
         put_word(out, at, 0x80C0 | code >> 6 | (code & 0x3F) << 8)
@@ -74,7 +74,7 @@ def convert_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offs
     for row in range(offsets.shape[0] - 1):
         starts[row] = at
         for p in range(offsets[row], offsets[row + 1]):
-            found = np.int64(entries[Place(data[Place(p)])])
+            found = np.int64(entries[Offset(data[Offset(p)])])
             put_word(out, at, found)
             at += found >> 24 & 15
     starts[offsets.shape[0] - 1] = at
@@ -88,21 +88,21 @@ def convert_single(data: Bytes, offsets: Offsets, entries: Entries, starts: Offs
 def next_multi(data: Bytes, p: int, end: int, pairs: Entries, triples: Entries, quads: Entries) -> int:
     """The entry of the character at ``p``, or the negative code point of a four-byte sequence. No byte from ``end`` on
     is read: a sequence that is cut there has no meaning."""
-    after = np.int64(data[Place(p + 1)]) if p + 1 < end else 0
-    found = np.int64(pairs[Place(np.int64(data[Place(p)]) << 8 | after)])
+    after = np.int64(data[Offset(p + 1)]) if p + 1 < end else 0
+    found = np.int64(pairs[Offset(np.int64(data[Offset(p)]) << 8 | after)])
     if found != 0:
         return found
     if triples.shape[0] != 0:
         if p + 2 < end:
-            return np.int64(triples[Place(np.int64(data[Place(p + 1)]) << 8 | np.int64(data[Place(p + 2)]))])
+            return np.int64(triples[Offset(np.int64(data[Offset(p + 1)]) << 8 | np.int64(data[Offset(p + 2)]))])
         return _MEANINGLESS
     if p + 3 < end and quads.shape[0] != 0:
-        c = np.int64(data[Place(p + 2)]) - 0x81
-        d = np.int64(data[Place(p + 3)]) - 0x30
+        c = np.int64(data[Offset(p + 2)]) - 0x81
+        d = np.int64(data[Offset(p + 3)]) - 0x30
         if 0 <= c < 126 and 0 <= d < 10:
-            number = (np.int64(data[Place(p)]) - 0x81) * 12600 + (after - 0x30) * 1260 + c * 10 + d
+            number = (np.int64(data[Offset(p)]) - 0x81) * 12600 + (after - 0x30) * 1260 + c * 10 + d
             if number < quads.shape[0]:
-                return -np.int64(quads[Place(number)])
+                return -np.int64(quads[Offset(number)])
             if _GB18030_ABOVE <= number < _GB18030_ABOVE + 0x100000:
                 return -(number - _GB18030_ABOVE + 0x10000)
             return -_QUESTION
@@ -120,8 +120,8 @@ def convert_multi(
         p = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
         while p < end:
-            if data[Place(p)] < 0x80:
-                out[Place(at)] = data[Place(p)]
+            if data[Offset(p)] < 0x80:
+                out[Offset(at)] = data[Offset(p)]
                 p += 1
                 at += 1
                 continue
@@ -148,8 +148,8 @@ def convert_multi(
 def unit(data: Bytes, p: int, kind: int) -> int:
     """The code unit of two bytes at ``p``."""
     if kind == UTF16LE:
-        return np.int64(data[Place(p)]) | np.int64(data[Place(p + 1)]) << 8
-    return np.int64(data[Place(p)]) << 8 | np.int64(data[Place(p + 1)])
+        return np.int64(data[Offset(p)]) | np.int64(data[Offset(p + 1)]) << 8
+    return np.int64(data[Offset(p)]) << 8 | np.int64(data[Offset(p + 1)])
 
 
 @inlined
@@ -157,9 +157,9 @@ def next_wide(data: Bytes, p: int, end: int, kind: int) -> int:
     """The code point at ``p``, with the number of its bytes from bit 24 on; ``?`` for a surrogate without its partner,
     for an invalid code point, and for each byte of a cut one."""
     if kind == UTF32:
-        if p + 4 > end or data[Place(p)] != 0 or data[Place(p + 1)] > 0x10:
+        if p + 4 > end or data[Offset(p)] != 0 or data[Offset(p + 1)] > 0x10:
             return _QUESTION | 1 << 24
-        code = np.int64(data[Place(p + 1)]) << 16 | np.int64(data[Place(p + 2)]) << 8 | np.int64(data[Place(p + 3)])
+        code = np.int64(data[Offset(p + 1)]) << 16 | np.int64(data[Offset(p + 2)]) << 8 | np.int64(data[Offset(p + 3)])
         return (_QUESTION if 0xD800 <= code < 0xE000 else code) | 4 << 24
     if p + 2 > end:
         return _QUESTION | 1 << 24
