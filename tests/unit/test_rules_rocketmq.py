@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -260,46 +257,3 @@ def test_a_damaged_tail_is_cut_off_and_kept_beside(tmp_path: Path) -> None:
     (kept,) = segment.parent.glob("*.cut")
     assert kept.name == f"{segment.name}.{starts[3]}.cut"
     assert kept.read_bytes() == bytes(data[starts[3] :])
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from cdc.store.writer.durability import FlushPolicy
-from cdc.event_store.transaction_log import TransactionLog
-from cdc.testing.binlog import BinlogBuilder
-from tests.support.standby import open_master
-from cdc.testing.threads import Call, took_s
-from cdc.testing.transactions import make_transactions, transactions_of
-from tests.support.unit_standby import FakeStandby
-
-policy = FlushPolicy("async", interval_s=600, thorough_interval_s=600)
-log = TransactionLog(Path(sys.argv[1]), destination="shop", segment_bytes=1 << 30, policy=policy)
-for transaction in make_transactions(2_000):
-    print(transaction.seq, log.put([transaction]).name, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.rule("rocketmq-log-18")
-def test_asynchronous_puts_outlive_a_sigkill(tmp_path: Path) -> None:
-    """RocketMQ's transient pool loses them. Here a put is in the kernel's page cache when it is answered.
-
-    The flush that would make it visible is ten minutes away.
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "store")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as writer:
-        assert writer.stdout is not None
-        answered = [writer.stdout.readline().split() for _ in range(300)]
-        writer.kill()
-        assert writer.wait() == -signal.SIGKILL
-        answered += [line.split() for line in writer.stdout if line.endswith("\n")]
-    assert {status for _, status in answered} == {"PUT_OK"}
-    assert len(seqs_in(tmp_path / "store")) < 300, "most of it was not flushed"
-    open_log(tmp_path / "store").close()
-    found = seqs_in(tmp_path / "store")
-    assert found[: len(answered)] == [int(seq) for seq, _ in answered]
