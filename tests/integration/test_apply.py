@@ -322,7 +322,7 @@ def test_tables_of_others_are_refused(loop: Loop, tmp_path: Path, mysql9: Server
     loop.sql("INSERT INTO log VALUES (51, 'x')")
     loop.capture()
     lease = loop.fetch()
-    with pytest.raises(TargetError, match="made in mode append"):
+    with pytest.raises(TargetError, match="was created in mode append, the configuration says upsert"):
         pipeline.merge(changed, lease)
 
 

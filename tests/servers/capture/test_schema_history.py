@@ -163,7 +163,7 @@ def test_init_names_the_start(
     assert cli.main(["init", mysql56.url, "--target", "./lake", "--tables", rf"{db}\..*", "--name", "old"]) == 0
     printed = capsys.readouterr().out
     assert "start: now" in printed and "earliest" not in printed
-    assert "The binlog of MySQL 5.6.24 names no columns" in printed
+    assert "because the binlog of MySQL 5.6.24 does not name columns" in printed
     file = tmp_path / "conf/old.yaml"
     file.write_text(file.read_text().replace("start: snapshot", "start: now"))
     assert cli.main(["check", "old"]) == 0
