@@ -13,8 +13,8 @@ export PYTHONUNBUFFERED := 1
 KILLS ?= 10
 # Random tables in `make test-fuzz`, on all servers together; `make test` has 200.
 FUZZ_TABLES ?= 10000
-# Processes of pytest in `make test-unit`.
-JOBS ?= $(shell nproc)
+# Processes of pytest in `make test-unit`: one more than there are cores, since some tests wait.
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # Further arguments for pytest: make test-unit ARGS='-k lease -x'
 ARGS ?=
 
@@ -43,7 +43,7 @@ test: ## lint, the documentation, and all tests: quick, slow, DAGs, real servers
 	@$(WITH_JAVA) scripts/test-all.sh $(ARGS)
 
 test-unit: install ## the quick tests, which need neither servers nor Spark (a minute)
-	@$(PY) -m pytest tests/unit -n $(JOBS) -q $(ARGS)
+	@$(PY) -m pytest tests/unit -n $(JOBS) --dist worksteal -q $(ARGS)
 
 test-pythons: install ## the quick tests on each Python of 3.11, 3.12 and 3.13 that this machine has
 	@scripts/test-pythons.sh $(ARGS)
