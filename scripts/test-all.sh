@@ -65,11 +65,13 @@ fetch() { scripts/need-npm.sh && "$bin/python" -m cdc.testing.servers fetch; }
 
 pytest() { "$bin/python" -m pytest --durations=15 "$@" "${arguments[@]}"; }
 spark=(tests/integration)
-faults=(tests/nemesis tests/fault/test_kills.py)
+# The long tests with Spark that need no session of others: with the faults, so that the three take equally long.
+moved=(tests/integration/test_bad_files.py tests/integration/test_types_in_delta.py)
+faults=(tests/nemesis tests/fault/test_kills.py "${moved[@]}")
 # The orphans of real processes take minutes: they come with `make test-kill`; test_apply.py has such cases in one process.
 elsewhere=(tests/unit tests/soak tests/fault/test_orphans.py "${spark[@]}" "${faults[@]}")
-with_spark() { stage 'tests with Spark' pytest "${spark[@]}"; }
-with_faults() { stage 'nemesis and kills' pytest "${faults[@]}" -p no:cacheprovider; }
+with_spark() { stage 'tests with Spark' pytest "${spark[@]}" "${moved[@]/#/--ignore=}"; }
+with_faults() { stage 'faults, kills, types' pytest "${faults[@]}" -p no:cacheprovider; }
 without_spark() { stage 'tests without Spark' pytest tests "${elsewhere[@]/#/--ignore=}" -p no:cacheprovider; }
 
 arguments=("$@")
@@ -78,5 +80,5 @@ together types checks || finish 1
 stage 'servers for the tests' fetch || finish 1
 stage 'quick tests' "$bin/python" -m pytest tests/unit -n "$(($(nproc) + 1))" --dist worksteal -q "${arguments[@]}" || finish 1
 together with_spark with_faults without_spark || finish 1
-grep -qP '^(quick tests|tests with|nemesis).*\t0$' "$folder/stages" || finish 5
+grep -qP '^(quick tests|tests with|faults).*\t0$' "$folder/stages" || finish 5
 finish 0
