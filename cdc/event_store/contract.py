@@ -48,9 +48,9 @@ class EventStore(ABC):
         Never returns a part of a transaction. The first one is returned whatever its size; a DDL comes alone.
         """
 
-    @abstractmethod
     def try_get(self, batch_size: int, *, start: LogPosition | None = None, included: bool = False) -> Events:
         """:meth:`get` without waiting."""
+        return self.get(batch_size, start=start, included=included, timeout_s=0)
 
     @abstractmethod
     def ack(self, position: LogPosition) -> None:

@@ -143,12 +143,7 @@ class RelayLogStore(EventStore):
         included: bool = False,
         timeout_s: float | None = None,
     ) -> Events:
-        return self._get(batch_size, start, included, None if timeout_s is None else time.monotonic() + timeout_s)
-
-    def try_get(self, batch_size: int, *, start: LogPosition | None = None, included: bool = False) -> Events:
-        return self._get(batch_size, start, included, time.monotonic())
-
-    def _get(self, batch_size: int, start: LogPosition | None, included: bool, deadline: float | None) -> Events:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if batch_size < 1:
             raise UsageError(f"a batch size of {batch_size} makes no sense; it is at least 1")
         batch: _Batch | None = None

@@ -170,6 +170,27 @@ def hash_slot(buf: Bytes, start: int, stop: int, mask: int) -> int:
     return np.int64((code ^ code >> np.uint64(32)) & np.uint64(mask))
 
 
+@inlined
+def find_or_add(buf: Bytes, table: NameTable, count: int, at: int, length: int, key_at: int, key_stop: int) -> int:
+    """The row of the bytes ``buf[key_at:key_stop]``. If they are new, they get row ``count``, with this offset and
+    length and a third number of 0; -1 if there is no row left. ``key_at - at`` must be the same in all calls."""
+    rows, slots = table.rows, table.slots
+    mask = slots.shape[0] - 1
+    slot = hash_slot(buf, key_at, key_stop, mask)
+    while slots[slot] >= 0:
+        known = slots[slot]
+        if rows[known, 1] == length and same_bytes(buf, rows[known, 0] + key_at - at, key_at, key_stop - key_at):
+            return known
+        slot = (slot + 1) & mask
+    if count == rows.shape[0]:
+        return -1
+    rows[count, 0] = at
+    rows[count, 1] = length
+    rows[count, 2] = 0
+    slots[slot] = count
+    return count
+
+
 @njit
 def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: Bytes) -> tuple[int, int, int]:
     """Lists the distinct table maps, ignoring flags and table ids, in the order of their first appearance.
@@ -178,9 +199,8 @@ def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: B
     Returns (OK, FULL or a fault, number of table maps, position of the fault). FULL: there are more than n.
     """
     buf, tail = transactions.buf, transactions.tail
-    maps, slots, ids = table.rows, table.slots, table.ids
+    maps, ids = table.rows, table.ids
     count = 0
-    mask = slots.shape[0] - 1
     for tx in range(transactions.begin.shape[0]):
         pos = transactions.begin[tx]
         end = transactions.end[tx]
@@ -197,22 +217,11 @@ def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: B
                     return BAD_CRC, count, pos
                 if stop - pos < NAMES_AT:
                     return BAD_FRAME, count, pos
-                size = stop - pos - NAMES_AT
-                slot = hash_slot(buf, pos + NAMES_AT, stop, mask)
-                while slots[slot] >= 0:
-                    known = slots[slot]
-                    if maps[known, 1] == length and same_bytes(buf, maps[known, 0] + NAMES_AT, pos + NAMES_AT, size):
-                        break
-                    slot = (slot + 1) & mask
-                if slots[slot] < 0:
-                    if count == maps.shape[0]:
-                        return FULL, count, pos
-                    maps[count, 0] = pos
-                    maps[count, 1] = length
-                    maps[count, 2] = 0
-                    slots[slot] = count
-                    count += 1
-                n_ids = remember(ids, n_ids, u48(buf, pos + 19), slots[slot])
+                number = find_or_add(buf, table, count, pos, length, pos + NAMES_AT, stop)
+                if number < 0:
+                    return FULL, count, pos
+                count = max(count, number + 1)
+                n_ids = remember(ids, n_ids, u48(buf, pos + 19), number)
             elif holds_rows(np.int64(buf[pos + 4])):
                 if stop - pos < NAMES_AT:
                     return BAD_FRAME, count, pos
@@ -232,9 +241,8 @@ def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[
     Returns (OK, FULL or a fault, number of tables, position of the fault). FULL: there are more than n tables.
     """
     buf, tail = transactions.buf, transactions.tail
-    tables, slots, ids = table.rows, table.slots, table.ids
+    tables, ids = table.rows, table.ids
     count = 0
-    mask = slots.shape[0] - 1
     for tx in range(transactions.begin.shape[0]):
         pos = transactions.begin[tx]
         end = transactions.end[tx]
@@ -255,21 +263,11 @@ def count_row_events(transactions: TransactionBytes, table: NameTable) -> tuple[
                 size += 2 + np.int64(buf[p + size])
                 if stop - p < size:
                     return BAD_FRAME, count, pos
-                slot = hash_slot(buf, p, p + size, mask)
-                while slots[slot] >= 0:
-                    known = slots[slot]
-                    if tables[known, 1] == size and same_bytes(buf, tables[known, 0], p, size):
-                        break
-                    slot = (slot + 1) & mask
-                if slots[slot] < 0:
-                    if count == tables.shape[0]:
-                        return FULL, count, pos
-                    tables[count, 0] = p
-                    tables[count, 1] = size
-                    tables[count, 2] = 0
-                    slots[slot] = count
-                    count += 1
-                n_ids = remember(ids, n_ids, u48(buf, pos + 19), slots[slot])
+                number = find_or_add(buf, table, count, p, size, p, p + size)
+                if number < 0:
+                    return FULL, count, pos
+                count = max(count, number + 1)
+                n_ids = remember(ids, n_ids, u48(buf, pos + 19), number)
             elif holds_rows(kind):
                 if stop - pos < NAMES_AT:
                     return BAD_FRAME, count, pos
