@@ -27,7 +27,7 @@ _CHOOSE_POSITION = "Write a position that SHOW BINARY LOGS and SHOW BINLOG EVENT
 
 @dataclass(frozen=True)
 class Start:
-    """Where to read from, and the identity of the source."""
+    """The position to read from, and the identity of the source."""
 
     position: BinlogPosition
     identity: SourceIdentity

@@ -85,7 +85,7 @@ def decode(
         ),
     ] = None,
     zero_dates: Annotated[
-        ZeroDates, typer.Option("--zero-dates", help="What becomes of zero and impossible dates.")
+        ZeroDates, typer.Option("--zero-dates", help="Treatment of zero and impossible dates.")
     ] = ZeroDates.null,
 ) -> None:
     """Print the rows of a table that binlog files hold: inserts, updates, deletes."""

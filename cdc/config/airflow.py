@@ -10,14 +10,14 @@ from cdc.config.values import Doc, DurationS, Section, Whole
 
 
 class AirflowConfig(Section):
-    """How the generated DAGs `capture_DEST` and `apply_DEST` are scheduled."""
+    """Schedules of the generated DAGs `capture_DEST` and `apply_DEST`."""
 
     apply_every: DurationS = 60.0
     """Interval of the apply DAG."""
     capture_for: DurationS = 3600.0
-    """How long a run of the capture DAG lasts. It ends cleanly, and the next run starts at once."""
+    """Duration of a run of the capture DAG. The run ends cleanly, and the next run starts at once."""
     retries: Whole = Field(default=3, ge=0)
-    """How often Airflow repeats a failed task."""
+    """Number of times that Airflow repeats a failed task."""
     until: Annotated[
         Literal["interval_end", "none"],
         Doc(
@@ -28,4 +28,4 @@ class AirflowConfig(Section):
             }
         ),
     ] = "none"
-    """What a run of the apply DAG applies."""
+    """Share of the waiting changes that a run of the apply DAG applies."""

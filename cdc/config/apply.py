@@ -19,10 +19,10 @@ Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSch
 
 
 class ApplyConfig(Section):
-    """What becomes of the changes in the Delta tables. `tables.overrides` changes it for single tables."""
+    """Form of the changes in the Delta tables. `tables.overrides` sets it for single tables."""
 
     mode: Annotated[Mode, Doc(choices=MODES)] = "upsert"
-    """What a Delta table holds."""
+    """Content of a Delta table."""
     target: Annotated[FilledText, Doc(example="./lake")]
     """Folder or URI of the Delta tables; each is `TARGET/DATABASE/TABLE`. A URI is any that Spark can write, like
     `s3a://bucket/lake`. A relative folder is taken from the folder above that of this file."""
@@ -31,7 +31,7 @@ class ApplyConfig(Section):
     zero_dates: Annotated[
         ZeroDates, Doc(choices={"null": "they become null", "fail": "a batch that holds one is refused"})
     ] = "null"
-    """What becomes of zero and impossible dates, like `0000-00-00` and `2023-02-31`."""
+    """Treatment of zero and impossible dates, like `0000-00-00` and `2023-02-31`."""
     types: Types = Field(default_factory=dict)
     """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
     columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)

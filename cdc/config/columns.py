@@ -41,7 +41,7 @@ _FORMS = "write drop, null, hash, keep, text, bytes, {mask: 4} or {rename: name}
 
 
 class ColumnPolicy(Section):
-    """What becomes of one column."""
+    """The policy of one column."""
 
     kind: Literal["keep", "drop", "null", "hash", "text", "bytes", "mask", "rename"]
     last: Whole = Field(default=0, ge=0)

@@ -25,7 +25,7 @@ class MetaConfig(Section):
             }
         ),
     ] = "file"
-    """Where the state is kept."""
+    """Storage of the state."""
     path: Annotated[FilledPath, Doc(example="./data/shop/meta")]
     """Folder of the batch manifests and, with `kind: file`, of the meta file. A relative path is taken from the folder
     above that of this file."""
@@ -38,7 +38,7 @@ class MetaConfig(Section):
             }
         ),
     ] = "private"
-    """Who has access to the files of the meta."""
+    """Access to the files of the meta."""
     hosts: Annotated[FilledText | None, Doc(example="h1:2181,h2:2181", only_with="kind: zookeeper")] = None
     """Servers of ZooKeeper, like `h1:2181,h2:2181`."""
     root: Annotated[FilledText, Doc(only_with="kind: zookeeper")] = "/otter/canal"

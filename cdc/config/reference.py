@@ -188,7 +188,7 @@ def flow(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Template:
-    """What a commented file holds."""
+    """The parts of a commented file."""
 
     values: Mapping[str, Any]
     """The values by the paths of their keys. Keys without a value are left out."""

@@ -63,7 +63,7 @@ class SourceConfig(Section):
             },
         ),
     ] = "snapshot"
-    """Where capture begins when the store is empty."""
+    """Position at which capture begins when the store is empty."""
     heartbeat_s: DurationS = 10.0
     """Interval of the server's heartbeats. Capture reconnects after three missed ones."""
     connect_timeout_s: DurationS = 10.0

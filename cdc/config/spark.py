@@ -19,7 +19,7 @@ _ONE_VALUE: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 
 
 class SparkConfig(Section):
-    """Where the merges run: in the task itself, by spark-submit, or on a Spark Connect server."""
+    """The Spark that runs the merges: in the task itself, by spark-submit, or on a Spark Connect server."""
 
     master: str = "local[*]"
     """Spark's master. `local[*]` runs the merges in the task itself; `spark://host:7077`, `yarn` or `k8s://…` runs

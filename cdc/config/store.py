@@ -21,7 +21,7 @@ _HOURS = r"\s*\d{1,2}\s*"
 
 
 class RetainConfig(Section):
-    """When segments are removed from the store, and which subscribers hold them back."""
+    """Removal of segments from the store, and the subscribers that hold them back."""
 
     acked_for: DurationS | None = 72 * 3600.0
     """Age from which a segment is removed that every subscriber has acked; null means that age alone is no reason."""
@@ -80,7 +80,7 @@ class RetainConfig(Section):
 
 
 class DiskConfig(Section):
-    """What happens when the store's disk fills up. The shares count everything on the disk, not only the store."""
+    """Limits for a disk that fills up. The shares count everything on the disk, not only the store."""
 
     warn_ratio: float = Field(default=0.75, gt=0, le=1)
     """Used share of the disk from which a warning is logged."""
@@ -120,7 +120,7 @@ class StandbyConfig(Section):
     master: AddressText | None = None
     """Address at which a standby reaches its master. `role: standby` needs it."""
     timeout_s: DurationS = 5.0
-    """How long capture with `role: sync_master` waits, when it ends, until the standby has everything."""
+    """Longest time that capture with `role: sync_master` waits, when it ends, until the standby has everything."""
     secret_env: str | None = None
     """Environment variable that holds the secret of both machines, of at least 16 bytes."""
     secret_file: Annotated[Path | None, Doc(instead_of="secret_env")] = None
@@ -155,7 +155,7 @@ class StoreConfig(Section):
             }
         ),
     ] = "sync"
-    """When a transaction is flushed to the disk, and so becomes visible to readers."""
+    """Time at which a transaction is flushed to the disk, and so becomes visible to readers."""
     flush_interval_s: Annotated[DurationS, Doc(only_with=_ASYNC)] = 0.5
     """Time from one flush to the next, if at least `flush_least_pages` wait for it."""
     flush_least_pages: Annotated[Whole, Doc(only_with=_ASYNC)] = Field(default=4, ge=0)
@@ -173,7 +173,7 @@ class StoreConfig(Section):
             }
         ),
     ] = "private"
-    """Who has access to the store's files, and to the copies below `stage` where that is a `file://` URI."""
+    """Access to the store's files, and to the copies below `stage` where that is a `file://` URI."""
     stage: str | None = None
     """URI below which the bytes of each batch are copied, like `s3://bucket/stage`, for executors that do not see
     `path`. null means that they see it."""

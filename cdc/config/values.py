@@ -22,7 +22,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True)
 class Doc:
-    """What the reference says about a key beyond its description, its type and its default."""
+    """Facts that the reference tells about a key beyond its description, its type and its default."""
 
     choices: Mapping[str, str] = field(default_factory=dict)
     """Each value that the key takes today, and its meaning. The description then ends where a list can follow it."""

@@ -55,7 +55,7 @@ _ROWS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """What is decoded, and how."""
+    """The rows and columns to decode, and the form of their values."""
 
     images: Images = "after"
     """``after``: the new row of inserts and updates and the old row of deletes; an update that changes the key's bytes

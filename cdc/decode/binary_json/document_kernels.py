@@ -72,8 +72,8 @@ def bad(err: Longs, code: int, pos: int) -> tuple[int, int]:
 
 
 class DocumentArrays(NamedTuple):
-    """What a pass over documents writes to. Both passes give arrays of the same types, so that they call the same
-    compiled :func:`put_document`; those that a pass does not need are empty."""
+    """The arrays that a pass over documents writes to. Both passes give arrays of the same types, so that they call
+    the same compiled :func:`put_document`; those that a pass does not need are empty."""
 
     stack: Longs
     """STACK_SHAPE: room for the containers around a value."""

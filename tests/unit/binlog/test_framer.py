@@ -17,19 +17,15 @@ from cdc.binlog.framer import EVENT_KINDS, Decision, Framer
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
+from tests.support.framing import CollectingHooks, feed, rows_of
 
 
-class Keeper:
-    """Hooks that capture the tables of ``shop`` and collect the output."""
+class Hooks(CollectingHooks):
+    """Keeps ALTER statements, and marks the ends of statements in what was flushed."""
 
     def __init__(self) -> None:
-        self.out = bytearray()
-        self.rows: list[np.ndarray] = []
-        self.framer: Framer | None = None
+        super().__init__()
         self.patched: list[int] = []
-
-    def table(self, db: str, table: str) -> int | None:
-        return {"orders": 0, "items": 1}.get(table) if db == "shop" else None
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         return Decision(query.sql.startswith("ALTER"), ddl=True, table_mask=1)
@@ -42,14 +38,6 @@ class Keeper:
         assert self.framer is not None
         self.framer.start_file(rotate.file, rotate.pos, make_seq(0, 1, 0))
 
-    def flush(self, framer: Framer) -> None:
-        self.out += framer.take_output()
-        framer.drop_output()
-        self.rows.append(framer.take_rows())
-
-    def roll(self, framer: Framer) -> None:
-        raise AssertionError("no segment here")
-
     def set_statement_end(self, offset: int, length: int) -> int:
         self.flush(self.framer)  # type: ignore[arg-type]
         event = bytearray(self.out[offset : offset + length])
@@ -59,27 +47,13 @@ class Keeper:
         return int.from_bytes(self.out[offset + length - 4 : offset + length], "little")
 
 
-def frame(stream: bytes, *, piece: int = 1 << 20, flush_always: bool = True, src_bytes: int = 4 << 20) -> Keeper:
+def frame(stream: bytes, *, piece: int = 1 << 20, flush_always: bool = True, src_bytes: int = 4 << 20) -> Hooks:
     """Frames ``stream`` in pieces."""
-    keeper = Keeper()
+    hooks = Hooks()
     src = np.zeros(src_bytes, dtype=np.uint8)
-    framer = keeper.framer = Framer(src, keeper, packets=True, out_bytes=3 << 20)
-    at = 0
-    while at < len(stream):
-        n = min(piece, len(stream) - at, len(src) - framer.end)
-        src[framer.end : framer.end + n] = np.frombuffer(stream[at : at + n], dtype=np.uint8)
-        framer.fed(n)
-        at += n
-        framer.run()
-        if flush_always:
-            keeper.flush(framer)
-        framer.compact()
-    keeper.flush(framer)
-    return keeper
-
-
-def rows_of(keeper: Keeper) -> np.ndarray:
-    return np.concatenate(keeper.rows)
+    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
+    feed(framer, src, hooks, stream, piece=piece, flush_always=flush_always)
+    return hooks
 
 
 def checksum(events_kept: list[bytes]) -> int:
@@ -89,11 +63,11 @@ def checksum(events_kept: list[bytes]) -> int:
 def test_keeps_a_transaction_as_it_came() -> None:
     log = BinlogBuilder()
     log.transaction("shop", "orders", [1, 2, 3])
-    keeper = frame(log.packets)
-    assert bytes(keeper.out) == b"".join(log.events[1:])
-    (row,) = rows_of(keeper)
+    hooks = frame(log.packets)
+    assert bytes(hooks.out) == b"".join(log.events[1:])
+    (row,) = rows_of(hooks)
     assert row[k.R_SEQ] == make_seq(0, 1, log.pos)
-    assert (row[k.R_OFFSET], row[k.R_LENGTH]) == (0, len(keeper.out))
+    assert (row[k.R_OFFSET], row[k.R_LENGTH]) == (0, len(hooks.out))
     assert (row[k.R_EVENTS], row[k.R_ROW_EVENTS], row[k.R_FLAGS]) == (5, 1, 0)
     assert row[k.R_TIME] == log.timestamp * 1_000_000 + 1
     assert row[k.R_MASK] == 1
@@ -117,9 +91,9 @@ def test_leaves_out_what_is_not_ours_but_moves_on() -> None:
     log = BinlogBuilder()
     for n in range(5):
         log.transaction("other", "orders", [n])
-    keeper = frame(log.packets)
-    assert not keeper.out
-    (row,) = rows_of(keeper)
+    hooks = frame(log.packets)
+    assert not hooks.out
+    (row,) = rows_of(hooks)
     assert row[k.R_FLAGS] == k.FLAG_POSITION
     assert row[k.R_SEQ] == make_seq(0, 1, log.pos)
     assert (row[k.R_GTID_NUMBER], row[k.R_GTID_COUNT]) == (5, 5)
@@ -139,14 +113,14 @@ def test_statement_end_moves_to_the_last_kept_row_event(flush_first: bool) -> No
     cut = len(b"".join(packets_of(e) for e in log.events[:kept]))
     stream = log.packets
     head = len(stream) - len(b"".join(packets_of(e) for e in log.events))
-    keeper = frame(stream, piece=head + cut if flush_first else len(stream))
+    hooks = frame(stream, piece=head + cut if flush_first else len(stream))
     events_kept = [log.events[1], log.events[2], log.events[3], log.events[5], log.events[7]]
     patched = bytearray(log.events[5])
     patched[25] |= 1
     events_kept[3] = events.with_checksum(bytes(patched))
-    assert bytes(keeper.out) == b"".join(events_kept)
-    assert rows_of(keeper)[0, k.R_SUM] == checksum(events_kept)
-    assert bool(keeper.patched) == flush_first
+    assert bytes(hooks.out) == b"".join(events_kept)
+    assert rows_of(hooks)[0, k.R_SUM] == checksum(events_kept)
+    assert bool(hooks.patched) == flush_first
 
 
 def test_table_maps_of_a_statement_without_rows_of_ours_are_left_out() -> None:
@@ -159,9 +133,9 @@ def test_table_maps_of_a_statement_without_rows_of_ours_are_left_out() -> None:
     log.table_map("other", "audit")
     log.rows("other", "audit", [9])
     log.xid()
-    keeper = frame(log.packets)
-    assert bytes(keeper.out) == b"".join(log.events[i] for i in (1, 2, 3, 4, 8))
-    assert rows_of(keeper)[0, k.R_SUM] == checksum([log.events[i] for i in (1, 2, 3, 4, 8)])
+    hooks = frame(log.packets)
+    assert bytes(hooks.out) == b"".join(log.events[i] for i in (1, 2, 3, 4, 8))
+    assert rows_of(hooks)[0, k.R_SUM] == checksum([log.events[i] for i in (1, 2, 3, 4, 8)])
 
 
 def test_an_event_larger_than_every_buffer_passes_through() -> None:
@@ -171,9 +145,9 @@ def test_an_event_larger_than_every_buffer_passes_through() -> None:
     log.table_map("shop", "orders")
     log.rows("shop", "orders", list(range(8_000_000)))  # 40 MB: three packets
     log.xid()
-    keeper = frame(log.packets)
-    assert bytes(keeper.out) == b"".join(log.events[1:])
-    assert rows_of(keeper)[0, k.R_SUM] == checksum(log.events[1:])
+    hooks = frame(log.packets)
+    assert bytes(hooks.out) == b"".join(log.events[1:])
+    assert rows_of(hooks)[0, k.R_SUM] == checksum(log.events[1:])
 
 
 def test_an_event_of_exactly_one_full_packet() -> None:
@@ -195,8 +169,8 @@ def test_an_event_of_exactly_one_full_packet() -> None:
     log.event(event[4], raw)
     log.xid()
     assert len(log.events[4]) == size
-    keeper = frame(log.packets)
-    assert bytes(keeper.out) == b"".join(log.events[1:])
+    hooks = frame(log.packets)
+    assert bytes(hooks.out) == b"".join(log.events[1:])
 
 
 def test_a_wrong_checksum_stops_the_stream() -> None:
@@ -259,9 +233,9 @@ def test_rows_with_columns_missing_stop_it(
     log.event(kind, rows_event(kind, columns, bitmaps, extra=extra))
     log.xid()
     if whole:
-        keeper = frame(log.packets, piece=piece)
-        assert bytes(keeper.out) == b"".join(log.events[1:])
-        assert rows_of(keeper)[-1, k.R_ROW_EVENTS] == 1
+        hooks = frame(log.packets, piece=piece)
+        assert bytes(hooks.out) == b"".join(log.events[1:])
+        assert rows_of(hooks)[-1, k.R_ROW_EVENTS] == 1
         return
     with pytest.raises(UnsupportedEventError, match=r"rows of shop\.orders \(.* hold only some of its columns"):
         frame(log.packets, piece=piece)
@@ -312,8 +286,8 @@ def test_a_segment_of_a_source_without_checksums() -> None:
         if event[4] == 16:
             ends.append(pos)
     src = np.frombuffer(b"".join(stored[1:]), dtype=np.uint8).copy()
-    keeper = Keeper()
-    framer = Framer(src, keeper, packets=False, scan=True)
+    hooks = Hooks()
+    framer = Framer(src, hooks, packets=False, scan=True)
     framer.start_file("binlog.000001", 4 + len(log.events[0]) - 4, make_seq(0, 1, 0))
     framer.fed(len(src))
     framer.run()
@@ -339,19 +313,19 @@ def test_rows_without_their_table_map_are_an_error() -> None:
 
 
 def test_positions_beyond_four_gibibytes() -> None:
-    keeper = Keeper()
+    hooks = Hooks()
     log = BinlogBuilder()
     log.pos = 2**32 - 100
     log.transaction("shop", "orders", list(range(100)))
     log.transaction("shop", "orders", [1])
     src = np.zeros(1 << 21, dtype=np.uint8)
-    framer = keeper.framer = Framer(src, keeper, packets=True, out_bytes=3 << 20)
+    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
     stream = log.packets
     src[: len(stream)] = np.frombuffer(stream, dtype=np.uint8)
     framer.fed(len(stream))
     framer.run()
-    keeper.flush(framer)
-    offsets = [int(r[k.R_SEQ]) & (1 << 34) - 1 for r in rows_of(keeper)]
+    hooks.flush(framer)
+    offsets = [int(r[k.R_SEQ]) & (1 << 34) - 1 for r in rows_of(hooks)]
     assert offsets[1] == log.pos
     assert 2**32 < offsets[0] < offsets[1]
 

@@ -30,6 +30,7 @@ from cdc.capture.session import _coalesce
 from cdc.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
+from tests.support.framing import CollectingHooks, feed, rows_of
 
 # As MySQL 9.7 wrote it: GTID_NEXT '1fd2de40-e638-11f1-b424-02fc00000001:foo:1'.
 TAGGED = bytes.fromhex(
@@ -45,17 +46,12 @@ QUERY_COMPRESSED = bytes.fromhex(
 )
 
 
-class Hooks:
-    """Captures the tables of ``shop`` and collects the output."""
+class Hooks(CollectingHooks):
+    """Keeps statements that name ``shop``, refuses INSERT into it, and remembers all of them."""
 
     def __init__(self) -> None:
-        self.out = bytearray()
-        self.rows: list[np.ndarray] = []
-        self.framer: Framer | None = None
+        super().__init__()
         self.statements: list[str] = []
-
-    def table(self, db: str, table: str) -> int | None:
-        return {"orders": 0, "items": 1}.get(table) if db == "shop" else None
 
     def statement(self, query: object, in_transaction: bool) -> Decision:
         sql = str(getattr(query, "sql", ""))
@@ -73,14 +69,6 @@ class Hooks:
         assert self.framer is not None
         self.framer.start_file("binlog.000001", 4, make_seq(0, 1, 0))
 
-    def flush(self, framer: Framer) -> None:
-        self.out += framer.take_output()
-        framer.drop_output()
-        self.rows.append(framer.take_rows())
-
-    def roll(self, framer: Framer) -> None:
-        raise AssertionError("no segment here")
-
     def set_statement_end(self, offset: int, length: int) -> int:
         raise AssertionError("nothing was stored")
 
@@ -89,20 +77,8 @@ def frame(log: BinlogBuilder, *, piece: int = 1 << 20, src_bytes: int = 4 << 20)
     hooks = Hooks()
     src = np.zeros(src_bytes, dtype=np.uint8)
     framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
-    stream, at = log.packets, 0
-    while at < len(stream):
-        n = min(piece, len(stream) - at, len(src) - framer.end)
-        src[framer.end : framer.end + n] = np.frombuffer(stream[at : at + n], dtype=np.uint8)
-        framer.fed(n)
-        at += n
-        framer.run()
-        framer.compact()
-    hooks.flush(framer)
+    feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)
     return hooks
-
-
-def rows_of(hooks: Hooks) -> np.ndarray:
-    return np.concatenate(hooks.rows)
 
 
 def inner(*, db: str, table: str, sql: str | None = None, end: Callable[[BinlogBuilder], None] | None = None) -> bytes:
