@@ -68,11 +68,12 @@ def keep_from(meta: Meta, subscriber: str, table: str, keep_seq: int | None) -> 
         known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
 
 
-def unpark(meta: Meta, subscriber: str, result: TableResult) -> int | None:
+def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> int | None:
     """Lets apply take a table again if it has reached the end of all outstanding batches, and records it in the meta.
 
-    ``result`` has the table's position. Returns None if it was unparked, else the seq that the table must reach first.
-    Raises UsageError if the table is not parked.
+    ``result`` has the table's state. ``level_seq``: the table has all changes up to this seq; that may be more than its
+    applied position if the store has no later changes of it. Returns None if the table was unparked, else the seq that
+    it must reach first. Raises UsageError if the table is not parked.
     """
     from cdc.batches.results import record_tables
 
@@ -80,7 +81,7 @@ def unpark(meta: Meta, subscriber: str, result: TableResult) -> int | None:
         known = state.subscription(subscriber)
         _require(known, result.table)
         wanted = max(known.start_seq(), known.position())
-        if (result.applied_seq or 0) < wanted:
+        if level_seq < wanted:
             return wanted
         record_tables(known, [result])
         del known.parked[result.table]

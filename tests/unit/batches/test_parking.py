@@ -71,16 +71,16 @@ def test_a_table_comes_back_at_the_end_of_the_last_outstanding_batch(meta: FileM
     meta.add_batch("apply", outstanding(1, 10, 20))
     meta.add_batch("apply", outstanding(2, 20, 30))
     for reached in (0, 9, 10, 20, 29):
-        assert unpark(meta, "apply", TableResult(table=T, applied_seq=reached)) == 30
+        assert unpark(meta, "apply", TableResult(table=T, applied_seq=reached), reached) == 30
         assert T in parked(meta)
     level = TableResult(table=T, applied_seq=30, delta_version=4, delta_id="i", generation=1)
-    assert unpark(meta, "apply", level) is None
+    assert unpark(meta, "apply", level, 30) is None
     known = meta.read().subscription("apply")
     assert known.parked == {}
     found = known.table(T)
     assert found is not None and (found.generation, found.version, found.applied_seq) == (1, 4, 30)
     with pytest.raises(UsageError, match=f"table {T} is not parked"):
-        unpark(meta, "apply", level)
+        unpark(meta, "apply", level, 30)
 
 
 def test_parking_waits_for_a_running_commit_and_no_other_follows(meta: FileMeta) -> None:
@@ -97,7 +97,12 @@ def test_parking_waits_for_a_running_commit_and_no_other_follows(meta: FileMeta)
     merging = threading.Thread(target=merge)
     merging.start()
     assert inside.wait(10)
-    parking = threading.Thread(target=lambda: (park(meta, "apply", T, record()), order.append("parked")))
+
+    def park_it() -> None:
+        park(meta, "apply", T, record())
+        order.append("parked")
+
+    parking = threading.Thread(target=park_it)
     parking.start()
     parking.join(0.2)
     assert parking.is_alive() and parked(meta) == {}
