@@ -99,11 +99,12 @@ def _texts(c: Cursor) -> str:
 
 def _number(c: Cursor) -> Literal | None:
     """The longest number that the next tokens make together: ``-``, ``1``, ``.``, ``5e``, ``-``, ``3``."""
-    text, found, taken = "", "", 0
+    text, found, taken, before = "", "", 0, ""
     for ahead in range(8):
         token = c.peek(ahead)
-        if token is None or token.kind not in ("word", "punct"):
+        if token is None or token.kind not in ("word", "punct") or before == token.kind == "word":
             break
+        before = token.kind
         text += token.text
         if _NUMBER.fullmatch(text):
             found, taken = text, ahead + 1
