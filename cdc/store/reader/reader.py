@@ -190,6 +190,16 @@ class StoreReader:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
+    def entries_between(self, after_seq: int, upto_seq: int) -> Iterator[Entries]:
+        """Yields the verified entries behind ``after_seq``, up to ``upto_seq``, some at a time. Raises DamagedError."""
+        for _, index in self._indexes(after_seq):
+            start = index.after(after_seq)
+            stop = index.after(upto_seq)
+            for at in range(start, stop, _SLICE):
+                yield index.verified(at, min(at + _SLICE, stop))
+            if stop < len(index.entries):
+                return
+
     # --- finding a time
 
     def find_by_store_time(self, time_us: int) -> int | None:
