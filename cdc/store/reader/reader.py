@@ -105,11 +105,12 @@ class StoreReader:
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
-            while start < len(index.entries) and not builder.full:
-                entries = index.verified(start, min(start + size, len(index.entries)))
+            stop = len(index.entries) if limits.until_seq is None else index.after(limits.until_seq)
+            while start < stop and not builder.full:
+                entries = index.verified(start, min(start + size, stop))
                 builder.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
                 start, size = start + len(entries), min(2 * size, _SLICE)
-            if builder.full:
+            if builder.full or stop < len(index.entries):
                 break
         self.require_kept(after_seq)
         if builder.lost:
@@ -190,13 +191,13 @@ class StoreReader:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
-    def entries_between(self, after_seq: int, upto_seq: int) -> Iterator[Entries]:
-        """Yields the verified entries behind ``after_seq``, up to ``upto_seq``, some at a time. Raises DamagedError."""
+    def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
+        """Yields the verified entries after a seq, up to another one, in order, some thousands at a time. Raises
+        DamagedError."""
         for _, index in self._indexes(after_seq):
-            start = index.after(after_seq)
-            stop = index.after(upto_seq)
-            for at in range(start, stop, _SLICE):
-                yield index.verified(at, min(at + _SLICE, stop))
+            stop = len(index.entries) if upto_seq is None else index.after(upto_seq)
+            for start in range(index.after(after_seq), stop, _SLICE):
+                yield index.verified(start, min(start + _SLICE, stop))
             if stop < len(index.entries):
                 return
 
