@@ -20,21 +20,30 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.errors import NeedsSnapshotError
+from cdc.decode.layout import survey
+from cdc.decode.transactions import ALL_TABLES
+from cdc.errors import NeedsSnapshotError, UnsupportedError
+from cdc.schemas import Schemas
+from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, require_keys, with_variants
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
-from spark_jobs.delta.tables import BEFORE, Origin, Target, properties_of, sql_properties
+from spark_jobs.delta.tables import BEFORE, Origin, Target, properties_of, require_owner, sql_properties, target_of
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
-from spark_jobs.source.columns import SourceColumns
+from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema, value_policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cdc.batches.manifest import Manifest
+    from cdc.config import DestinationConfig
+    from cdc.schemas import TableSchema
+    from cdc.snapshot.files import SnapshotFiles
     from spark_jobs.delta.log import DeltaState
+    from spark_jobs.runtime.session import TableSession, TableSessions
 
 
 @dataclass(frozen=True)
@@ -205,3 +214,79 @@ def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: s
             place=f"table {table}",
             remedy="The snapshot begins anew.",
         )
+
+
+def load_snapshot(
+    sessions: TableSessions,
+    config: DestinationConfig,
+    files: SnapshotFiles,
+    manifest: Manifest | None,
+    low_seq: int,
+    position: Position,
+) -> None:
+    """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
+
+    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. Raises
+    NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
+    """
+    table = files.info.table
+    target = target_of(config, table)
+    state = target.state()
+    if state is not None:
+        require_owner(state, target)
+    schema = files.info.definition
+    columns = columns_of_schema(schema, target.policies)
+    target.policies.require_there(schema.column_names)
+    load = Load(
+        target=target,
+        state=state,
+        columns=columns,
+        primary=schema.primary_key,
+        position=position,
+        rebuild=Rebuild("snapshot", files.id, low_seq),
+        properties={SCHEMA_PROPERTY: schema.model_dump_json()},
+    )
+    with sessions.one() as session:
+        changes = None if manifest is None else _changes(session, load, manifest, schema, files.info.key, low_seq)
+        keys = columns.keys(files.info.key) if files.info.key else ()
+        rows = state_of_snapshot(session.spark, files.paths(), columns, keys, changes)
+        load_state(session, load, rows, keys)
+
+
+def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Sequence[str]) -> None:
+    """Brings a table to the state that ``rows`` are, whatever its mode."""
+    if load.target.apply.mode == "upsert":
+        load_mirror(session.spark, load, rows)
+        return
+    raise UnsupportedError(f"a table of mode {load.target.apply.mode} cannot be loaded", place=load.target.table)
+
+
+def _changes(
+    session: TableSession, load: Load, manifest: Manifest, schema: TableSchema, keys: Sequence[str], low_seq: int
+) -> DataFrame | None:
+    """Returns the changes of a manifest; None if it has no rows of the table."""
+    target = load.target
+    found = survey(
+        manifest.ranges,
+        [target.table],
+        Schemas(tables={target.table: schema}),
+        lambda _: value_policies(target.apply),
+        table_mask=manifest.table_mask(target.table) or ALL_TABLES,
+    )
+    layout = found.layouts.get(target.table)
+    if layout is None:
+        return None
+    columns = columns_of_layout(layout, target.policies)
+    require_same_columns(columns, load.columns, target.table)
+    merge = TableMerge(
+        session=session,
+        target=target,
+        manifest=manifest,
+        layout=layout,
+        columns=columns,
+        schema=schema,
+        check=lambda: None,
+        is_large=found.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
+    )
+    is_primary = set(keys) == set(layout.primary_key)
+    return changes_between(merge, columns, low_seq, is_primary=is_primary)

@@ -53,15 +53,6 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
 
     findings: list[Finding] = []
     unreachable: list[Finding] = []
-    if config.source.start == "snapshot":
-        findings.append(
-            error(
-                "source: start",
-                "start: snapshot is not available yet",
-                "Set source.start to now, to earliest (all changes that the binlog still holds) or to a position. "
-                "Before MySQL 8.0 and MariaDB 10.5 only now is possible.",
-            )
-        )
     local = check_local.examine(config)
     last_seq: int | None = None
     first_start = False
