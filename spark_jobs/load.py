@@ -30,6 +30,7 @@ from spark_jobs.apply.rows import DELETE, latest, require_keys, with_variants
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
 from spark_jobs.delta.tables import BEFORE, Origin, Target, properties_of, require_owner, sql_properties, target_of
+from spark_jobs.delta.tracked import Record
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema, value_policies
 
@@ -188,16 +189,17 @@ class Load:
     """The source's primary key."""
     position: Position
     rebuild: Rebuild
-    properties: dict[str, str]
-    """Properties beside the usual ones."""
+    schema: TableSchema
+    """The source's schema at the position."""
 
 
 def load_mirror(spark: SparkSession, load: Load, rows: DataFrame) -> None:
     """Makes the rows of :func:`state_of_snapshot` the content of an ``upsert`` table, as its next generation."""
     state, position = load.state, load.position
     generation = 0 if state is None else state.generation + 1
-    origin = Origin(position.server_uuid, position.epoch, position.seq, generation)
-    properties = properties_of(load.target, load.columns, load.primary, origin) | load.properties
+    record = Record(position.seq, load.schema)
+    origin = Origin(position.server_uuid, position.epoch, position.seq, generation, record)
+    properties = properties_of(load.target, load.columns, load.primary, origin)
     if state is not None and state.properties.get("delta.columnMapping.mode", "none") != "none":
         properties.setdefault("delta.columnMapping.mode", state.properties["delta.columnMapping.mode"])
     replace_table(spark, load.target, with_variants(rows, load.columns.variants), properties, position, load.rebuild)
@@ -244,7 +246,7 @@ def load_snapshot(
         primary=schema.primary_key,
         position=position,
         rebuild=Rebuild("snapshot", files.id, low_seq),
-        properties={SCHEMA_PROPERTY: schema.model_dump_json()},
+        schema=schema,
     )
     with sessions.one() as session:
         changes = None if manifest is None else _changes(session, load, manifest, schema, files.info.key, low_seq)
