@@ -30,6 +30,8 @@ from cdc.commands import (
     inspect,
     later,
     maintain,
+    replay,
+    snapshot,
     standby,
     status,
 )
@@ -93,7 +95,21 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
+for _module in (
+    init,
+    check,
+    capture,
+    standby,
+    snapshot,
+    apply,
+    replay,
+    status,
+    batch,
+    inspect,
+    decode,
+    maintain,
+    later,
+):
     _module.register(app)
 
 

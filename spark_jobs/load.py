@@ -21,18 +21,21 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc.decode.layout import survey
+from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import NeedsSnapshotError, UnsupportedError
+from cdc.errors import NeedsSnapshotError, TargetError, UnsupportedError
 from cdc.schemas import Schemas
+from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, require_keys, with_variants
+from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
 from spark_jobs.delta.tables import BEFORE, Origin, Target, properties_of, require_owner, sql_properties, target_of
-from spark_jobs.delta.tracked import Record
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
-from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema, value_policies
+from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
     from cdc.snapshot.files import SnapshotFiles
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
+
+
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+"""A property that Delta alone sets."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,6 @@ def transaction(
     spark: SparkSession, target: Target, position: Position, generation: int, rebuild: Rebuild
 ) -> Iterator[None]:
     """Lets the statement in the block carry the position of a generation."""
-    from cdc.targets import application_id
-
     spark.conf.set(APP_ID, application_id(target.destination, target.table, generation))
     spark.conf.set(VERSION, str(position.seq))
     spark.conf.set(METADATA, user_metadata(target, position, generation, rebuild))
@@ -162,8 +167,6 @@ def replace_table(
 ) -> None:
     """Makes ``rows`` the whole content of the table, in one commit that carries schema, properties and position. The
     table may exist or not."""
-    from cdc.targets import GENERATION_PROPERTY
-
     view = f"towpath_rows_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(view)
     clear_unborn(target.path)
@@ -200,9 +203,61 @@ def load_mirror(spark: SparkSession, load: Load, rows: DataFrame) -> None:
     record = Record(position.seq, load.schema)
     origin = Origin(position.server_uuid, position.epoch, position.seq, generation, record)
     properties = properties_of(load.target, load.columns, load.primary, origin)
-    if state is not None and state.properties.get("delta.columnMapping.mode", "none") != "none":
-        properties.setdefault("delta.columnMapping.mode", state.properties["delta.columnMapping.mode"])
+    properties = kept_properties(state) | properties
     replace_table(spark, load.target, with_variants(rows, load.columns.variants), properties, position, load.rebuild)
+
+
+def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
+    """Takes a table's applied position back to an earlier one and leaves its rows alone: the changes after it are then
+    applied once more. Raises TargetError if there is no such table."""
+    target = target_of(config, table)
+    state = target.state()
+    if state is None:
+        raise TargetError(
+            "there is no Delta table",
+            place=f"table {table} at {target.path}",
+            remedy=f"Run `cdc replay {config.name} {table}` without --from, or `cdc snapshot`.",
+        )
+    require_owner(state, target)
+    generation = state.generation + 1
+    changed = {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    with sessions.one() as session:
+        session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
+        rebuild = Rebuild("replay", uuid.uuid4().hex)
+        with transaction(session.spark, target, position, generation, rebuild):
+            session.spark.sql(empty_statement(target))
+
+
+def replace_by(
+    sessions: TableSessions, config: DestinationConfig, built: DestinationConfig, table: str, position: Position
+) -> None:
+    """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
+    other one. Raises TargetError for a table of another owner, NeedsSnapshotError if nothing was built."""
+    target, side = target_of(config, table), target_of(built, table)
+    state, found = target.state(), side.state()
+    if found is None:
+        raise TargetError("the store has no rows of the table to build it from", place=f"table {table}")
+    if state is not None:
+        require_owner(state, target)
+    generation = 0 if state is None else state.generation + 1
+    schema = tracked_schema(found)
+    kept = {
+        key: value
+        for key, value in {**kept_properties(state), **found.properties}.items()
+        if key != _MAX_COLUMN_ID and not key.startswith(SCHEMA_PROPERTY)
+    }
+    properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    if schema is not None:
+        properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+    with sessions.one() as session:
+        rows = session.spark.read.format("delta").load(side.path)
+        replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex))
+
+
+def kept_properties(state: DeltaState | None) -> dict[str, str]:
+    """Returns the properties that somebody else gave a table, and that a new generation keeps."""
+    found = {} if state is None else state.properties
+    return {key: value for key, value in found.items() if not key.startswith("towpath.") and key != _MAX_COLUMN_ID}
 
 
 def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: str) -> None:

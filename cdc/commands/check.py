@@ -46,7 +46,7 @@ def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> N
 def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     """Returns all findings and the exit code, which is 1 if the only error is that the source does not answer."""
     from cdc.commands import check_local
-    from cdc.source.findings import error, from_error
+    from cdc.source.findings import from_error
     from cdc.source.preflight import check_source
     from cdc.store.formats.state import is_locked
     from cdc.store.reader.reader import StoreReader

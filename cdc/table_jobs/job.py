@@ -18,6 +18,7 @@ from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from spark_jobs.load import Position
     from spark_jobs.runtime.session import TableSessions
 
 SUBSCRIBER = "apply"
@@ -103,3 +104,16 @@ def table_sessions(config: DestinationConfig) -> TableSessions:
             remedy="Set spark.remote to a Spark Connect server of that cluster, or spark.master to local[*].",
         )
     return session.acquire(config.spark).tables
+
+
+def position_of(mine: Job, seq: int) -> Position:
+    """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
+    from spark_jobs.load import Position
+
+    source = mine.batches.meta.source()
+    assert source is not None  # the store has transactions
+    last = mine.batches.reader.entry_at(seq)
+    if last is None:
+        return Position(seq, source.server_uuid, source.epoch)
+    end = mine.batches.reader.commit_position(last)
+    return Position(seq, source.server_uuid, source.epoch, end.gtid, end.commit_time_us)

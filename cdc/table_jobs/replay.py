@@ -1,7 +1,8 @@
 """Replays: builds tables again from the store, up to now or up to any transaction that it keeps, without the source.
 
 A replay begins with a snapshot that is kept in the store, or with an empty table if the store has every change of it.
-It builds the new table beside the old one, and then replaces the old one in one commit, so readers never see it go back.
+It builds the new table beside the old one, and then replaces the old one in one commit, so that readers never see the
+table on its way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription, open_meta
 from cdc.positions import format_seq
 from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, require_included, table_sessions
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -79,10 +80,10 @@ def replay(
 ) -> list[ReplayResult]:
     """Builds tables again from the store. Returns one result per table.
 
-    Without points the table ends level with the others. ``to``: as of that transaction; in place it is then parked, until
-    a replay without ``to`` brings it back. ``from_``: nothing is built anew, and the changes after that point are applied
-    once more to the table as it is. ``into``: the new table is built at ``into/DB/TABLE``, and the old one stays as it
-    is. ``mode``: with ``into``, the mode of the new table.
+    Without points the table ends level with the others. ``to``: as of that transaction; in place it is then parked,
+    until a replay without ``to`` brings it back. ``from_``: nothing is built anew, and the changes after that point are
+    applied once more to the table as it is. ``into``: the new table is built at ``into/DB/TABLE``, and the old one
+    stays as it is. ``mode``: with ``into``, the mode of the new table.
 
     Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
     table, LeaseHeldError, and what merges raise.
@@ -143,6 +144,7 @@ def _in_place(config: DestinationConfig, table: str, request: Request, progress:
         if request.from_ is not None:
             first = find_point(reader, request.from_)
             _require_kept(reader, first, table)
+            _require_no_ddl(mine, first)
             done = _fill(mine, first, progress)
             return _result(table, began, done, first, done.level_seq, target.path, None)
         base = find_base(config, table, reader, target.state())
@@ -164,6 +166,21 @@ def _in_place(config: DestinationConfig, table: str, request: Request, progress:
         return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
 
 
+def _require_no_ddl(mine: Job, first: int) -> None:
+    """Raises UsageError if a DDL statement of the table lies behind a point: it cannot be applied twice."""
+    with mine.batches.next(mine.table, first, whole=True) as manifest:
+        last = manifest.last_seq if manifest is not None else first
+        is_ddl = manifest is not None and manifest.ddl
+    if not is_ddl:
+        with mine.batches.next(mine.table, last) as manifest:
+            is_ddl = manifest is not None and manifest.ddl
+    if is_ddl:
+        raise UsageError(
+            f"a DDL statement changed table {mine.table} after that point, and it cannot be applied twice",
+            remedy="Replay the whole table, without --from.",
+        )
+
+
 def _fill(mine: Job, first: int, progress: Progress) -> CatchUp:
     """Applies the changes after a point to the table as it is, as its next generation."""
     from spark_jobs.load import begin_generation
@@ -178,7 +195,8 @@ def _fill(mine: Job, first: int, progress: Progress) -> CatchUp:
 def _replace(mine: Job, side: str, upto: int) -> None:
     from spark_jobs.load import replace_by
 
-    replace_by(table_sessions(mine.config), mine.config, elsewhere(mine.config, side, None), mine.table, upto)
+    built = elsewhere(mine.config, side, None)
+    replace_by(table_sessions(mine.config), mine.config, built, mine.table, position_of(mine, upto))
 
 
 # --- beside ----------------------------------------------------------------------------------------------------------
@@ -268,10 +286,9 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
 
     kept = max(reader.removed_seq(), (begins.seq if (begins := reader.beginning()) is not None else 0))
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):
-        if files.is_loaded():
-            low = files.loaded_low_seq()
-            if low >= kept:
-                return Base(low, files)
+        loaded = files.loaded()
+        if loaded is not None and loaded.low_seq >= kept:
+            return Base(loaded.low_seq, files)
     since = None if state is None else int(state.properties.get(SINCE_PROPERTY, "0"))
     if state is not None and state.generation == 0 and since is not None and since >= kept:
         return Base(since, None)
@@ -302,19 +319,6 @@ def _require_reaches(base: Base, upto: int, table: str) -> None:
             "before that",
             remedy="Give a later point.",
         )
-
-
-def position_of(mine: Job, seq: int) -> Any:
-    """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
-    from spark_jobs.load import Position
-
-    source = mine.batches.meta.source()
-    assert source is not None  # the store has transactions
-    last = mine.batches.reader.entry_at(seq)
-    if last is None:
-        return Position(seq, source.server_uuid, source.epoch)
-    end = mine.batches.reader.commit_position(last)
-    return Position(seq, source.server_uuid, source.epoch, end.gtid, end.commit_time_us)
 
 
 def _result(

@@ -19,7 +19,7 @@ from cdc.log import get_logger
 from cdc.meta import ParkedTable, open_meta
 from cdc.schemas import Schemas
 from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, require_included, table_sessions
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -132,9 +132,9 @@ def take_snapshots(
                 except CdcError as error:
                     errors[table] = error
             left = again
-        for table, error in errors.items():
-            _log.error("snapshot failed", table=table, reason=str(error))
-            jobs[table].mark("snapshot", str(error), None)
+        for table, failure in errors.items():
+            _log.error("snapshot failed", table=table, reason=str(failure))
+            jobs[table].mark("snapshot", str(failure), None)
     if errors:
         raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
     return sorted(found, key=lambda one: wanted.index(one.table))
@@ -172,7 +172,7 @@ def _safe_low(reader: StoreReader) -> int:
     removed: the beginning of the last but one segment."""
     from cdc.store.formats.layout import list_segments, segment_start
 
-    starts = [start for segment in list_segments(reader.path) if (start := segment_start(segment.name)) is not None]
+    starts = [start for segment in list_segments(reader.path) if (start := segment_start(segment)) is not None]
     return max(reader.removed_seq(), starts[-2] if len(starts) > 1 else 0)
 
 
@@ -213,14 +213,12 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
             raise SchemaChangedError(
                 "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
             )
-        source = mine.batches.meta.source()
-        assert source is not None
-        load_snapshot(
-            table_sessions(mine.config), mine.config, files, manifest, mine.subscription(), (low, high), source
-        )
+        position = position_of(mine, high)
+        load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position)
         changes = 0 if manifest is None else manifest.row_events
     mine.keep_from(high)
-    files.mark_loaded()
+    files.mark_loaded(low, high)
+    _remove_older(mine, files)
     bring_level(mine, high)
     records = files.records()
     from spark_jobs.delta.tables import target_of
@@ -238,6 +236,15 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
         applied_seq=0 if state is None else max(state.applied_seq, high),
         reread=reread,
     )
+
+
+def _remove_older(mine: Job, files: SnapshotFiles) -> None:
+    """Removes the snapshots that the table was loaded from before."""
+    from cdc.snapshot.files import SnapshotFiles
+
+    for one in SnapshotFiles.find(mine.config, files.info.db, files.info.name):
+        if one.id < files.id:
+            one.remove()
 
 
 def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
@@ -273,4 +280,3 @@ def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
                 "chunk is read again.",
             )
         time.sleep(0.1)
-

@@ -191,11 +191,24 @@ class StoreReader:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
-    def all_entries(self, after_seq: int = 0) -> Iterator[Entries]:
-        """Yields the verified entries after a seq, in order, some thousands at a time."""
+    def entry_at(self, seq: int) -> np.void | None:
+        """Returns the last entry up to a seq; None if there is none."""
+        for name in reversed(kept_names(self.path)):
+            index = IndexFile(self._segment(name))
+            stop = index.after(seq)
+            if stop:
+                return index.verified(stop - 1, stop)[0]  # type: ignore[no-any-return]
+        return None
+
+    def entries_between(self, after_seq: int = 0, upto_seq: int = (1 << 63) - 1) -> Iterator[Entries]:
+        """Yields the verified entries behind ``after_seq``, up to ``upto_seq``, some at a time. Raises DamagedError."""
         for _, index in self._indexes(after_seq):
-            for start in range(index.after(after_seq), len(index.entries), _SLICE):
-                yield index.verified(start, min(start + _SLICE, len(index.entries)))
+            start = index.after(after_seq)
+            stop = index.after(upto_seq)
+            for at in range(start, stop, _SLICE):
+                yield index.verified(at, min(at + _SLICE, stop))
+            if stop < len(index.entries):
+                return
 
     # --- finding a time
 
