@@ -44,7 +44,7 @@ class PreparedBatch:
     effects: list[Effect] = field(default_factory=list)
     """The effects of a DDL batch."""
     tables: tuple[str, ...] = ()
-    """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
+    """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
 
     def layout(self, table: str) -> TableLayout | None:
         """Returns the layout of a table with rows in the batch, else None."""
@@ -59,7 +59,8 @@ class PreparedBatch:
         return self.schemas.tables.get(table) if self.schemas is not None else None
 
     def changes(self, table: str) -> bool:
-        """Whether the batch commits to this table: it has rows of it, or DDL that names it."""
+        """Whether the batch commits to this table, which is one of :attr:`tables`: it has rows of it, or DDL that names
+        it."""
         return table in self.manifest.tables and (self.layout(table) is not None or self.manifest.ddl)
 
 
@@ -77,13 +78,22 @@ def prepare(
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
     wanted = tuple(table for table in manifest.tables if config.tables.includes(*split_table(table)))
     found = _survey(manifest, config, wanted, schemas)
-    tables = [table for table in wanted if table in found.layouts or manifest.ddl]
+    changed = {".".join(effect.table) for effect in effects if effect.table is not None and effect.kind != "none"}
+    # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
+    tables = [
+        table
+        for table in wanted
+        if table in found.layouts or table in changed or (manifest.ddl and subscription.table(table) is None)
+    ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # An included table exists in Delta even while it is empty.
         tables += [
             table
             for table in sorted(schemas.tables)
-            if table not in tables and manifest.wants(table) and config.tables.includes(*split_table(table))
+            if table not in tables
+            and subscription.table(table) is None
+            and manifest.wants(table)
+            and config.tables.includes(*split_table(table))
         ]
     for table in tables:
         target_of(config, table)  # reports a missing hash key before Spark is started
