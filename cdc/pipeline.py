@@ -156,6 +156,7 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
 
 def _prepared(config: DestinationConfig, lease: Lease) -> PreparedBatch:
+    from cdc.batches.parking import TableGate
     from cdc.batches.service import BatchService
     from spark_jobs.apply.prepare import prepare
 
@@ -164,7 +165,8 @@ def _prepared(config: DestinationConfig, lease: Lease) -> PreparedBatch:
     def check() -> object:
         return service.check(manifest.batch, lease.token, subscriber=manifest.subscriber)
 
-    return prepare(manifest, config, check, service.subscription(manifest.subscriber))
+    gate = TableGate(service.meta, manifest.subscriber)
+    return prepare(manifest, config, check, service.subscription(manifest.subscriber), gate)
 
 
 @contextmanager

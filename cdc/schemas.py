@@ -45,6 +45,10 @@ class TableSchema(BaseModel):
     columns: tuple[ColumnSchema, ...]
     primary_key: tuple[str, ...]
     """Column names in the key's order; empty without a primary key."""
+    charset: str | None = None
+    """The default character set for texts that are added later; None if it is not known, as in files of Towpath 0.1."""
+    collation: str | None = None
+    """Its collation; None if it is not known."""
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -115,6 +119,11 @@ def _newer(version: int, path: Path) -> VersionError:
         place=str(path),
         remedy="Update Towpath on this machine.",
     )
+
+
+def charset_of_collation(collation: str | None) -> str | None:
+    """The character set of a collation, which begins with its name: ``utf8mb4_bin`` belongs to ``utf8mb4``."""
+    return None if collation is None else collation.partition("_")[0]
 
 
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}

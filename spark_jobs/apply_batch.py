@@ -1,9 +1,7 @@
 """Applies one batch to its Delta tables, several tables in parallel, each in a session of its own.
 
-:mod:`cdc.pipeline` calls :func:`prepare` and :func:`merge_tables` in its own process, or runs this file with
-spark-submit::
-
-    spark-submit … spark_jobs/apply_batch.py CONF_FILE --manifest PATH --results PATH      (token in $CDC_BATCH_TOKEN)
+:mod:`cdc.pipeline` calls :func:`prepare` and :func:`merge_tables` in its own process; under spark-submit
+:mod:`spark_jobs.serve` calls :func:`run`.
 
 The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :func:`merge_tables`, and for each table
 :func:`apply_table`, which creates and alters the Delta table and leaves the rows to
@@ -12,19 +10,24 @@ The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :fun
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.batches.manifest import Manifest, TableResult
-from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlError
+from cdc.batches.manifest import Manifest, Parking, TableResult
+from cdc.batches.parking import TableGate
+from cdc.errors import (
+    BatchError,
+    CdcError,
+    LeaseHeldError,
+    MergeFailedError,
+    MetaUnavailableError,
+    NeedsSnapshotError,
+    TokenError,
+    UnsupportedDdlError,
+)
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from spark_jobs.apply import ddl
@@ -41,7 +44,7 @@ from spark_jobs.delta.tables import (
     require_same_policies,
     target_of,
 )
-from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone, to_json
+from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
@@ -53,7 +56,6 @@ if TYPE_CHECKING:
 
 MAX_PARALLEL = 8
 _ATTEMPTS = 4
-TOKEN_VARIABLE = "CDC_BATCH_TOKEN"
 _log = get_logger(__name__)
 
 
@@ -64,14 +66,16 @@ def run(
     *,
     check: Callable[[], object],
     subscription: Subscription,
+    gate: TableGate | None = None,
 ) -> list[TableResult]:
     """Applies a batch. Returns one result per table, in the order of the tables.
 
     ``check`` raises if this process may not merge the batch (any more); it is called before each statement.
-    ``subscription``: the subscriber as the meta knows it, with the tables as of its last ack. If a table fails, the
-    others are finished first. Raises the table's own PermanentError, else MergeFailedError.
+    ``subscription``: the subscriber as the meta knows it, with the tables as of its last ack. ``gate`` leads to each
+    table beside the jobs that work on single tables. If a table fails, the others are finished first, and the table is
+    parked if its configuration says so. Raises the table's own PermanentError, else MergeFailedError.
     """
-    batch = prepare(manifest, config, check, subscription)
+    batch = prepare(manifest, config, check, subscription, gate)
     with closing(TableSessions(spark, config.spark.remote)) as sessions:
         return merge_tables(batch, sessions)
 
@@ -95,7 +99,12 @@ def merge_tables(batch: PreparedBatch, sessions: TableSessions) -> list[TableRes
         for future, table in futures.items():
             error = future.exception()
             if error is not None:
-                failures[table], causes[table] = explain(error, table), error
+                failure = explain(error, table)
+                parking = parking_of(batch, table, failure, is_gone=is_driver_gone(error))
+                if parking is None:
+                    failures[table], causes[table] = failure, error
+                else:
+                    results[table] = TableResult(table=table, parked=parking)
             elif (result := future.result()) is not None:
                 results[table] = result
     finally:
@@ -103,6 +112,17 @@ def merge_tables(batch: PreparedBatch, sessions: TableSessions) -> list[TableRes
     if failures:
         _raise(failures, causes)
     return [results[table] for table in batch.tables if table in results]
+
+
+def parking_of(batch: PreparedBatch, table: str, error: CdcError, *, is_gone: bool) -> Parking | None:
+    """Returns how a table is parked that could not be applied; None if the error must fail the batch. ``is_gone``: the
+    driver has ended, which says nothing about the table."""
+    if isinstance(error, NeedsSnapshotError):
+        return Parking(due="snapshot", reason=str(error))
+    is_ours = not is_gone and not isinstance(error, BatchError | LeaseHeldError | MetaUnavailableError)
+    if not is_ours or batch.config.table_apply(table).on_error == "block":
+        return None
+    return Parking(due="retry", reason=str(error), keep_seq=batch.manifest.after_seq)
 
 
 def _raise(failures: dict[str, CdcError], causes: dict[str, BaseException]) -> None:
@@ -144,13 +164,27 @@ def _apply_with_retries(batch: PreparedBatch, sessions: TableSessions, table: st
 
 
 def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
-    """Proves, creates, alters and fills one table. Returns None if there was nothing to do."""
+    """Proves, creates, alters and fills one table. Returns None if there was nothing to do, or the table is parked."""
+    with batch.enter(table) as parked:
+        if parked is not None:
+            _log.info("parked table left out", table=table, due=parked.due)
+            return None
+        return _apply_table(batch, sessions, table)
+
+
+def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
     began = time.monotonic()
     target = target_of(batch.config, table)
     changes = batch.changes(table)
     state = target.state()
     if state is not None:
         require_ownership(state, target, batch.manifest)
+    elif _awaits_first_snapshot(batch, table):
+        raise NeedsSnapshotError(
+            "the table was there before capture began, and has not been loaded yet",
+            place=f"table {table}",
+            remedy=f"Run `cdc snapshot {batch.config.name}`.",
+        )
     prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
     if state is not None and not changes:
         return None
@@ -178,6 +212,12 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> Ta
         else:
             return None
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+
+
+def _awaits_first_snapshot(batch: PreparedBatch, table: str) -> bool:
+    """Whether a table without a Delta table has rows at the source that are not in the store."""
+    never_loaded = batch.subscription.table(table) is None
+    return batch.config.source.start == "snapshot" and never_loaded and not batch.creates(table)
 
 
 def _prepare_table(
@@ -226,51 +266,3 @@ def _result_of_creation(table: str, state: DeltaState) -> TableResult:
         applied_seq=state.applied_seq,
         generation=state.generation,
     )
-
-
-# --- as a program ----------------------------------------------------------------------------------------------------
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Applies the batch of a manifest. Writes ``{"results": […]}`` or ``{"error": {…}}`` to the results file."""
-    parser = argparse.ArgumentParser(prog="apply_batch.py", description="Apply one batch to its Delta tables.")
-    parser.add_argument("conf_file", type=Path)
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--results", type=Path, required=True)
-    arguments = parser.parse_args(argv)
-    try:
-        results = _main(arguments.conf_file, arguments.manifest)
-    except CdcError as error:
-        arguments.results.write_text(json.dumps({"error": to_json(error)}), encoding="utf-8")
-        return error.exit_code
-    arguments.results.write_text(
-        json.dumps({"results": [result.model_dump(mode="json") for result in results]}), encoding="utf-8"
-    )
-    return 0
-
-
-def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
-    from cdc.batches.manifest_files import load_manifest
-    from cdc.batches.service import BatchService
-    from cdc.config import load
-    from spark_jobs.runtime.session import from_submit
-
-    config = load(conf_file)
-    manifest = load_manifest(manifest_path)
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    service = BatchService(config)
-    spark = from_submit()
-    try:
-        return run(
-            spark,
-            manifest,
-            config,
-            check=lambda: service.check(manifest.batch, token, subscriber=manifest.subscriber),
-            subscription=service.subscription(manifest.subscriber),
-        )
-    finally:
-        spark.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

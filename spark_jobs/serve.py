@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def apply_batch(spark: SparkSession, config: DestinationConfig, manifest: str, token: str) -> list[dict[str, Any]]:
     """Merges the batch of a manifest. Returns its results as JSON objects."""
     from cdc.batches.manifest_files import load_manifest
+    from cdc.batches.parking import TableGate
     from cdc.batches.service import BatchService
     from spark_jobs.apply_batch import run
 
@@ -38,6 +39,7 @@ def apply_batch(spark: SparkSession, config: DestinationConfig, manifest: str, t
         config,
         check=lambda: service.check(batch.batch, token, subscriber=batch.subscriber),
         subscription=service.subscription(batch.subscriber),
+        gate=TableGate(service.meta, batch.subscriber),
     )
     return [result.model_dump(mode="json") for result in results]
 

@@ -14,12 +14,12 @@ from typing import Any
 import pymysql
 
 from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, TablesConfig
-from cdc.schemas import ColumnSchema, Schemas, TableSchema, quote_members, quoted_members
+from cdc.schemas import ColumnSchema, Schemas, TableSchema, charset_of_collation, quote_members, quoted_members
 from cdc.source.connection import query
 from cdc.source.findings import Finding, error
 
 _TABLES = """
-SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES
+SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
 """
 _COLUMNS = """
@@ -37,19 +37,25 @@ WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA IN ({marks}) ORDER BY TABLE_SCHEMA
 
 def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> list[tuple[str, str]]:
     """Returns ``(db, table)`` of the included base tables that the user can see, sorted."""
+    return sorted(_collations(conn, tables))
+
+
+def _collations(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], str | None]:
+    """Returns the included base tables with their default collations."""
     system = sorted(SYSTEM_SCHEMAS)
     rows = query(conn, _TABLES.format(marks=_marks(system)), system)
-    names = ((str(row["db"]), str(row["tab"])) for row in rows)
-    return sorted((db, table) for db, table in names if tables.includes(db, table))
+    names = {(str(row["db"]), str(row["tab"])): row["coll"] for row in rows}
+    return {name: collation for name, collation in names.items() if tables.includes(*name)}
 
 
 def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> Schemas:
     """Returns the schemas of the included base tables (no views). Tables and columns that the user may not read are
     missing."""
-    names = list_tables(conn, tables)
+    names = _collations(conn, tables)
     if not names:
         return Schemas(tables={})
     databases = sorted({db for db, _ in names})
+    collations = {f"{db}.{table}": collation for (db, table), collation in names.items()}
     wanted = {name: f"{name[0]}.{name[1]}" for name in names}
     columns: dict[str, list[ColumnSchema]] = {key: [] for key in wanted.values()}
     keys: dict[str, list[str]] = {key: [] for key in wanted.values()}
@@ -63,7 +69,15 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
             keys[key].append(str(row["name"]))
     visible = {key: found for key, found in columns.items() if found}
     schemas = Schemas(
-        tables={key: TableSchema(columns=tuple(found), primary_key=tuple(keys[key])) for key, found in visible.items()}
+        tables={
+            key: TableSchema(
+                columns=tuple(found),
+                primary_key=tuple(keys[key]),
+                charset=charset_of_collation(collations[key]),
+                collation=collations[key],
+            )
+            for key, found in visible.items()
+        }
     )
     return with_members(tables, schemas)
 
@@ -101,7 +115,7 @@ def with_members(tables: TablesConfig, schemas: Schemas) -> Schemas:
     for name, override in tables.overrides.items():
         if override.members and name in found:
             columns = tuple(_completed(column, override.members) for column in found[name].columns)
-            found[name] = TableSchema(columns=columns, primary_key=found[name].primary_key)
+            found[name] = found[name].model_copy(update={"columns": columns})
     return schemas.model_copy(update={"tables": found})
 
 

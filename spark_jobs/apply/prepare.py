@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ from spark_jobs.source.columns import value_policies
 from spark_jobs.source.input_splits import may_hold
 
 if TYPE_CHECKING:
+    from cdc.batches.parking import TableGate
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
+    from cdc.meta import ParkedTable
     from cdc.schemas import Schemas, TableSchema
     from cdc.sql.statements import Effect
 
@@ -45,6 +48,16 @@ class PreparedBatch:
     """The effects of a DDL batch."""
     tables: tuple[str, ...] = ()
     """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
+    gate: TableGate | None = None
+    """The way to each table beside other jobs; None for the job that has a table for itself."""
+
+    def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
+        """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""
+        return nullcontext(None) if self.gate is None else self.gate.enter(table)
+
+    def creates(self, table: str) -> bool:
+        """Whether the batch's DDL creates this table."""
+        return any(e.kind == "create" and e.table is not None and ".".join(e.table) == table for e in self.effects)
 
     def layout(self, table: str) -> TableLayout | None:
         """Returns the layout of a table with rows in the batch, else None."""
@@ -65,9 +78,15 @@ class PreparedBatch:
 
 
 def prepare(
-    manifest: Manifest, config: DestinationConfig, check: Callable[[], object], subscription: Subscription
+    manifest: Manifest,
+    config: DestinationConfig,
+    check: Callable[[], object],
+    subscription: Subscription,
+    gate: TableGate | None = None,
 ) -> PreparedBatch:
     """Reads what the batch holds, and proves the tables that it does not change. Needs no Spark session.
+
+    Tables that are parked are left out; ``gate`` looks again before each commit.
 
     Raises UnsupportedDdlError for a statement that cannot be applied, ConfigError if a configured key is missing,
     TargetError for a table that lies behind what was acked, and whatever ``check`` raises.
@@ -76,7 +95,11 @@ def prepare(
     schemas = _schemas(manifest)
     effects = ddl.effects(config, manifest) if manifest.ddl else []
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
-    wanted = tuple(table for table in manifest.tables if config.tables.includes(*split_table(table)))
+    wanted = tuple(
+        table
+        for table in manifest.tables
+        if config.tables.includes(*split_table(table)) and table not in subscription.parked
+    )
     found = _survey(manifest, config, wanted, schemas)
     changed = {".".join(effect.table) for effect in effects if effect.table is not None and effect.kind != "none"}
     # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
@@ -90,7 +113,7 @@ def prepare(
         tables += [
             table
             for table in sorted(schemas.tables)
-            if table not in tables
+            if table not in (*tables, *subscription.parked)
             and subscription.table(table) is None
             and manifest.wants(table)
             and config.tables.includes(*split_table(table))
@@ -99,7 +122,7 @@ def prepare(
         target_of(config, table)  # reports a missing hash key before Spark is started
     if schemas is not None:
         _warn_of_unused_policies(config, schemas)
-    prove_idle(config, manifest, subscription, tables)
+    prove_idle(config, manifest, subscription, {*tables, *subscription.parked})
     return PreparedBatch(
         config=config,
         manifest=manifest,
@@ -109,6 +132,7 @@ def prepare(
         schemas=schemas,
         effects=effects,
         tables=tuple(tables),
+        gate=gate,
     )
 
 

@@ -105,25 +105,29 @@ def delta_schema(columns: list[t.StructField], mode: str) -> t.StructType:
     return t.StructType([*columns, *_APPEND, t.StructField(BEFORE, t.StructType(list(columns)))])
 
 
-def create(
-    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], manifest: Manifest
-) -> DeltaState:
-    """Creates the empty Delta table and returns its state. A table that another process creates meanwhile is returned
-    as well.
+@dataclass(frozen=True)
+class Origin:
+    """The source of a new table or generation, and the seq up to which it is complete from the beginning."""
 
-    Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
-    """
+    server_uuid: str
+    epoch: int
+    since_seq: int
+    generation: int = 0
+
+
+def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: Origin) -> dict[str, str]:
+    """Returns the properties of a new table, or of a new generation of one. Raises ConfigError if a policy leaves no
+    key."""
     mode, fields = target.apply.mode, columns.fields
     # Configured keys that the table lacks are refused once there are rows, with a message about them.
     keys = () if mode == "append" else columns.keys([k for k in target.apply.keys or primary if columns.has(k)])
-    schema = delta_schema(fields, mode)
     properties = {
         DESTINATION_PROPERTY: target.destination,
-        GENERATION_PROPERTY: "0",
+        GENERATION_PROPERTY: str(origin.generation),
         MODE_PROPERTY: mode,
-        UUID_PROPERTY: manifest.server_uuid,
-        EPOCH_PROPERTY: str(manifest.epoch),
-        SINCE_PROPERTY: str(max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)),
+        UUID_PROPERTY: origin.server_uuid,
+        EPOCH_PROPERTY: str(origin.epoch),
+        SINCE_PROPERTY: str(origin.since_seq),
         TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
     }
     if columns.labels:
@@ -133,8 +137,28 @@ def create(
     needed = len(fields) + 2 if mode == "append" else max((_index(fields, k) + 1 for k in keys), default=0)
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
+    return properties
+
+
+def sql_properties(properties: dict[str, str]) -> str:
+    """Returns properties as the list inside ``TBLPROPERTIES (…)``."""
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+
+
+def create(
+    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], manifest: Manifest
+) -> DeltaState:
+    """Creates the empty Delta table and returns its state. A table that another process creates meanwhile is returned
+    as well.
+
+    Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
+    """
+    since_seq = max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)
+    origin = Origin(manifest.server_uuid, manifest.epoch, since_seq)
+    schema = delta_schema(columns.fields, target.apply.mode)
+    properties = properties_of(target, columns, primary, origin)
     listed_columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
-    listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    listed = sql_properties(properties)
     clear_unborn(target.path)
     try:
         spark.sql(f"CREATE TABLE IF NOT EXISTS {target.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")

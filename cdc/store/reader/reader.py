@@ -105,11 +105,12 @@ class StoreReader:
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
-            while start < len(index.entries) and not builder.full:
-                entries = index.verified(start, min(start + size, len(index.entries)))
+            stop = len(index.entries) if limits.until_seq is None else index.after(limits.until_seq)
+            while start < stop and not builder.full:
+                entries = index.verified(start, min(start + size, stop))
                 builder.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
                 start, size = start + len(entries), min(2 * size, _SLICE)
-            if builder.full:
+            if builder.full or stop < len(index.entries):
                 break
         self.require_kept(after_seq)
         if builder.lost:

@@ -77,7 +77,7 @@ def test_schemas(source: Server, conn: Connection, tmp_path: Path) -> None:
         "CREATE DATABASE sch",
         """CREATE TABLE sch.a (b INT UNSIGNED NOT NULL, a VARCHAR(20) CHARACTER SET latin1 DEFAULT 'x',
             c ENUM('p','q''r'), d DATETIME(3), g INT AS (b + 1) VIRTUAL, PRIMARY KEY (a, b))""",
-        "CREATE TABLE sch.`two words` (`ä b` BIGINT)",
+        "CREATE TABLE sch.`two words` (`ä b` BIGINT) DEFAULT CHARSET latin1 COLLATE latin1_bin",
         "CREATE TABLE sch.left_out (id INT)",
         "CREATE VIEW sch.a_view AS SELECT 1 AS one",
     )
@@ -95,6 +95,7 @@ def test_schemas(source: Server, conn: Connection, tmp_path: Path) -> None:
     assert "VIRTUAL" in columns["g"].extra
     assert found.tables["sch.two words"].column_names == ("ä b",)
     assert found.tables["sch.two words"].primary_key == ()
+    assert (found.tables["sch.two words"].charset, found.tables["sch.two words"].collation) == ("latin1", "latin1_bin")
 
     path = tmp_path / "schemas" / "1.json"
     found.save(path)

@@ -1,0 +1,240 @@
+"""What a DDL statement does to tables: the changes of a statement, one for each clause, in the statement's order.
+
+The clauses of one ALTER TABLE act at once, as on the server. Columns that are dropped, changed or renamed have the
+names from before the statement; ``after`` and the columns of a new primary key have the names afterwards. So ``RENAME
+COLUMN a TO b, RENAME COLUMN b TO a`` swaps two names. :mod:`cdc.sql.track` combines them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cdc.schemas import ColumnSchema, TableSchema
+
+TableName = tuple[str, str]
+"""Database and table."""
+
+
+# --- what an added column holds in the rows that were there
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """NULL in every old row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One value in every old row."""
+
+    value: str | bytes
+    """The value as SELECT shows it in the column's type: a DECIMAL has all digits of its scale, a DATETIME(3) has three
+    digits of its fraction. FLOAT and DOUBLE: the shortest text that reads as the same number. Bytes for BIT, BINARY,
+    VARBINARY and BLOB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value that only the server knows."""
+
+    reason: str
+    """A clause for messages: ``its default is an expression``."""
+
+
+OldRows = Null | Constant | Unknown
+
+
+# --- changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """What all changes share."""
+
+    clause: str = field(default="", compare=False)
+    """The clause's text for messages, shortened: ``DROP COLUMN `note```."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Clause):
+    """A new table."""
+
+    table: TableName
+    schema: TableSchema | None
+    """The table's definition; None if the text does not give it (LIKE, SELECT). Its ``charset`` is None if the table
+    takes the default of its database, and so is that of its texts, ENUMs and SETs without a character set of their
+    own."""
+    like: TableName | None = None
+    """The table whose definition it copies."""
+    has_rows: bool = False
+    """Whether the table is filled by the statement (CREATE TABLE … SELECT)."""
+    replaces: bool = False
+    """OR REPLACE: a table of this name is dropped first."""
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Clause):
+    table: TableName
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase(Clause):
+    """Every table of a database is dropped."""
+
+    db: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable(Clause):
+    """``table`` is called ``to`` from here on. The changes of a RENAME TABLE take effect one after the other."""
+
+    table: TableName
+    to: TableName
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable(Clause):
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn(Clause):
+    table: TableName
+    column: ColumnSchema
+    """Its ``charset`` and ``collation`` are None for a text that takes the table's."""
+    first: bool
+    after: str | None
+    """The column that comes before it; None with ``first``, and for the end of the table."""
+    old_rows: OldRows
+    if_not_exists: bool = False
+    unsure_null: bool = False
+    """Whether a server variable decides if the column is nullable (TIMESTAMP and explicit_defaults_for_timestamp)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn(Clause):
+    table: TableName
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn(Clause):
+    table: TableName
+    name: str
+    to: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn(Clause):
+    """CHANGE or MODIFY: a new definition, and perhaps a new name and place. :func:`cdc.sql.conversions.value_effect`
+    says what becomes of old values."""
+
+    table: TableName
+    name: str
+    column: ColumnSchema
+    """The new definition with the new name; MODIFY keeps the name."""
+    first: bool
+    after: str | None
+    if_exists: bool = False
+    unsure_null: bool = False
+    """As for :class:`AddColumn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPrimaryKey(Clause):
+    """A table without a primary key gets one."""
+
+    table: TableName
+    columns: tuple[str, ...]
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropPrimaryKey(Clause):
+    table: TableName
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault(Clause):
+    """A new default for later rows; old rows keep their values."""
+
+    table: TableName
+    name: str
+    default: str | None
+    """As in ``ColumnSchema.default``; None without one."""
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertCharset(Clause):
+    """CONVERT TO CHARACTER SET: the table's default, and all its texts, ENUMs and SETs."""
+
+    table: TableName
+    charset: str | None
+    """None for the default of the database."""
+    collation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetTableCharset(Clause):
+    """A new default character set of the table, for columns that are added later."""
+
+    table: TableName
+    charset: str | None
+    collation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEffect(Clause):
+    """Rows change, appear or vanish in a way that only the server knows: DROP PARTITION, ENGINE = BLACKHOLE."""
+
+    table: TableName
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported(Clause):
+    """A clause that is not understood. It may do anything to the table; to any table if ``table`` is None."""
+
+    table: TableName | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect(Clause):
+    """Neither rows nor columns change: an index, a comment, a constraint."""
+
+    table: TableName | None
+
+
+Change = (
+    CreateTable
+    | DropTable
+    | DropDatabase
+    | RenameTable
+    | TruncateTable
+    | AddColumn
+    | DropColumn
+    | RenameColumn
+    | ChangeColumn
+    | SetPrimaryKey
+    | DropPrimaryKey
+    | SetDefault
+    | ConvertCharset
+    | SetTableCharset
+    | UnknownEffect
+    | Unsupported
+    | NoEffect
+)
+
+
+def table_of(change: Change) -> TableName | None:
+    """The table that a change concerns; None for a database and for an unknown one."""
+    return None if isinstance(change, DropDatabase) else change.table
