@@ -44,6 +44,7 @@ from spark_jobs.delta.tables import (
     require_same_policies,
     target_of,
 )
+from spark_jobs.delta.tracked import schema_of_layout
 from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
@@ -232,14 +233,15 @@ def _prepare_table(
         recorded = recorded_policies(state) if state is not None else ()
         target.policies.require_there([*names, *later, *recorded])
     if state is None:
-        first = columns
-        if first is None and schema is not None:
-            first = columns_of_schema(schema, target.policies)
-        if first is None:
+        if layout is not None:
+            schema_there = schema_of_layout(layout, schema)
+        elif schema is not None:
+            schema_there = schema
+        else:
             return None
-        primary = layout.primary_key if layout is not None else schema.primary_key if schema is not None else ()
         batch.check()
-        state = create(spark, target, first, primary, batch.manifest)
+        first = columns if columns is not None else columns_of_schema(schema_there, target.policies)
+        state = create(spark, target, first, schema_there, batch.manifest)
         require_ownership(state, target, batch.manifest)
     if columns is not None:
         require_same_policies(state, target, columns, names)

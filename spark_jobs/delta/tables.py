@@ -23,6 +23,7 @@ from cdc.targets import (
 )
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.delta.sql import literal, quote
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record
 from spark_jobs.source.column_types import shown
 from spark_jobs.source.columns import SourceColumns, TablePolicies
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
+    from cdc.schemas import TableSchema
 
 MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
@@ -113,6 +115,8 @@ class Origin:
     epoch: int
     since_seq: int
     generation: int = 0
+    record: Record | None = None
+    """The source's schema; None if it is not known."""
 
 
 def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: Origin) -> dict[str, str]:
@@ -137,6 +141,8 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
     needed = len(fields) + 2 if mode == "append" else max((_index(fields, k) + 1 for k in keys), default=0)
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
+    if origin.record is not None:
+        properties[SCHEMA_PROPERTY] = origin.record.to_json()
     return properties
 
 
@@ -146,18 +152,18 @@ def sql_properties(properties: dict[str, str]) -> str:
 
 
 def create(
-    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], manifest: Manifest
+    spark: SparkSession, target: Target, columns: SourceColumns, schema: TableSchema, manifest: Manifest
 ) -> DeltaState:
-    """Creates the empty Delta table and returns its state. A table that another process creates meanwhile is returned
-    as well.
+    """Creates the empty Delta table of a source table with this schema, and returns its state. A table that another
+    process creates meanwhile is returned as well.
 
     Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
     """
     since_seq = max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)
-    origin = Origin(manifest.server_uuid, manifest.epoch, since_seq)
-    schema = delta_schema(columns.fields, target.apply.mode)
-    properties = properties_of(target, columns, primary, origin)
-    listed_columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
+    origin = Origin(manifest.server_uuid, manifest.epoch, since_seq, record=Record(since_seq, schema))
+    whole = delta_schema(columns.fields, target.apply.mode)
+    properties = properties_of(target, columns, schema.primary_key, origin)
+    listed_columns = ", ".join(f"{quote(f.name)} {ddl_type(f.dataType)}" for f in whole.fields)
     listed = sql_properties(properties)
     clear_unborn(target.path)
     try:
@@ -184,10 +190,10 @@ def _index(fields: list[t.StructField], name: str) -> int:
     return next((i for i, f in enumerate(fields) if f.name.lower() == name.lower()), 0)
 
 
-def _ddl(kind: t.DataType) -> str:
-    """Returns a type for CREATE TABLE, with quoted names of struct fields."""
+def ddl_type(kind: t.DataType) -> str:
+    """Returns a type for CREATE TABLE and ALTER TABLE, with quoted names of struct fields."""
     if isinstance(kind, t.StructType):
-        return "STRUCT<" + ", ".join(f"{quote(f.name)}: {_ddl(f.dataType)}" for f in kind.fields) + ">"
+        return "STRUCT<" + ", ".join(f"{quote(f.name)}: {ddl_type(f.dataType)}" for f in kind.fields) + ">"
     return kind.simpleString()
 
 
@@ -330,7 +336,7 @@ def add_columns(
             f"ALTER TABLE {target.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
             "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
         )
-    parts = [f"{quote(f.name)} {_ddl(f.dataType)}{where}" for f, where in columns]
+    parts = [f"{quote(f.name)} {ddl_type(f.dataType)}{where}" for f, where in columns]
     if target.apply.mode == "append":
-        parts += [f"{BEFORE}.{quote(f.name)} {_ddl(f.dataType)}" for f, _ in columns]
+        parts += [f"{BEFORE}.{quote(f.name)} {ddl_type(f.dataType)}" for f, _ in columns]
     spark.sql(f"ALTER TABLE {target.sql} ADD COLUMNS ({', '.join(parts)})")
