@@ -12,7 +12,7 @@ from cdc.decode.layout import Survey, survey
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
-from cdc.sql.changes import CreateTable
+from cdc.sql.changes import CreateTable, NoEffect, table_of
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
@@ -102,7 +102,8 @@ def prepare(
         if config.tables.includes(*split_table(table)) and table not in subscription.parked
     )
     found = _survey(manifest, config, wanted, schemas)
-    changed = {".".join(effect.table) for effect in effects if effect.table is not None and effect.kind != "none"}
+    named = [table_of(change) for change in ddl_changes if not isinstance(change, NoEffect)]
+    changed = {".".join(table) for table in named if table is not None}
     # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
     tables = [
         table
