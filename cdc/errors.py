@@ -21,7 +21,8 @@ The first level of the tree says whether another try may succeed::
         ├── UnsupportedError             an event, a type or a statement that Towpath does not handle
         │   ├── UnsupportedEventError
         │   ├── UnsupportedTypeError
-        │   └── UnsupportedDdlError
+        │   ├── UnsupportedDdlError
+        │   └── NeedsSnapshotError         only the server knows a table's rows now: it needs a snapshot
         ├── DamagedError                 a segment, index, meta file or manifest fails its check
         ├── VersionError                 a file was written by a newer Towpath
         ├── StoreLimitError              a transaction is larger than the store can ever hold
@@ -140,6 +141,10 @@ class UnsupportedTypeError(UnsupportedError):
 
 class UnsupportedDdlError(UnsupportedError):
     """A DDL statement whose effect on a Delta table is not known. The message names the statement and the way out."""
+
+
+class NeedsSnapshotError(UnsupportedError):
+    """Only the server knows the rows that a table has now, so the table needs a snapshot."""
 
 
 class DamagedError(PermanentError):

@@ -106,6 +106,7 @@ def stop() -> None:
 
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
+    from cdc.batches.parking import TableGate
     from cdc.batches.service import BatchService
     from spark_jobs.apply.prepare import prepare
     from spark_jobs.apply_batch import merge_tables
@@ -113,7 +114,13 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     from spark_jobs.runtime.failures import explain
 
     service, manifest = BatchService(config), lease.manifest
-    batch = prepare(manifest, config, lambda: _check(service, lease), service.subscription(manifest.subscriber))
+    batch = prepare(
+        manifest,
+        config,
+        lambda: _check(service, lease),
+        service.subscription(manifest.subscriber),
+        TableGate(service.meta, manifest.subscriber),
+    )
     if not batch.tables:
         return []
     warm = session.acquire(config.spark)

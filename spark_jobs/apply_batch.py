@@ -23,10 +23,21 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.batches.manifest import Manifest, TableResult
-from cdc.errors import CdcError, MergeFailedError, TokenError, UnsupportedDdlError
+from cdc.batches.manifest import Manifest, Parking, TableResult
+from cdc.batches.parking import TableGate
+from cdc.errors import (
+    BatchError,
+    CdcError,
+    LeaseHeldError,
+    MergeFailedError,
+    MetaUnavailableError,
+    NeedsSnapshotError,
+    TokenError,
+    UnsupportedDdlError,
+)
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
+from cdc.sql.changes import AddColumn
 from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
@@ -41,6 +52,7 @@ from spark_jobs.delta.tables import (
     require_same_policies,
     target_of,
 )
+from spark_jobs.delta.tracked import schema_of_layout
 from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone, to_json
 from spark_jobs.runtime.session import TableSessions
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
@@ -64,14 +76,16 @@ def run(
     *,
     check: Callable[[], object],
     subscription: Subscription,
+    gate: TableGate | None = None,
 ) -> list[TableResult]:
     """Applies a batch. Returns one result per table, in the order of the tables.
 
     ``check`` raises if this process may not merge the batch (any more); it is called before each statement.
-    ``subscription``: the subscriber as the meta knows it, with the tables as of its last ack. If a table fails, the
-    others are finished first. Raises the table's own PermanentError, else MergeFailedError.
+    ``subscription``: the subscriber as the meta knows it, with the tables as of its last ack. ``gate`` leads to each
+    table beside the jobs that work on single tables. If a table fails, the others are finished first, and the table is
+    parked if its configuration says so. Raises the table's own PermanentError, else MergeFailedError.
     """
-    batch = prepare(manifest, config, check, subscription)
+    batch = prepare(manifest, config, check, subscription, gate)
     with closing(TableSessions(spark, config.spark.remote)) as sessions:
         return merge_tables(batch, sessions)
 
@@ -95,7 +109,12 @@ def merge_tables(batch: PreparedBatch, sessions: TableSessions) -> list[TableRes
         for future, table in futures.items():
             error = future.exception()
             if error is not None:
-                failures[table], causes[table] = explain(error, table), error
+                failure = explain(error, table)
+                parking = parking_of(batch, table, failure, is_gone=is_driver_gone(error))
+                if parking is None:
+                    failures[table], causes[table] = failure, error
+                else:
+                    results[table] = TableResult(table=table, parked=parking)
             elif (result := future.result()) is not None:
                 results[table] = result
     finally:
@@ -103,6 +122,17 @@ def merge_tables(batch: PreparedBatch, sessions: TableSessions) -> list[TableRes
     if failures:
         _raise(failures, causes)
     return [results[table] for table in batch.tables if table in results]
+
+
+def parking_of(batch: PreparedBatch, table: str, error: CdcError, *, is_gone: bool) -> Parking | None:
+    """Returns how a table is parked that could not be applied; None if the error must fail the batch. ``is_gone``: the
+    driver has ended, which says nothing about the table."""
+    if isinstance(error, NeedsSnapshotError):
+        return Parking(due="snapshot", reason=str(error))
+    is_ours = not is_gone and not isinstance(error, BatchError | LeaseHeldError | MetaUnavailableError)
+    if not is_ours or batch.config.table_apply(table).on_error == "block":
+        return None
+    return Parking(due="retry", reason=str(error), keep_seq=batch.manifest.after_seq)
 
 
 def _raise(failures: dict[str, CdcError], causes: dict[str, BaseException]) -> None:
@@ -144,13 +174,27 @@ def _apply_with_retries(batch: PreparedBatch, sessions: TableSessions, table: st
 
 
 def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
-    """Proves, creates, alters and fills one table. Returns None if there was nothing to do."""
+    """Proves, creates, alters and fills one table. Returns None if there was nothing to do, or the table is parked."""
+    with batch.enter(table) as parked:
+        if parked is not None:
+            _log.info("parked table left out", table=table, due=parked.due)
+            return None
+        return _apply_table(batch, sessions, table)
+
+
+def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
     began = time.monotonic()
     target = target_of(batch.config, table)
     changes = batch.changes(table)
     state = target.state()
     if state is not None:
         require_ownership(state, target, batch.manifest)
+    elif _awaits_first_snapshot(batch, table):
+        raise NeedsSnapshotError(
+            "the table was there before capture began, and has not been loaded yet",
+            place=f"table {table}",
+            remedy=f"Run `cdc snapshot {batch.config.name}`.",
+        )
     prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
     if state is not None and not changes:
         return None
@@ -180,6 +224,12 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> Ta
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
 
 
+def _awaits_first_snapshot(batch: PreparedBatch, table: str) -> bool:
+    """Whether a table without a Delta table has rows at the source that are not in the store."""
+    never_loaded = batch.subscription.table(table) is None
+    return batch.config.source.start == "snapshot" and never_loaded and not batch.creates(table)
+
+
 def _prepare_table(
     batch: PreparedBatch, spark: SparkSession, target: Target, state: DeltaState | None, columns: SourceColumns | None
 ) -> DeltaState | None:
@@ -192,21 +242,22 @@ def _prepare_table(
         recorded = recorded_policies(state) if state is not None else ()
         target.policies.require_there([*names, *later, *recorded])
     if state is None:
-        first = columns
-        if first is None and schema is not None:
-            first = columns_of_schema(schema, target.policies)
-        if first is None:
+        if layout is not None:
+            schema_there = schema_of_layout(layout, schema)
+        elif schema is not None:
+            schema_there = schema
+        else:
             return None
-        primary = layout.primary_key if layout is not None else schema.primary_key if schema is not None else ()
         batch.check()
-        state = create(spark, target, first, primary, batch.manifest)
+        first = columns if columns is not None else columns_of_schema(schema_there, target.policies)
+        state = create(spark, target, first, schema_there, batch.manifest)
         require_ownership(state, target, batch.manifest)
     if columns is not None:
         require_same_policies(state, target, columns, names)
     added = [
-        effect
-        for effect in batch.effects
-        if effect.kind == "add_column" and effect.table is not None and ".".join(effect.table) == target.table
+        change
+        for change in batch.ddl_changes
+        if isinstance(change, AddColumn) and ".".join(change.table) == target.table
     ]
     if added and ddl.add_new_columns(spark, target, state, added, schema):
         state = target.state() or state
@@ -267,6 +318,7 @@ def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
             config,
             check=lambda: service.check(manifest.batch, token, subscriber=manifest.subscriber),
             subscription=service.subscription(manifest.subscriber),
+            gate=TableGate(service.meta, manifest.subscriber),
         )
     finally:
         spark.stop()

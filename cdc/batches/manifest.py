@@ -72,6 +72,20 @@ class Positions(_Part):
     last: Position
 
 
+class Parking(_Part):
+    """A table that the merge left out, and that apply leaves out from then on. See the `parked` tables of the meta."""
+
+    due: Literal["snapshot", "retry"] = Field(
+        description="What brings the table back: a snapshot, or another try at the next run."
+    )
+    reason: str = Field(description="A sentence.")
+    keep_seq: int | None = Field(
+        default=None,
+        description="Retention keeps the transactions after this seq for the table; null: it needs none of those in "
+        "the store.",
+    )
+
+
 class TableResult(_Part):
     """The result of a merge for one table: numbers of rows, and the Delta version that it wrote."""
 
@@ -88,6 +102,7 @@ class TableResult(_Part):
     delta_id: str | None = Field(default=None, description="The table's id in Delta's metadata.")
     applied_seq: int | None = Field(default=None, description="The table's applied position after the merge.")
     generation: int = Field(default=0, description="The table's generation; see the table properties.")
+    parked: Parking | None = Field(default=None, description="Null unless the table was left out.")
 
 
 class StoreBeginning(_Part):
@@ -136,7 +151,11 @@ class Manifest(_Part):
     version: int = Field(default=VERSION, ge=1, description="Version of this format.")
     destination: str
     subscriber: str
-    batch: int = Field(ge=1, description="Increases within a subscriber; never used twice.")
+    batch: int = Field(
+        ge=0,
+        description="Increases within a subscriber; never used twice. 0 in the changes that a job reads for one table, "
+        "which nobody leases.",
+    )
     epoch: int = Field(ge=0, description="Epoch of the seqs; increases when the source's history starts again.")
     server_uuid: str
     after_seq: int = Field(

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 
 def holders(subscriptions: Mapping[str, Subscription], rules: RetainConfig, now: datetime) -> list[Holder]:
-    """Returns every subscriber that holds the store back, and those that ``wait_for`` names before their first read. A
-    batch whose lease has expired is not in use: its token is not valid any more."""
+    """Returns every subscriber and every parked table that holds the store back, and the subscribers that ``wait_for``
+    names before their first read. A batch whose lease has expired is not in use: its token is not valid any more."""
+    parked = [
+        Holder(f"{name}: parked table {table}", one.keep_seq)
+        for name, known in sorted(subscriptions.items())
+        for table, one in sorted(known.parked.items())
+        if one.keep_seq is not None
+    ]
     found = [
         Holder(
             name,
@@ -30,7 +36,7 @@ def holders(subscriptions: Mapping[str, Subscription], rules: RetainConfig, now:
         )
         for name, known in sorted(subscriptions.items())
     ]
-    return found + [Holder(name, 0) for name in rules.wait_for if name not in subscriptions]
+    return found + parked + [Holder(name, 0) for name in rules.wait_for if name not in subscriptions]
 
 
 def make_watch(config: StoreConfig) -> DiskWatch:

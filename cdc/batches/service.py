@@ -19,6 +19,7 @@ from cdc.batches.lease import Lease
 from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
+from cdc.batches.parking import park_left_out
 from cdc.batches.preconditions import (
     are_same_bytes,
     incomplete_error,
@@ -183,6 +184,7 @@ class BatchService:
             known.acked_seq = entry.last_seq
             known.remember(entry, "acked")
             record_tables(known, tables)
+            park_left_out(known, tables, self._clock())
         self.manifests.prune(subscriber, batch)
         if self._stage is not None:
             self._stage.remove(subscriber, [batch])

@@ -19,6 +19,8 @@ MODES = {
 """The modes that are available, each with its meaning."""
 Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSchema({"enum": list(MODES)})]
 
+OnError = Literal["block", "park"]
+
 
 class ApplyConfig(Section):
     """Form of the changes in the Delta tables. `tables.overrides` sets it for single tables."""
@@ -34,6 +36,16 @@ class ApplyConfig(Section):
         ZeroDates, Doc(choices={"null": "they become null", "fail": "a batch that holds one is refused"})
     ] = "null"
     """Treatment of zero and impossible dates, like `0000-00-00` and `2023-02-31`."""
+    on_error: Annotated[
+        OnError,
+        Doc(
+            choices={
+                "block": "the run fails, and its batch is taken again by the next one",
+                "park": "the table is left out and its changes are kept until it can be applied; the others go on",
+            }
+        ),
+    ] = "block"
+    """Treatment of a table whose changes cannot be applied."""
     types: Types = Field(default_factory=dict)
     """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
     columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.apply import Mode
+from cdc.config.apply import Mode, OnError
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.values import Doc, Section
 from cdc.patterns import is_list
@@ -26,6 +26,8 @@ class ApplyOverrides(Section):
     """Columns that identify a row, for a table without a primary key."""
     zero_dates: TableZeroDates = None
     """As `apply.zero_dates`."""
+    on_error: OnError | None = None
+    """As `apply.on_error`."""
     types: Types | None = None
     """As `apply.types`; they are added to those."""
     columns: Columns | None = None

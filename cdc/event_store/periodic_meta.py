@@ -77,6 +77,11 @@ class PeriodicMeta(Meta):
             self._known = state
             self._start_flusher()
 
+    @contextmanager
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+        with self._durable.lock(name, what, wait_s=wait_s):
+            yield
+
     def flush(self) -> None:
         """Stores pending changes now. Raises what the durable meta raises."""
         with self._storing:

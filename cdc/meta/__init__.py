@@ -15,7 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc.meta.base import Meta
-from cdc.meta.state import Finished, Gap, HistoryMark, Outstanding, SourceIdentity, State, Subscription, TableRecord
+from cdc.meta.state import (
+    Finished,
+    Gap,
+    HistoryMark,
+    Outstanding,
+    ParkedTable,
+    SourceIdentity,
+    State,
+    Subscription,
+    TableRecord,
+)
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -26,6 +36,7 @@ __all__ = [
     "HistoryMark",
     "Meta",
     "Outstanding",
+    "ParkedTable",
     "SourceIdentity",
     "State",
     "Subscription",

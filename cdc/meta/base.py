@@ -38,6 +38,15 @@ class Meta(ABC):
         LeaseHeldError if another holder does not release the lock in time.
         """
 
+    @abstractmethod
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> AbstractContextManager[None]:
+        """Holds the exclusive lock of this name while the block runs, among all processes that use this meta.
+
+        ``name`` has only characters of file names; ``what`` describes the holder for messages. The lock is released
+        when its process dies. It is independent of the lock of :meth:`change`. Raises LeaseHeldError if another holder
+        does not release it within ``wait_s``.
+        """
+
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Stores pending changes and closes connections. Closing twice does nothing."""
 

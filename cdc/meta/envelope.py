@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from cdc.errors import DamagedError, VersionError
 
 FORMAT = "towpath-meta"
-VERSION = 2
-"""Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription. Version 1 is read; these are
-unknown then."""
+VERSION = 3
+"""Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription; version 3 added ``parked``. Older
+versions are read: what they lack is unknown, and no table is parked."""
 
 
 def wrap(body: Any, **further: Any) -> dict[str, Any]:

@@ -20,11 +20,23 @@ from cdc.meta.envelope import FORMAT, VERSION, checksum, invalid, unwrap, wrap
 from cdc.meta.state import State
 from cdc.permissions import CHANGE, Permissions, secure_folder
 
-__all__ = ["FILE_NAME", "FORMAT", "HOLDER_NAME", "LOCK_NAME", "VERSION", "FileMeta", "checksum", "parse", "render"]
+__all__ = [
+    "FILE_NAME",
+    "FORMAT",
+    "HOLDER_NAME",
+    "LOCKS_FOLDER",
+    "LOCK_NAME",
+    "VERSION",
+    "FileMeta",
+    "checksum",
+    "parse",
+    "render",
+]
 
 FILE_NAME = "meta.json"
 LOCK_NAME = "lock"
 HOLDER_NAME = "holder.lock"
+LOCKS_FOLDER = "locks"
 
 _REMEDY = (
     "Nothing was changed. Restore the file from a copy. Or move it away and run `cdc capture`: readers then begin at "
@@ -77,6 +89,13 @@ class FileMeta(DurableMeta):
             after = render(state)
             if after != before or not self.file.exists():
                 replace_file(self.file, after)
+
+    @contextmanager
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+        secure_folder(self.path, self._permissions, CHANGE)
+        secure_folder(self.path / LOCKS_FOLDER, self._permissions, CHANGE)
+        with locked(self.path / LOCKS_FOLDER / name, what, wait_s=wait_s):
+            yield
 
     def hold(self, wait_s: float) -> None:
         if self._is_held:

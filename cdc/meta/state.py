@@ -64,6 +64,20 @@ class Gap(BaseModel):
         return ours and self.after_seq <= after_seq and until_seq <= self.until_seq
 
 
+class ParkedTable(BaseModel):
+    """A table that apply leaves out, so that the others go on. Its applied position may lie behind the cursor."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    due: Literal["snapshot", "retry", "hold"]
+    """What brings it back: a snapshot, another try at the next run, or only a command of the operator."""
+    reason: str
+    """A sentence."""
+    since: AwareDatetime
+    keep_seq: int | None = Field(default=None, ge=0)
+    """Retention keeps the transactions after this seq for the table; None: it needs none of those in the store."""
+
+
 REMEMBERED = 16
 """How many ended batches are remembered with their token, so that a repeated ack or rollback does nothing."""
 
@@ -143,6 +157,8 @@ class Subscription(_Part):
     """Accepted gaps, in the order of acceptance."""
     tables: dict[str, RecordText] = {}
     """The lake's tables as of the last ack, by ``db.table``; see :meth:`table`."""
+    parked: dict[str, ParkedTable] = {}
+    """The tables that apply leaves out, by ``db.table``."""
     mark: HistoryMark | None = None
     """The mark of the last acked transaction. A filter may have moved the cursor further."""
 

@@ -26,7 +26,7 @@ from cdc.meta.zookeeper_connection import Connection
 from cdc.meta.zookeeper_nodes import Nodes
 
 DEFAULT_ROOT = "/otter/canal"
-_LOCK, _HOLDER = f"{nodes.OURS}/lock", f"{nodes.OURS}/holder"
+_LOCK, _HOLDER, _LOCKS = f"{nodes.OURS}/lock", f"{nodes.OURS}/holder", f"{nodes.OURS}/locks"
 _PAUSE_S = 0.05
 # Failed checks of a change that mean: another process has changed the meta, or the session has ended.
 _CONFLICTS = {
@@ -94,6 +94,17 @@ class ZooKeeperMeta(DurableMeta):
             if loaded.nodes.get(nodes.OURS) and nodes.render(loaded.state, self._address, "") == before:
                 return
             self._commit(client, lock, loaded)
+
+    @contextmanager
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+        client = self._connection.client()
+        lock = client.Lock(self._path(f"{_LOCKS}/{name}"), _process_name())
+        # kazoo takes a time-out of zero for none at all.
+        self._acquire(client, lock, wait_s=max(wait_s, _PAUSE_S), doing=f"holds the lock of {what}", place=lock.path)
+        try:
+            yield
+        finally:
+            self._leave(client, lock)
 
     def hold(self, wait_s: float) -> None:
         from kazoo.exceptions import NodeExistsError, NoNodeError
@@ -266,20 +277,22 @@ class ZooKeeperMeta(DurableMeta):
     def _locked(self, client: Any) -> Iterator[str]:
         """Holds the lock; yields the path of a node that exists as long as it is held."""
         lock = client.Lock(self._path(_LOCK), _process_name())
-        self._acquire(client, lock)
+        self._acquire(
+            client, lock, wait_s=self._lock_wait_s, doing="is changing it and does not finish", place=self.place
+        )
         try:
             yield f"{lock.path}/{lock.node}"
         finally:
             self._leave(client, lock)
 
-    def _acquire(self, client: Any, lock: Any) -> None:
+    def _acquire(self, client: Any, lock: Any, *, wait_s: float, doing: str, place: str) -> None:
         from kazoo.exceptions import LockTimeout
 
         got = False
         try:
             with self._connection.errors("lock the meta"):
                 try:
-                    got = lock.acquire(timeout=self._lock_wait_s)
+                    got = lock.acquire(timeout=wait_s)
                 except LockTimeout:
                     got = False
                 if not got:
@@ -289,8 +302,8 @@ class ZooKeeperMeta(DurableMeta):
                 self._leave(client, lock)
         if not got:
             raise LeaseHeldError(
-                f"{others[0] if others else 'another process'} is changing it and does not finish",
-                place=self.place,
+                f"{others[0] if others else 'another process'} {doing}",
+                place=place,
                 remedy="Wait until it ends, or end it; the lock is released with its session.",
             )
 

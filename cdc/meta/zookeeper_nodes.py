@@ -25,7 +25,9 @@ _BUCKETS = 16
 TABLES = tuple(f"tables-{number:02d}" for number in range(_BUCKETS))
 """Nodes with the records of tables, distributed by a checksum of the name: an ack rewrites few of them, and none grows
 beyond ZooKeeper's limit."""
-OWN = frozenset({OURS, FILTER, CURSOR, MARK, *TABLES})
+PARKED = tuple(f"parked-{number:02d}" for number in range(_BUCKETS))
+"""Nodes with the parked tables, distributed likewise."""
+OWN = frozenset({OURS, FILTER, CURSOR, MARK, *TABLES, *PARKED})
 """The names of Towpath's nodes below a subscriber's node."""
 RESERVED = frozenset({OURS, "cluster", "running"})
 """Names below a destination that are not subscribers: Towpath's, and those of Canal's servers."""
@@ -71,7 +73,7 @@ def _subscription(known: Subscription, state: State, address: Address | None) ->
     if known.acked_seq:
         cursor = _log_position(known.acked_seq, state, address)
         yield CURSOR, _json({**cursor, OURS: {"acked_seq": known.acked_seq}})
-    for node, records in _buckets(known.tables).items():
+    for node, records in (_buckets(TABLES, body.get("tables", {})) | _buckets(PARKED, body.get("parked", {}))).items():
         yield node, _json(records)
     yield MARK, b""
     for entry in known.outstanding:
@@ -82,20 +84,20 @@ def _subscription(known: Subscription, state: State, address: Address | None) ->
 
 
 _IN_OURS = ("next_batch", "finished", "since_seq", "gaps", "mark")
-_SINCE_V2 = ("since_seq", "gaps", "tables", "mark")
+_LATER = ("since_seq", "gaps", "tables", "mark", "parked")
 
 
 def _body(known: Subscription) -> dict[str, Any]:
-    """Returns the content that the checksum covers. Empty keys that version 1 did not have are left out, so that the
-    checksums in its nodes stay right."""
+    """Returns the content that the checksum covers. Empty keys that older versions did not have are left out, so that
+    the checksums in their nodes stay right."""
     body = known.model_dump(mode="json")
-    return {key: value for key, value in body.items() if key not in _SINCE_V2 or value not in (None, [], {})}
+    return {key: value for key, value in body.items() if key not in _LATER or value not in (None, [], {})}
 
 
-def _buckets(tables: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+def _buckets(nodes: tuple[str, ...], tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
     for name, record in sorted(tables.items()):
-        found.setdefault(TABLES[zlib.crc32(name.encode()) % _BUCKETS], {})[name] = record
+        found.setdefault(nodes[zlib.crc32(name.encode()) % _BUCKETS], {})[name] = record
     return found
 
 
@@ -161,10 +163,12 @@ def _read_subscription(nodes: Mapping[str, bytes], state: State, place: FullName
         "gaps": ours.get("gaps", []),
         "mark": ours.get("mark"),
         "tables": {},
+        "parked": {},
     }
-    for node in TABLES:
-        if node in nodes:
-            body["tables"].update(read_object(nodes[node], place(node), _REMEDY))
+    for key, names in (("tables", TABLES), ("parked", PARKED)):
+        for node in names:
+            if node in nodes:
+                body[key].update(read_object(nodes[node], place(node), _REMEDY))
     try:
         found = Subscription.model_validate_json(json.dumps(body))
     except ValidationError as error:

@@ -307,6 +307,19 @@ class MetaContract:
                 raise AssertionError("two holders at once")
         assert meta.cursor("apply") == 4
 
+    def test_a_named_lock_has_one_holder_and_is_independent_of_changes(self, open_meta: MakeMeta) -> None:
+        meta = open_meta(lock_wait_s=0.2)
+        meta.subscribe("apply")
+        with meta.lock("job-shop.orders", "a job"), meta.lock("job-shop.items", "a job"):
+            meta.update_cursor("apply", 4)
+            with (
+                pytest.raises(LeaseHeldError, match=f"process {os.getpid()}|\\(process {os.getpid()}\\)"),
+                meta.lock("job-shop.orders", "a job"),
+            ):
+                raise AssertionError("two holders at once")
+        with meta.lock("job-shop.orders", "a job", wait_s=5):
+            assert meta.cursor("apply") == 4
+
     def test_everything_is_there_when_it_is_opened_again(self, open_meta: MakeMeta, meta: Meta) -> None:
         meta.bind_source(IDENTITY)
         meta.subscribe("audit", "")
@@ -368,6 +381,16 @@ class SharedMetaContract(MetaContract):
         before.subscription("apply").acked_seq = 3
         assert meta.read() == before
 
+    def test_sigkill_of_a_holder_frees_a_named_lock(self, make_meta: MakeMeta, meta: Meta, tmp_path: Path) -> None:
+        worker = _start(_hold_named, make_meta, tmp_path / "here")
+        _wait_for(tmp_path / "here", worker)
+        with pytest.raises(LeaseHeldError, match=f"process {worker.pid}"), meta.lock("job-shop.orders", "a job"):
+            raise AssertionError("two holders at once")
+        _kill(worker)
+        with meta.lock("job-shop.orders", "a job", wait_s=60):
+            meta.update_cursor("apply", 5)
+        assert meta.cursor("apply") == 5
+
     def test_sigkill_in_the_middle_of_changes_leaves_the_old_or_the_new_state(
         self, make_meta: MakeMeta, meta: Meta, tmp_path: Path
     ) -> None:
@@ -398,6 +421,12 @@ def _count(make_meta: MakeMeta, times: int) -> None:
 def _hold(make_meta: MakeMeta, here: Path) -> None:
     with make_meta().change() as state:
         _step(state)
+        here.write_text("here\n")
+        time.sleep(600)
+
+
+def _hold_named(make_meta: MakeMeta, here: Path) -> None:
+    with make_meta().lock("job-shop.orders", "a job"):
         here.write_text("here\n")
         time.sleep(600)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from cdc.decode.layout import Survey, survey
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
+from cdc.sql.changes import CreateTable
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
@@ -20,10 +22,12 @@ from spark_jobs.source.columns import value_policies
 from spark_jobs.source.input_splits import may_hold
 
 if TYPE_CHECKING:
+    from cdc.batches.parking import TableGate
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
+    from cdc.meta import ParkedTable
     from cdc.schemas import Schemas, TableSchema
-    from cdc.sql.statements import Effect
+    from cdc.sql.changes import Change
 
 _log = get_logger(__name__)
 
@@ -41,10 +45,20 @@ class PreparedBatch:
     contents: Survey
     """The layouts of the tables with rows in the batch, and the sizes of their largest row events."""
     schemas: Schemas | None
-    effects: list[Effect] = field(default_factory=list)
-    """The effects of a DDL batch."""
+    ddl_changes: list[Change] = field(default_factory=list)
+    """The changes of a DDL batch."""
     tables: tuple[str, ...] = ()
     """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
+    gate: TableGate | None = None
+    """The way to each table beside other jobs; None for the job that has a table for itself."""
+
+    def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
+        """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""
+        return nullcontext(None) if self.gate is None else self.gate.enter(table)
+
+    def creates(self, table: str) -> bool:
+        """Whether the batch's DDL creates this table."""
+        return any(isinstance(c, CreateTable) and ".".join(c.table) == table for c in self.ddl_changes)
 
     def layout(self, table: str) -> TableLayout | None:
         """Returns the layout of a table with rows in the batch, else None."""
@@ -64,18 +78,28 @@ class PreparedBatch:
 
 
 def prepare(
-    manifest: Manifest, config: DestinationConfig, check: Callable[[], object], subscription: Subscription
+    manifest: Manifest,
+    config: DestinationConfig,
+    check: Callable[[], object],
+    subscription: Subscription,
+    gate: TableGate | None = None,
 ) -> PreparedBatch:
     """Reads what the batch holds, and proves the tables that it does not change. Needs no Spark session.
+
+    Tables that are parked are left out; ``gate`` looks again before each commit.
 
     Raises UnsupportedDdlError for a statement that cannot be applied, ConfigError if a configured key is missing,
     TargetError for a table that lies behind what was acked, and whatever ``check`` raises.
     """
     check()
     schemas = _schemas(manifest)
-    effects = ddl.effects(config, manifest) if manifest.ddl else []
+    ddl_changes = ddl.changes(config, manifest) if manifest.ddl else []
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
-    wanted = tuple(table for table in manifest.tables if config.tables.includes(*split_table(table)))
+    wanted = tuple(
+        table
+        for table in manifest.tables
+        if config.tables.includes(*split_table(table)) and table not in subscription.parked
+    )
     found = _survey(manifest, config, wanted, schemas)
     tables = [table for table in wanted if table in found.layouts or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
@@ -83,13 +107,15 @@ def prepare(
         tables += [
             table
             for table in sorted(schemas.tables)
-            if table not in tables and manifest.wants(table) and config.tables.includes(*split_table(table))
+            if table not in (*tables, *subscription.parked)
+            and manifest.wants(table)
+            and config.tables.includes(*split_table(table))
         ]
     for table in tables:
         target_of(config, table)  # reports a missing hash key before Spark is started
     if schemas is not None:
         _warn_of_unused_policies(config, schemas)
-    prove_idle(config, manifest, subscription, tables)
+    prove_idle(config, manifest, subscription, {*tables, *subscription.parked})
     return PreparedBatch(
         config=config,
         manifest=manifest,
@@ -97,8 +123,9 @@ def prepare(
         subscription=subscription,
         contents=found,
         schemas=schemas,
-        effects=effects,
+        ddl_changes=ddl_changes,
         tables=tuple(tables),
+        gate=gate,
     )
 
 

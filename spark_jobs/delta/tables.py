@@ -23,6 +23,7 @@ from cdc.targets import (
 )
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.delta.sql import literal, quote
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record
 from spark_jobs.source.column_types import shown
 from spark_jobs.source.columns import SourceColumns, TablePolicies
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.config import ApplyConfig, DestinationConfig
+    from cdc.schemas import TableSchema
 
 MODE_PROPERTY = "towpath.mode"
 UUID_PROPERTY = "towpath.server_uuid"
@@ -116,25 +118,31 @@ def delta_schema(columns: list[t.StructField], mode: str) -> t.StructType:
     return t.StructType([*columns, *{"soft_delete": _SOFT_DELETE, "scd2": _SCD2}.get(mode, ())])
 
 
-def create(
-    spark: SparkSession, target: Target, columns: SourceColumns, primary: tuple[str, ...], manifest: Manifest
-) -> DeltaState:
-    """Creates the empty Delta table and returns its state. A table that another process creates meanwhile is returned
-    as well.
+@dataclass(frozen=True)
+class Origin:
+    """The source of a new table or generation, and the seq up to which it is complete from the beginning."""
 
-    Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
-    """
+    server_uuid: str
+    epoch: int
+    since_seq: int
+    generation: int = 0
+    record: Record | None = None
+    """The source's schema; None if it is not known."""
+
+
+def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ...], origin: Origin) -> dict[str, str]:
+    """Returns the properties of a new table, or of a new generation of one. Raises ConfigError if a policy leaves no
+    key."""
     mode, fields = target.apply.mode, columns.fields
     # Configured keys that the table lacks are refused once there are rows, with a message about them.
     keys = () if mode == "append" else columns.keys([k for k in target.apply.keys or primary if columns.has(k)])
-    schema = delta_schema(fields, mode)
     properties = {
         DESTINATION_PROPERTY: target.destination,
-        GENERATION_PROPERTY: "0",
+        GENERATION_PROPERTY: str(origin.generation),
         MODE_PROPERTY: mode,
-        UUID_PROPERTY: manifest.server_uuid,
-        EPOCH_PROPERTY: str(manifest.epoch),
-        SINCE_PROPERTY: str(max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)),
+        UUID_PROPERTY: origin.server_uuid,
+        EPOCH_PROPERTY: str(origin.epoch),
+        SINCE_PROPERTY: str(origin.since_seq),
         TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
     }
     if columns.labels:
@@ -146,8 +154,30 @@ def create(
         needed = len(fields) + {"soft_delete": len(_SOFT_DELETE), "append": 2, "scd2": len(_SCD2)}[mode]
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
-    listed_columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
-    listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    if origin.record is not None:
+        properties[SCHEMA_PROPERTY] = origin.record.to_json()
+    return properties
+
+
+def sql_properties(properties: dict[str, str]) -> str:
+    """Returns properties as the list inside ``TBLPROPERTIES (…)``."""
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+
+
+def create(
+    spark: SparkSession, target: Target, columns: SourceColumns, schema: TableSchema, manifest: Manifest
+) -> DeltaState:
+    """Creates the empty Delta table of a source table with this schema, and returns its state. A table that another
+    process creates meanwhile is returned as well.
+
+    Raises TargetError if the table cannot be created, ConfigError if a policy leaves no key.
+    """
+    since_seq = max(manifest.after_seq, manifest.store_begins.seq if manifest.store_begins else 0)
+    origin = Origin(manifest.server_uuid, manifest.epoch, since_seq, record=Record(since_seq, schema))
+    whole = delta_schema(columns.fields, target.apply.mode)
+    properties = properties_of(target, columns, schema.primary_key, origin)
+    listed_columns = ", ".join(f"{quote(f.name)} {ddl_type(f.dataType)}" for f in whole.fields)
+    listed = sql_properties(properties)
     clear_unborn(target.path)
     try:
         spark.sql(f"CREATE TABLE IF NOT EXISTS {target.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")
@@ -173,10 +203,10 @@ def _index(fields: list[t.StructField], name: str) -> int:
     return next((i for i, f in enumerate(fields) if f.name.lower() == name.lower()), 0)
 
 
-def _ddl(kind: t.DataType) -> str:
-    """Returns a type for CREATE TABLE, with quoted names of struct fields."""
+def ddl_type(kind: t.DataType) -> str:
+    """Returns a type for CREATE TABLE and ALTER TABLE, with quoted names of struct fields."""
     if isinstance(kind, t.StructType):
-        return "STRUCT<" + ", ".join(f"{quote(f.name)}: {_ddl(f.dataType)}" for f in kind.fields) + ">"
+        return "STRUCT<" + ", ".join(f"{quote(f.name)}: {ddl_type(f.dataType)}" for f in kind.fields) + ">"
     return kind.simpleString()
 
 
@@ -321,7 +351,7 @@ def add_columns(
             f"ALTER TABLE {target.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
             "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
         )
-    parts = [f"{quote(f.name)} {_ddl(f.dataType)}{where}" for f, where in columns]
+    parts = [f"{quote(f.name)} {ddl_type(f.dataType)}{where}" for f, where in columns]
     if target.apply.mode == "append":
-        parts += [f"{BEFORE}.{quote(f.name)} {_ddl(f.dataType)}" for f, _ in columns]
+        parts += [f"{BEFORE}.{quote(f.name)} {ddl_type(f.dataType)}" for f, _ in columns]
     spark.sql(f"ALTER TABLE {target.sql} ADD COLUMNS ({', '.join(parts)})")

@@ -42,6 +42,8 @@ class Limits:
     until_us: int | None = None
     """Commit-time limit, µs since 1970: only the longest run of transactions whose running maximum of commit times
     lies before it."""
+    until_seq: int | None = None
+    """Only entries up to this seq, inclusive."""
 
 
 class Range(NamedTuple):

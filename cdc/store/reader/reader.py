@@ -105,11 +105,12 @@ class StoreReader:
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
-            while start < len(index.entries) and not builder.full:
-                entries = index.verified(start, min(start + size, len(index.entries)))
+            stop = len(index.entries) if limits.until_seq is None else index.after(limits.until_seq)
+            while start < stop and not builder.full:
+                entries = index.verified(start, min(start + size, stop))
                 builder.add(segment, entries, None if table_filter is None else table_filter.wanted(entries, names))
                 start, size = start + len(entries), min(2 * size, _SLICE)
-            if builder.full:
+            if builder.full or stop < len(index.entries):
                 break
         self.require_kept(after_seq)
         if builder.lost:
@@ -189,6 +190,12 @@ class StoreReader:
     def entries(self, segment: Path, offset: int, length: int) -> Entries:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
+
+    def all_entries(self, after_seq: int = 0) -> Iterator[Entries]:
+        """Yields the verified entries after a seq, in order, some thousands at a time."""
+        for _, index in self._indexes(after_seq):
+            for start in range(index.after(after_seq), len(index.entries), _SLICE):
+                yield index.verified(start, min(start + _SLICE, len(index.entries)))
 
     # --- finding a time
 

@@ -39,7 +39,7 @@ def test_a_newer_version_is_refused() -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "is not a manifest"),
-        ({"batch": 0}, "batch: "),
+        ({"batch": -1}, "batch: "),
         ({"ranges": [{"path": "x", "offset": -1, "length": 1}]}, "ranges.0.offset: "),
         ({"version": None}, "version: "),
     ],

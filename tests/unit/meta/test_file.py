@@ -186,10 +186,21 @@ def test_impossible_versions_are_damage(meta: FileMeta, version: object) -> None
 
 
 def test_a_newer_version_is_refused(meta: FileMeta) -> None:
-    document = json.loads(meta.file.read_bytes()) | {"version": 3, "checksum": "of another kind"}
+    document = json.loads(meta.file.read_bytes()) | {"version": 4, "checksum": "of another kind"}
     meta.file.write_text(json.dumps(document))
-    with pytest.raises(VersionError, match="format version 3; this Towpath knows 2"):
+    with pytest.raises(VersionError, match="format version 4; this Towpath knows 3"):
         meta.update_cursor("apply", 3)
+
+
+def test_version_3_is_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v3.json", tmp_path / "meta.json")
+    meta = FileMeta(tmp_path, "shop")
+    known = meta.read().subscriptions["apply"]
+    assert {name: (one.due, one.keep_seq) for name, one in known.parked.items()} == {
+        "shop.items": ("snapshot", None),
+        "shop.orders": ("retry", 206158431791),
+    }
+    assert render(meta.read()) == (GOLDEN / "meta-v3.json").read_bytes()
 
 
 def test_version_2_is_read(tmp_path: Path) -> None:
@@ -198,7 +209,8 @@ def test_version_2_is_read(tmp_path: Path) -> None:
     known = meta.read().subscriptions["apply"]
     assert (known.since_seq, len(known.gaps), known.gaps[1].table) == (171798691844, 2, "shop.orders")
     assert known.table("shop.orders") == TableRecord(0, 17, 206158431791, "4ebdf555-4bdd-4ff7-b4aa-f7d0204d24b3")
-    assert render(meta.read()) == (GOLDEN / "meta-v2.json").read_bytes()
+    assert known.parked == {}
+    assert parse(render(meta.read()), "again") == meta.read()
 
 
 def test_version_1_is_read(tmp_path: Path) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from cdc.addresses import Address
 from cdc.errors import DamagedError, IdentityError, VersionError
-from cdc.meta import State, TableRecord
+from cdc.meta import ParkedTable, State, TableRecord
 from cdc.meta.zookeeper_nodes import Nodes, parse, render
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ADDRESS = Address("db.example", 3306)
 
 
-def golden(version: int = 2) -> Nodes:
+def golden(version: int = 3) -> Nodes:
     content = (GOLDEN / f"meta-zookeeper-v{version}.json").read_bytes()
     return {path: text.encode() for path, text in json.loads(content).items()}
 
@@ -40,6 +41,7 @@ def test_version_1_is_read() -> None:
         "since_seq": None,
         "gaps": [],
         "tables": {},
+        "parked": {},
         "mark": None,
     }
     known = state.subscriptions["apply"]
@@ -66,8 +68,17 @@ def test_version_2_is_read() -> None:
     assert known.table("shop.items") is None
 
 
-def test_data_of_version_1_is_kept_by_a_change() -> None:
-    before = read(golden(1))
+def test_version_3_is_read() -> None:
+    known = read(golden(3)).subscriptions["apply"]
+    assert {name: (one.due, one.keep_seq) for name, one in known.parked.items()} == {
+        "shop.items": ("snapshot", None),
+        "shop.orders": ("retry", 206158431791),
+    }
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_data_of_older_versions_is_kept_by_a_change(version: int) -> None:
+    before = read(golden(version))
     assert read(render(before, ADDRESS, "c")) == before
 
 
@@ -76,6 +87,8 @@ def test_many_tables_stay_below_zookeepers_limit() -> None:
     state.subscriptions["apply"].tables = {
         f"a_database.a_table_with_a_long_name_{i}": TableRecord(0, 100_000, 2**62, "e" * 36).text for i in range(5000)
     }
+    parked = ParkedTable(due="snapshot", reason="r" * 160, since=datetime(2026, 11, 22, tzinfo=UTC))
+    state.subscriptions["apply"].parked = dict.fromkeys(state.subscriptions["apply"].tables, parked)
     nodes = render(state, ADDRESS, "c")
     assert read(nodes) == state
     assert max(map(len, nodes.values())) < 100_000

@@ -1,0 +1,135 @@
+"""Parked tables: apply leaves them out, so that the others go on, until a job has brought them level again.
+
+A table is parked by the ack of a batch that left it out, or by a job (a snapshot, a replay). A job has the parked table
+for itself: it holds the table's *job lock* for all of its duration. Apply and jobs hold the table's *commit lock* from
+the look at the meta until their commit. So once a table is parked, no merge of a batch commits to it any more, and
+neither waits for the other longer than for one commit.
+
+Apply takes the table again only when its applied position has reached the end of the last outstanding batch. The same
+change of the meta that looks at these batches removes the table's record, so a later merge of one of them finds the
+table ahead of it and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from cdc.errors import UsageError
+from cdc.log import get_logger
+from cdc.meta import Meta, ParkedTable, Subscription
+from cdc.targets import encode_name, split_table
+
+if TYPE_CHECKING:
+    from cdc.batches.manifest import TableResult
+
+COMMIT_WAIT_S = 3600.0
+"""Longest wait for a commit to a table."""
+_log = get_logger(__name__)
+
+
+def park_left_out(known: Subscription, results: Iterable[TableResult], now: datetime) -> None:
+    """Parks the tables that a merge left out; for the change of the meta that acks the batch."""
+    for result in results:
+        if result.parked is None:
+            continue
+        before = known.parked.get(result.table)
+        found = ParkedTable(
+            due=result.parked.due, reason=result.parked.reason, since=now, keep_seq=result.parked.keep_seq
+        )
+        known.parked[result.table] = found if before is None else _further(before, found)
+        _log.warning("table parked", table=result.table, due=found.due, reason=found.reason)
+
+
+def _further(before: ParkedTable, now: ParkedTable) -> ParkedTable:
+    """Returns the record of a table that is parked again. It keeps what it needs from the store, unless it will be read
+    from the source."""
+    if before.due == "snapshot" or now.due == "snapshot":
+        return before if before.due == "snapshot" else now.model_copy(update={"since": before.since})
+    return now.model_copy(update={"since": before.since, "keep_seq": before.keep_seq})
+
+
+def park(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
+    """Parks a table, and returns its former record. Waits until a running commit to the table is done, so that none
+    follows. Raises LeaseHeldError, UsageError."""
+    with commit_lock(meta, table), meta.change() as state:
+        known = state.subscription(subscriber)
+        before = known.parked.get(table)
+        known.parked[table] = parked
+        return before
+
+
+def keep_from(meta: Meta, subscriber: str, table: str, keep_seq: int | None) -> None:
+    """Changes what a parked table needs from the store. Raises UsageError if it is not parked."""
+    with meta.change() as state:
+        known = state.subscription(subscriber)
+        known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
+
+
+def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> int | None:
+    """Lets apply take a table again if it has reached the end of all outstanding batches, and records it in the meta.
+
+    ``result`` has the table's state. ``level_seq``: the table has all changes up to this seq; that may be more than its
+    applied position if the store has no later changes of it. Returns None if the table was unparked, else the seq that
+    it must reach first. Raises UsageError if the table is not parked.
+    """
+    from cdc.batches.results import record_tables
+
+    with meta.change() as state:
+        known = state.subscription(subscriber)
+        _require(known, result.table)
+        wanted = max(known.start_seq(), known.position())
+        if level_seq < wanted:
+            return wanted
+        record_tables(known, [result])
+        del known.parked[result.table]
+        return None
+
+
+def release_parked(meta: Meta, subscriber: str, table: str) -> None:
+    """Removes the record of a table that does not exist any more. Does nothing if there is none."""
+    with meta.change() as state:
+        state.subscription(subscriber).parked.pop(table, None)
+
+
+def _require(known: Subscription, table: str) -> ParkedTable:
+    found = known.parked.get(table)
+    if found is None:
+        raise UsageError(f"table {table} is not parked", remedy="`cdc status` lists the parked tables.")
+    return found
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+def commit_lock(meta: Meta, table: str) -> AbstractContextManager[None]:
+    """Returns the lock that is held from the look at the meta until the commit to a table."""
+    return meta.lock(_name("commit", table), f"a commit to table {table}", wait_s=COMMIT_WAIT_S)
+
+
+def job_lock(meta: Meta, table: str) -> AbstractContextManager[None]:
+    """Returns the lock of the one job (snapshot, replay, catch-up) that may work on a table. Entering it raises
+    LeaseHeldError, naming the process, if another one has it."""
+    return meta.lock(_name("job", table), f"another snapshot or replay of table {table}")
+
+
+def _name(kind: str, table: str) -> str:
+    db, name = split_table(table)
+    return f"{kind}-{encode_name(db)}.{encode_name(name)}"
+
+
+class TableGate:
+    """Apply's way to a table: one merge at a time, and none of a parked table."""
+
+    def __init__(self, meta: Meta, subscriber: str) -> None:
+        self._meta = meta
+        self._subscriber = subscriber
+
+    @contextmanager
+    def enter(self, table: str) -> Iterator[ParkedTable | None]:
+        """Holds the table's commit lock while the block runs. Yields the record of a parked table, which the block must
+        leave alone, else None."""
+        with commit_lock(self._meta, table):
+            yield self._meta.read().subscription(self._subscriber).parked.get(table)

@@ -1,0 +1,136 @@
+"""Parked tables: the records of the meta, the locks, and what retention keeps for them."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc.batches.manifest import Parking, TableResult
+from cdc.batches.parking import TableGate, commit_lock, job_lock, keep_from, park, park_left_out, unpark
+from cdc.batches.retention import holders
+from cdc.config.store import RetainConfig
+from cdc.errors import LeaseHeldError, UsageError
+from cdc.meta import Outstanding, ParkedTable, Subscription
+from cdc.meta.file import FileMeta
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+LATER = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
+T = "shop.orders"
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> FileMeta:
+    found = FileMeta(tmp_path / "meta", "shop")
+    found.subscribe("apply")
+    return found
+
+
+def parked(meta: FileMeta) -> dict[str, ParkedTable]:
+    return meta.read().subscription("apply").parked
+
+
+def outstanding(batch: int, after: int, last: int) -> Outstanding:
+    return Outstanding(
+        batch=batch, first_seq=after + 1, last_seq=last, after_seq=after, owner="me", token="t", expires=LATER
+    )
+
+
+def record(due: str = "retry", keep: int | None = 5) -> ParkedTable:
+    return ParkedTable.model_validate({"due": due, "reason": "r", "since": NOW, "keep_seq": keep})
+
+
+def test_an_ack_parks_what_the_merge_left_out() -> None:
+    known = Subscription()
+    left_out = Parking(due="retry", reason="no room", keep_seq=7)
+    park_left_out(known, [TableResult(table=T, parked=left_out), TableResult(table="shop.items")], NOW)
+    assert known.parked == {T: ParkedTable(due="retry", reason="no room", since=NOW, keep_seq=7)}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "due", "keep"),
+    [
+        (record("retry", 5), Parking(due="retry", reason="again", keep_seq=90), "retry", 5),
+        (record("retry", 5), Parking(due="snapshot", reason="DDL"), "snapshot", None),
+        (record("snapshot", None), Parking(due="retry", reason="again", keep_seq=90), "snapshot", None),
+    ],
+)
+def test_a_table_that_is_parked_again_loses_nothing(
+    before: ParkedTable, now: Parking, due: str, keep: int | None
+) -> None:
+    known = Subscription(parked={T: before})
+    park_left_out(known, [TableResult(table=T, parked=now)], LATER)
+    assert (known.parked[T].due, known.parked[T].keep_seq, known.parked[T].since) == (due, keep, NOW)
+
+
+def test_a_table_comes_back_at_the_end_of_the_last_outstanding_batch(meta: FileMeta) -> None:
+    park(meta, "apply", T, record())
+    meta.update_cursor("apply", 10)
+    meta.add_batch("apply", outstanding(1, 10, 20))
+    meta.add_batch("apply", outstanding(2, 20, 30))
+    for reached in (0, 9, 10, 20, 29):
+        assert unpark(meta, "apply", TableResult(table=T, applied_seq=reached), reached) == 30
+        assert T in parked(meta)
+    level = TableResult(table=T, applied_seq=30, delta_version=4, delta_id="i", generation=1)
+    assert unpark(meta, "apply", level, 30) is None
+    known = meta.read().subscription("apply")
+    assert known.parked == {}
+    found = known.table(T)
+    assert found is not None and (found.generation, found.version, found.applied_seq) == (1, 4, 30)
+    with pytest.raises(UsageError, match=f"table {T} is not parked"):
+        unpark(meta, "apply", level, 30)
+
+
+def test_parking_waits_for_a_running_commit_and_no_other_follows(meta: FileMeta) -> None:
+    gate, inside, done = TableGate(meta, "apply"), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def merge() -> None:
+        with gate.enter(T) as found:
+            assert found is None
+            inside.set()
+            done.wait(10)
+            order.append("committed")
+
+    merging = threading.Thread(target=merge)
+    merging.start()
+    assert inside.wait(10)
+
+    def park_it() -> None:
+        park(meta, "apply", T, record())
+        order.append("parked")
+
+    parking = threading.Thread(target=park_it)
+    parking.start()
+    parking.join(0.2)
+    assert parking.is_alive() and parked(meta) == {}
+    done.set()
+    merging.join(10)
+    parking.join(10)
+    assert order == ["committed", "parked"]
+    with gate.enter(T) as found:
+        assert found == record()
+
+
+def test_one_job_works_on_a_table_and_tables_do_not_wait_for_each_other(meta: FileMeta) -> None:
+    held = pytest.raises(LeaseHeldError, match=r"another snapshot or replay of table shop\.orders \(process \d+\)")
+    with job_lock(meta, T), job_lock(meta, "shop.items"), commit_lock(meta, T), held, job_lock(meta, T):
+        raise AssertionError("two jobs at once")
+
+
+def test_names_of_tables_become_names_of_files(meta: FileMeta) -> None:
+    with job_lock(meta, "a/..b.c d/../x"):
+        pass
+    assert [file.name for file in (meta.path / "locks").iterdir()] == ["job-a%2F.%2Eb%2Ec%20d%2F%2E%2E%2Fx"]
+
+
+def test_retention_keeps_what_a_parked_table_needs(meta: FileMeta) -> None:
+    meta.update_cursor("apply", 100)
+    park(meta, "apply", T, record("retry", 40))
+    park(meta, "apply", "shop.items", record("snapshot", None))
+    found = {one.name: one.acked_seq for one in holders(meta.subscriptions(), RetainConfig(), NOW)}
+    assert found == {"apply": 100, f"apply: parked table {T}": 40}
+    keep_from(meta, "apply", T, 60)
+    assert {one.acked_seq for one in holders(meta.subscriptions(), RetainConfig(), NOW)} == {100, 60}
