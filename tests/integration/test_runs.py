@@ -20,7 +20,7 @@ from cdc.batches.service import BatchService
 from cdc.errors import MergeFailedError
 from cdc.runs import Merged, Run, RunLimits, RunListener
 from cdc.testing.servers import Server
-from spark_jobs.apply import merge
+from spark_jobs.apply import commit
 from spark_jobs.runtime import driver, session
 from tests.support.apply import LOCAL_CONF, OWNER, Loop
 
@@ -121,7 +121,7 @@ def test_a_batch_that_fails_in_the_middle(loop: Loop, monkeypatch: pytest.Monkey
         if len(seen) == 2:
             raise MergeFailedError("the disk is full")
 
-    monkeypatch.setattr(merge, "before_statement", fails_at_the_second)
+    monkeypatch.setattr(commit, "before_statement", fails_at_the_second)
     lease = pipeline.fetch(loop.config, OWNER, wait_s=0)
     assert lease is not None
     failing = Run(pipeline, loop.config, OWNER, RunLimits())
@@ -133,7 +133,7 @@ def test_a_batch_that_fails_in_the_middle(loop: Loop, monkeypatch: pytest.Monkey
     subscription = BatchService(loop.config).subscription()
     assert before < subscription.acked_seq == failed.after_seq, "what was acked before stays acked"
     assert subscription.outstanding == []
-    monkeypatch.setattr(merge, "before_statement", lambda table: None)
+    monkeypatch.setattr(commit, "before_statement", lambda table: None)
     run(loop)
     loop.require_equal("t")
 
