@@ -258,7 +258,7 @@ def _before_pending(reader: StoreReader, epoch: int, low: LowMark, begin_seq: in
     upto = _seq(epoch, low.position)
     first_file = max(0, low.position.file_number - 1)
     missing = {gtid.lower() for gtid in low.pending}
-    for entries in reader.entries_between(make_seq(epoch, first_file, 0), upto):
+    for entries in reader.all_entries(make_seq(epoch, first_file, 0), upto):
         for gtid in sorted(missing):
             places = np.flatnonzero(_has_gtid(entries, gtid))
             if len(places):
@@ -296,4 +296,4 @@ def may_have_changed(reader: StoreReader, table: str, low: int, high: int) -> bo
     if low >= high or table not in numbers.names:
         return False
     bit = np.uint64(1 << numbers.bit(table))
-    return any(bool((entries["table_mask"] & bit).any()) for entries in reader.entries_between(low, high))
+    return any(bool((entries["table_mask"] & bit).any()) for entries in reader.all_entries(low, high))

@@ -123,7 +123,7 @@ def _gtids(text: str) -> list[_Gtid]:
 
 def _find_gtid(reader: StoreReader, gtid: _Gtid) -> int:
     source = np.frombuffer(gtid.source, dtype="V16")[0]
-    for entries in reader.entries_between():
+    for entries in reader.all_entries():
         is_mariadb = (entries["flags"] & int(EntryFlag.GTID_MARIADB)) != 0
         numbers, counts = entries["gtid_number"].astype(np.int64), entries["gtid_count"].astype(np.int64)
         there = (

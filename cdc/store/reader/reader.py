@@ -200,13 +200,13 @@ class StoreReader:
                 return index.verified(stop - 1, stop)[0]  # type: ignore[no-any-return]
         return None
 
-    def entries_between(self, after_seq: int = 0, upto_seq: int = (1 << 63) - 1) -> Iterator[Entries]:
-        """Yields the verified entries behind ``after_seq``, up to ``upto_seq``, some at a time. Raises DamagedError."""
+    def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
+        """Yields the verified entries after a seq, up to another one, in order, some thousands at a time. Raises
+        DamagedError."""
         for _, index in self._indexes(after_seq):
-            start = index.after(after_seq)
-            stop = index.after(upto_seq)
-            for at in range(start, stop, _SLICE):
-                yield index.verified(at, min(at + _SLICE, stop))
+            stop = len(index.entries) if upto_seq is None else index.after(upto_seq)
+            for start in range(index.after(after_seq), stop, _SLICE):
+                yield index.verified(start, min(start + _SLICE, stop))
             if stop < len(index.entries):
                 return
 

@@ -21,7 +21,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> StoreReader:
 def entries(reader: StoreReader) -> list[tuple[int, int, str | None]]:
     """Returns seq, commit time and GTID of all entries."""
     found = []
-    for part in reader.entries_between():
+    for part in reader.all_entries():
         for entry in part:
             position = reader.commit_position(entry)
             found.append((int(entry["seq"]), position.commit_time_us, position.gtid))
