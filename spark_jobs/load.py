@@ -3,7 +3,7 @@ table that was rebuilt beside it.
 
 The state of a snapshot is exact at one position, ``high_seq``. Its chunks were read at different moments, all after
 ``low_seq`` and none after ``high_seq``. A row whose key changes between the two is taken from its last change, every
-other row from its chunk; docs/decisions/0061 has the proof.
+other row from its chunk; docs/decisions/0062 has the proof.
 
 One commit replaces the table: rows, schema, properties and applied position change together.
 """
