@@ -26,6 +26,7 @@ from cdc.commands import (
     capture,
     check,
     decode,
+    history,
     init,
     inspect,
     later,
@@ -107,6 +108,7 @@ for _module in (
     batch,
     inspect,
     decode,
+    history,
     maintain,
     later,
 ):

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -23,16 +24,30 @@ from pyspark.sql import types as t
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.errors import NeedsSnapshotError, TargetError, UnsupportedError
+from cdc.errors import NeedsSnapshotError, TargetError
 from cdc.schemas import Schemas
 from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id
+from spark_jobs.apply.commit import Commit
+from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
-from spark_jobs.apply.merge import TableMerge, read_changes
+from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, require_keys, with_variants
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
-from spark_jobs.delta.tables import BEFORE, Origin, Target, properties_of, require_owner, sql_properties, target_of
+from spark_jobs.delta.tables import (
+    BEFORE,
+    MODE_PROPERTY,
+    Origin,
+    Target,
+    delta_schema,
+    evolve,
+    properties_of,
+    record_policies,
+    require_owner,
+    sql_properties,
+    target_of,
+)
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
@@ -40,7 +55,7 @@ from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
@@ -196,15 +211,14 @@ class Load:
     """The source's schema at the position."""
 
 
-def load_mirror(spark: SparkSession, load: Load, rows: DataFrame) -> None:
-    """Makes the rows of :func:`state_of_snapshot` the content of an ``upsert`` table, as its next generation."""
+def _replace(spark: SparkSession, load: Load, rows: DataFrame) -> None:
+    """Makes rows the whole content of the table, as its next generation."""
     state, position = load.state, load.position
     generation = 0 if state is None else state.generation + 1
     record = Record(position.seq, load.schema)
     origin = Origin(position.server_uuid, position.epoch, position.seq, generation, record)
-    properties = properties_of(load.target, load.columns, load.primary, origin)
-    properties = kept_properties(state) | properties
-    replace_table(spark, load.target, with_variants(rows, load.columns.variants), properties, position, load.rebuild)
+    properties = kept_properties(state) | properties_of(load.target, load.columns, load.primary, origin)
+    replace_table(spark, load.target, rows, properties, position, load.rebuild)
 
 
 def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
@@ -305,17 +319,68 @@ def load_snapshot(
     )
     with sessions.one() as session:
         changes = None if manifest is None else _changes(session, load, manifest, schema, files.info.key, low_seq)
-        keys = columns.keys(files.info.key) if files.info.key else ()
-        rows = state_of_snapshot(session.spark, files.paths(), columns, keys, changes)
-        load_state(session, load, rows, keys)
+        names = columns.keys(files.info.key) if files.info.key else ()
+        rows = state_of_snapshot(session.spark, files.paths(), columns, names, changes)
+        is_primary = set(files.info.key) == set(schema.primary_key)
+        load_state(session, load, rows, Keys(tuple(names), is_primary))
 
 
-def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Sequence[str]) -> None:
-    """Brings a table to the state that ``rows`` are, whatever its mode."""
-    if load.target.apply.mode == "upsert":
-        load_mirror(session.spark, load, rows)
+def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
+    """Brings a table to the state that ``rows`` are: in the shape of the Delta columns, JSON as text.
+
+    A mirror is replaced. The other modes keep the history that they have: the differences are merged, or the rows are
+    inserted beside the changes. A table that does not exist, or has another mode, is made from the rows.
+    """
+    state, mode = load.state, load.target.apply.mode
+    rows = with_variants(rows, load.columns.variants)
+    moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
+    if state is None or mode == "upsert" or state.properties.get(MODE_PROPERTY) != mode:
+        shaped = _initial_rows(rows, delta_schema(load.columns.fields, mode), load.position)
+        _replace(session.spark, load, shaped)
         return
-    raise UnsupportedError(f"a table of mode {load.target.apply.mode} cannot be loaded", place=load.target.table)
+    state = _with_columns(session.spark, load, state)
+    metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)
+    commit = Commit(session, load.target, state, load.position.seq, metadata, lambda: None)
+    if mode == "append":
+        insert_snapshot(commit, rows, moment, load.position.gtid)
+    else:
+        merge_full_state(commit, rows, keys, moment)
+
+
+def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> DataFrame:
+    """Returns rows with the metadata columns that they have in a table that begins with them."""
+    time = f.timestamp_micros(f.lit(position.time_us).cast("long"))
+    values: dict[str, Column] = {
+        "_op": f.lit("snapshot"),
+        "_seq": f.lit(position.seq),
+        "_row": f.monotonically_increasing_id(),
+        "_commit_time": time,
+        "_gtid": f.lit(position.gtid),
+        "_deleted": f.lit(False),
+        "_valid_from": time,
+        "_valid_to": f.lit(None),
+        "_current": f.lit(True),
+        BEFORE: f.lit(None),
+    }
+    own = set(rows.columns)
+    return rows.select(
+        *[
+            (f.col(quote(field.name)) if field.name in own else values[field.name])
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in schema.fields
+        ]
+    )
+
+
+def _with_columns(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
+    """Adds the columns that the snapshot has and the table lacks, and records the source's schema."""
+    record = Record(load.position.seq, load.schema)
+    names = [name for name in load.schema.column_names if load.target.policies.lake_name(name) is not None]
+    state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
+    state = evolve(spark, load.target, state, load.columns, names)
+    spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties({record.name: record.to_json()})})")
+    return load.target.state() or state
 
 
 def _changes(

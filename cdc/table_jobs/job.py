@@ -112,8 +112,10 @@ def position_of(mine: Job, seq: int) -> Position:
 
     source = mine.batches.meta.source()
     assert source is not None  # the store has transactions
-    last = mine.batches.reader.entry_at(seq)
-    if last is None:
-        return Position(seq, source.server_uuid, source.epoch)
-    end = mine.batches.reader.commit_position(last)
-    return Position(seq, source.server_uuid, source.epoch, end.gtid, end.commit_time_us)
+    reader = mine.batches.reader
+    begins, last = reader.beginning(), reader.entry_at(seq)
+    time_us, gtid = 0 if begins is None else begins.time_us, None
+    if last is not None:
+        end = reader.commit_position(last)
+        time_us, gtid = end.commit_time_us or time_us, end.gtid
+    return Position(seq, source.server_uuid, source.epoch, gtid, time_us)

@@ -155,3 +155,58 @@ def test_without_capture_the_load_waits_and_says_so(
     (found,) = pipeline.snapshot(loop.config)  # the chunk that was read is used
     assert (found.rows, found.reread) == (3, 0)
     loop.require_equal("t")
+
+
+def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    modes = ("append", "soft_delete", "scd2")
+    loop = Started(
+        tmp_path, mysql9, database(mysql9), overrides=", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in modes)
+    )
+    for mode in modes:
+        loop.sql(
+            f"CREATE TABLE {mode} (id INT PRIMARY KEY, v VARCHAR(10))",
+            f"INSERT INTO {mode} VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        )
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config)
+    for mode in modes:
+        loop.sql(f"UPDATE {mode} SET v = 'z' WHERE id = 1", f"DELETE FROM {mode} WHERE id = 2")
+    loop.capture()
+    loop.apply_all()
+
+    def rows(mode: str, *names: str) -> list[tuple[object, ...]]:
+        found = loop.delta(mode, order="id, _seq")
+        return [tuple(row[name] for name in names) for row in found]
+
+    assert rows("append", "_op", "id", "v") == [
+        ("snapshot", 1, "a"),
+        ("update", 1, "z"),
+        ("snapshot", 2, "b"),
+        ("delete", 2, "b"),
+        ("snapshot", 3, "c"),
+    ]
+    assert rows("soft_delete", "id", "v", "_deleted") == [(1, "z", False), (2, "b", True), (3, "c", False)]
+    assert rows("scd2", "id", "v", "_current") == [(1, "a", False), (1, "z", True), (2, "b", False), (3, "c", True)]
+
+    # Rows that change without the binlog are found by another snapshot, and the history stays.
+    with mysql9.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 0")
+        for mode in modes:
+            cursor.execute(f"UPDATE `{loop.db}`.`{mode}` SET v = 'new' WHERE id = 3")
+            cursor.execute(f"DELETE FROM `{loop.db}`.`{mode}` WHERE id = 1")
+        connection.commit()
+    with loop.capturing():
+        pipeline.snapshot(loop.config, [f"{loop.db}.{mode}" for mode in modes])
+    assert rows("append", "_op", "id", "v")[-1] == ("snapshot", 3, "new")
+    assert len(rows("append", "_op")) == 6
+    assert rows("soft_delete", "id", "v", "_deleted") == [(1, "z", True), (2, "b", True), (3, "new", False)]
+    assert rows("scd2", "id", "v", "_current") == [
+        (1, "a", False),
+        (1, "z", False),
+        (2, "b", False),
+        (3, "c", False),
+        (3, "new", True),
+    ]
