@@ -37,6 +37,7 @@ from cdc.errors import (
 )
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
+from cdc.sql.changes import AddColumn
 from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
@@ -254,9 +255,9 @@ def _prepare_table(
     if columns is not None:
         require_same_policies(state, target, columns, names)
     added = [
-        effect
-        for effect in batch.effects
-        if effect.kind == "add_column" and effect.table is not None and ".".join(effect.table) == target.table
+        change
+        for change in batch.ddl_changes
+        if isinstance(change, AddColumn) and ".".join(change.table) == target.table
     ]
     if added and ddl.add_new_columns(spark, target, state, added, schema):
         state = target.state() or state

@@ -10,6 +10,7 @@ from cdc.binlog.events import QueryEvent
 from cdc.binlog.framer import Decision
 from cdc.config import TablesConfig
 from cdc.errors import UnsupportedEventError
+from cdc.sql.changes import NoEffect, SetDefault, table_of
 from cdc.sql.statements import Statement, classify
 from cdc.store.formats.state import TableNumbers
 
@@ -82,9 +83,10 @@ class StatementFilter:
         mask = 0
         for name in names:
             mask |= 1 << (self._numbers.number(name) & 63)
-        # A table without a listed effect may have changed, such as the new name of a RENAME.
-        harmless = {effect.table for effect in found.effects if effect.kind == "none"}
-        harmless -= {effect.table for effect in found.effects if effect.kind != "none"}
+        # A table without a listed change may have changed, such as the new name of a RENAME.
+        same = (NoEffect, SetDefault)
+        harmless = {table_of(change) for change in found.changes if isinstance(change, same)}
+        harmless -= {table_of(change) for change in found.changes if not isinstance(change, same)}
         kept = {f"{table[0]}.{table[1]}" for table in harmless if table is not None}
         altered = frozenset() if found.verb.startswith("TRUNCATE") else frozenset(names) - kept
         return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)

@@ -1,190 +1,314 @@
-"""The effects of an ALTER TABLE's clauses on a table's rows and columns."""
+"""ALTER TABLE: the changes of its clauses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
 
-from cdc.sql.tokens import Cursor, Token, outer_words, split_commas, word_set
-
-EffectKind = Literal["none", "create", "replace", "add_column", "unsupported"]
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """The effect of one clause.
-
-    ``none``: rows and columns stay as they are. ``create``: a new table. ``replace``: a new table replaces an old one.
-    ``add_column``: a new column that is null in every row; ``column`` is its name. ``unsupported``: anything else.
-    """
-
-    kind: EffectKind
-    table: tuple[str, str] | None
-    """Database and table; None for the effect on a whole database."""
-    clause: str
-    """The text of the clause for messages, such as ``DROP COLUMN note``."""
-    column: str | None = None
-    unsure_null: bool = False
-    """Whether a server variable decides if the new column is nullable (TIMESTAMP)."""
-    rows: bool = False
-    """For ``create``: whether the statement may bring rows (CREATE TABLE … SELECT)."""
-
-
-_INDEX_WORDS = ("INDEX", "KEY", "FULLTEXT", "SPATIAL", "UNIQUE", "CHECK", "FOREIGN")
-_OPTIONS = word_set(
-    """ENGINE TYPE AUTO_INCREMENT AVG_ROW_LENGTH CHARSET CHARACTER CHECKSUM TABLE_CHECKSUM COLLATE COMMENT COMPRESSION
-    CONNECTION DATA DELAY_KEY_WRITE ENCRYPTION ENGINE_ATTRIBUTE SECONDARY_ENGINE SECONDARY_ENGINE_ATTRIBUTE
-    INSERT_METHOD KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PASSWORD ROW_FORMAT STATS_AUTO_RECALC STATS_PERSISTENT
-    STATS_SAMPLE_PAGES TABLESPACE PAGE_CHECKSUM TRANSACTIONAL PAGE_COMPRESSED PAGE_COMPRESSION_LEVEL ENCRYPTED
-    ENCRYPTION_KEY_ID AUTOEXTEND_SIZE ALGORITHM LOCK FORCE ENABLE DISABLE WITH WITHOUT SECONDARY_LOAD SECONDARY_UNLOAD
-    ORDER NOWAIT WAIT DEFAULT"""
+from cdc.sql.changes import (
+    AddColumn,
+    Change,
+    ChangeColumn,
+    ConvertCharset,
+    DropColumn,
+    DropPrimaryKey,
+    NoEffect,
+    RenameColumn,
+    RenameTable,
+    SetDefault,
+    SetPrimaryKey,
+    TableName,
+    UnknownEffect,
+    Unsupported,
 )
-_HARMLESS_PARTITION = ("ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR")
+from cdc.sql.columns import Definition, Dialect, default_text, take_default, take_definition
+from cdc.sql.create_table import is_constraint, take_constraint
+from cdc.sql.table_options import VERSIONING, merged, take_option, take_partitioning
+from cdc.sql.tokens import UNREADABLE, Cursor, Token, shown, split_commas
+from cdc.sql.types import take_charset, take_collation
+
+_KEEPS_ROWS = ["ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "COALESCE", "REORGANIZE"]
+"""Commands about partitions that keep every row."""
+_FOREIGN_PARTITION = "the rows of a partition come from or go to another table"
 
 
-def alter_effects(table: tuple[str, str], tokens: list[Token]) -> tuple[list[Effect], list[tuple[str, str]]]:
-    """The effects of the clauses behind ``ALTER TABLE name``, and the other tables that they name
-    (``RENAME TO other``, ``EXCHANGE PARTITION … WITH TABLE other``)."""
-    effects: list[Effect] = []
-    others: list[tuple[str, str]] = []
+def alter_changes(
+    table: TableName, tokens: list[Token], dialect: Dialect, *, ignore: bool = False
+) -> tuple[list[Change], list[TableName]]:
+    """The changes of the clauses behind ``ALTER TABLE name``, and the other tables that they name (``RENAME TO other``,
+    ``EXCHANGE PARTITION … WITH TABLE other``). ``ignore``: ALTER IGNORE TABLE."""
+    reader = _Reader(table, dialect)
+    changes: list[Change] = []
+    if ignore:
+        changes.append(UnknownEffect(table, "IGNORE drops rows and cuts values that do not fit", clause="IGNORE"))
+    whole = reader.partition_command(tokens)
+    if whole is not None:
+        return changes + whole, reader.others
     for part in split_commas(tokens):
-        kind = _clause(part, table, effects, others)
-        if kind is not None:
-            effects.append(Effect(kind, table, _shown(part)))
-    return effects or [Effect("none", table, "")], others
+        changes += reader.clause(part)
+    return changes or [NoEffect(table)], reader.others
 
 
-def _clause(
-    part: list[Token], table: tuple[str, str], effects: list[Effect], others: list[tuple[str, str]]
-) -> EffectKind | None:
-    """The kind of one clause; None if it has added its effects itself."""
-    cursor = Cursor(part, table[0])
-    verb = cursor.take_any(
-        "ADD", "ALTER", "DROP", "RENAME", "EXCHANGE", "CONVERT", "MODIFY", "CHANGE", *_HARMLESS_PARTITION
-    )
-    if verb == "ADD":
-        return _add(cursor, table, effects)
-    if verb == "ALTER":  # defaults, visibility of columns and indexes, enforcement of checks
-        return "none"
-    if verb == "DROP":
-        return _drop(cursor)
-    if verb == "RENAME":
-        if cursor.take_any("INDEX", "KEY") is not None:
-            return "none"
-        if cursor.take_any("COLUMN") is None:
-            _ = cursor.take_any("TO", "AS") or cursor.take_punct("=")
-            other = cursor.take_table()
-            if other is not None:
-                others.append(other)
-        return "unsupported"
-    if verb in _HARMLESS_PARTITION:
-        return "none" if cursor.at_words("PARTITION") else "unsupported"
-    if verb is not None:
-        while cursor.peek() is not None:
-            if cursor.take_words("TABLE"):
-                other = cursor.take_table()
-                if other is not None:
-                    others.append(other)
+class _Reader:
+    """Reads the clauses of one statement."""
+
+    def __init__(self, table: TableName, dialect: Dialect) -> None:
+        self._table = table
+        self._dialect = dialect
+        self._ordered = False
+        """Whether the clause before was ORDER BY, whose columns are separated by commas, too."""
+        self.others: list[TableName] = []
+
+    def clause(self, part: list[Token]) -> list[Change]:
+        """The changes of one clause."""
+        text = shown(part)
+        c = Cursor(part, self._table[0])
+        if self._ordered and _is_order(part):
+            return []
+        self._ordered = False
+        verb = c.take_any(*_VERBS)
+        found = _VERBS[verb](self, c, text) if verb is not None else self._options(c)
+        return [Unsupported(self._table, clause=text)] if found is None else found
+
+    # --- partitions
+
+    def partition_command(self, tokens: list[Token]) -> list[Change] | None:
+        """The change of a statement that is one command about partitions, whose names are separated by commas."""
+        c = Cursor(tokens, self._table[0])
+        while take_option(c, self._table, self._dialect) == [] and c.take_punct(","):  # ALGORITHM, LOCK
+            pass
+        start = c.at
+        verb = c.take_any("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "ADD", "CONVERT", *_KEEPS_ROWS)
+        if verb is None:
+            return None
+        text = shown(c.tokens[start:])
+        if c.take_words("TABLE") and verb == "CONVERT":
+            return self._with_other(c, text)
+        if not c.take_words("PARTITION"):
+            if verb in ("DISCARD", "IMPORT") and c.take_words("TABLESPACE"):
+                return [UnknownEffect(self._table, "the rows come from a file, or go", clause=text)]
+            return None
+        if verb == "ADD":
+            return [NoEffect(self._table, clause=text)]
+        if verb in _KEEPS_ROWS:
+            return [NoEffect(self._table, clause=text)]
+        if verb in ("EXCHANGE", "CONVERT"):
+            return self._with_other(c, text)
+        return [UnknownEffect(self._table, "only the server knows the rows of a partition", clause=text)]
+
+    def _with_other(self, c: Cursor, text: str) -> list[Change]:
+        """EXCHANGE PARTITION p WITH TABLE t, CONVERT PARTITION p TO TABLE t, CONVERT TABLE t TO PARTITION p."""
+        other = c.take_table() if c.at and c.tokens[c.at - 1].is_word("TABLE") else None
+        while other is None and not c.at_end():
+            if c.take_words("TABLE"):
+                other = c.take_table()
             else:
-                cursor.at += 1
-        return "unsupported"
-    return _options(part)
+                c.at += 1
+        tables = [self._table]
+        if other is not None:
+            self.others.append(other)
+            tables.append(other)
+        return [UnknownEffect(table, _FOREIGN_PARTITION, clause=text) for table in tables]
 
+    # --- clauses; each returns None for what it does not understand
 
-def _options(part: list[Token]) -> EffectKind:
-    """The kind of a clause of table options, which may follow one another without commas."""
-    words = outer_words(part)
-    first = part[0]
-    if first.kind != "word" or first.text.upper() not in _OPTIONS:
-        return "unsupported"
-    # PARTITION BY may follow options without a comma; a BLACKHOLE keeps no rows; SYSTEM VERSIONING adds columns.
-    if any(w in ("PARTITION", "PARTITIONING", "BLACKHOLE", "VERSIONING", "REMOVE", "UNION") for w in words):
-        return "unsupported"
-    if any(t.text.upper() == "BLACKHOLE" for t in part):
-        return "unsupported"
-    return "none"
-
-
-def _drop(cursor: Cursor) -> EffectKind:
-    if cursor.take_any("INDEX", "KEY", "CONSTRAINT") is not None:
-        cursor.take_words("IF", "EXISTS")
-        return "unsupported" if (cursor.take_name() or "").upper() == "PRIMARY" else "none"
-    if cursor.at_words("FOREIGN", "KEY") or cursor.at_words("CHECK"):
-        return "none"
-    return "unsupported"
-
-
-def _add(cursor: Cursor, table: tuple[str, str], effects: list[Effect]) -> EffectKind | None:
-    if cursor.at_words("CONSTRAINT"):
-        cursor.at += 1
-        cursor.take_words("IF", "NOT", "EXISTS")
-        if not cursor.at_words("PRIMARY") and (t := cursor.peek()) is not None and not t.is_word(*_INDEX_WORDS):
-            cursor.at += 1  # its name
-        return "unsupported" if cursor.at_words("PRIMARY") else "none"
-    if cursor.at_words("PRIMARY", "KEY"):
-        return "unsupported"
-    token = cursor.peek()
-    if token is not None and token.is_word(*_INDEX_WORDS):
-        return "none"
-    if cursor.at_words("VECTOR", "INDEX") or cursor.at_words("VECTOR", "KEY"):
-        return "none"
-    if cursor.at_words("PARTITION") or cursor.at_words("PERIOD", "FOR") or cursor.at_words("SYSTEM", "VERSIONING"):
-        return "unsupported"
-    cursor.take_words("COLUMN")
-    cursor.take_words("IF", "NOT", "EXISTS")
-    rest = cursor.tokens[cursor.at :]
-    if rest and rest[0].kind == "punct" and rest[0].text == "(":
-        inner = rest[1:-1] if rest[-1].text == ")" else rest[1:]
-        for part in split_commas(inner):
-            if part[0].is_word("CONSTRAINT", "PRIMARY", *_INDEX_WORDS):
-                primary = "PRIMARY" in outer_words(part)[:3]
-                effects.append(Effect("unsupported" if primary else "none", table, "ADD " + _shown(part)))
+    def _add(self, c: Cursor, text: str) -> list[Change] | None:
+        if is_constraint(c):
+            return self._constraint(c, text)
+        if c.at_words("PERIOD", "FOR") or c.at_words("SYSTEM", "VERSIONING"):
+            return [Unsupported(self._table, VERSIONING, clause=text)]
+        c.take_words("COLUMN")
+        if_not_exists = c.take_words("IF", "NOT", "EXISTS")
+        group = c.take_group()
+        if group is None:
+            return self._new_column(c, text, if_not_exists)
+        if not c.at_end():
+            return None
+        changes: list[Change] = []
+        for part in split_commas(group):
+            inner = Cursor(part, c.default_db)
+            text = f"ADD {shown(part)}"
+            if is_constraint(inner):
+                found = self._constraint(inner, text)
             else:
-                effects.append(_new_column(part, table))
-    else:
-        effects.append(_new_column(rest, table))
-    return None
+                found = self._new_column(inner, text, if_not_exists)
+            if found is None:
+                return None
+            changes += found
+        return changes
+
+    def _new_column(self, c: Cursor, text: str, if_not_exists: bool) -> list[Change] | None:
+        found = self._definition(c)
+        if found is None:
+            return None
+        column = AddColumn(
+            self._table,
+            found.column,
+            found.first,
+            found.after,
+            found.old_rows,
+            if_not_exists,
+            found.unsure_null,
+            clause=text,
+        )
+        return [column, *self._inline_key(found, text)]
+
+    def _definition(self, c: Cursor) -> Definition | None:
+        name = c.take_name()
+        return None if name is None else take_definition(c, name, self._dialect)
+
+    def _inline_key(self, found: Definition, text: str) -> list[Change]:
+        return [SetPrimaryKey(self._table, (found.column.name,), clause=text)] if found.primary else []
+
+    def _constraint(self, c: Cursor, text: str) -> list[Change] | None:
+        names = take_constraint(c)
+        if names is None:
+            return None
+        if not names:
+            return [NoEffect(self._table, clause=text)]
+        return [SetPrimaryKey(self._table, names, "IF NOT EXISTS" in text, clause=text)]
+
+    def _drop(self, c: Cursor, text: str) -> list[Change] | None:
+        table = self._table
+        if c.take_words("PRIMARY", "KEY"):
+            if_exists = c.take_words("IF", "EXISTS")
+            return [DropPrimaryKey(table, if_exists, clause=text)] if c.at_end() else None
+        if c.take_any("INDEX", "KEY", "CONSTRAINT") is not None:
+            if_exists = c.take_words("IF", "EXISTS")
+            name = c.take_name()
+            if name is None or not c.at_end():
+                return None
+            return [
+                DropPrimaryKey(table, if_exists, clause=text)
+                if name.upper() == "PRIMARY"
+                else NoEffect(table, clause=text)
+            ]
+        if c.at_words("FOREIGN", "KEY") or c.at_words("CHECK"):
+            return [NoEffect(table, clause=text)]
+        if c.at_words("SYSTEM", "VERSIONING") or c.at_words("PERIOD", "FOR"):
+            return [Unsupported(table, VERSIONING, clause=text)]
+        c.take_words("COLUMN")
+        if_exists = c.take_words("IF", "EXISTS")
+        name = c.take_name()
+        c.take_any("RESTRICT", "CASCADE")
+        if name is None or not c.at_end() or UNREADABLE in name:
+            return None
+        return [DropColumn(table, name, if_exists, clause=text)]
+
+    def _rename(self, c: Cursor, text: str) -> list[Change] | None:
+        if c.take_any("INDEX", "KEY") is not None:
+            return [NoEffect(self._table, clause=text)]
+        if c.take_words("COLUMN"):
+            if_exists = c.take_words("IF", "EXISTS")
+            name = c.take_name()
+            to = c.take_name() if c.take_words("TO") else None
+            if name is None or to is None or not c.at_end() or UNREADABLE in name + to:
+                return None
+            return [RenameColumn(self._table, name, to, if_exists, clause=text)]
+        _ = c.take_any("TO", "AS") or c.take_punct("=")
+        other = c.take_table()
+        if other is None or not c.at_end():
+            return None
+        self.others.append(other)
+        return [RenameTable(self._table, other, clause=text)]
+
+    def _change(self, c: Cursor, text: str) -> list[Change] | None:
+        c.take_words("COLUMN")
+        if_exists = c.take_words("IF", "EXISTS")
+        name = c.take_name()
+        return None if name is None or UNREADABLE in name else self._changed(c, name, if_exists, text)
+
+    def _modify(self, c: Cursor, text: str) -> list[Change] | None:
+        c.take_words("COLUMN")
+        if_exists = c.take_words("IF", "EXISTS")
+        token = c.peek()
+        return None if token is None else self._changed(c, token.text, if_exists, text)
+
+    def _changed(self, c: Cursor, name: str, if_exists: bool, text: str) -> list[Change] | None:
+        found = self._definition(c)
+        if found is None:
+            return None
+        change = ChangeColumn(
+            self._table, name, found.column, found.first, found.after, if_exists, found.unsure_null, clause=text
+        )
+        return [change, *self._inline_key(found, text)]
+
+    def _alter(self, c: Cursor, text: str) -> list[Change] | None:
+        if c.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT") is not None:
+            return [NoEffect(self._table, clause=text)]
+        c.take_words("COLUMN")
+        if_exists = c.take_words("IF", "EXISTS")
+        name = c.take_name()
+        if name is None:
+            return None
+        if c.take_words("SET", "VISIBLE") or c.take_words("SET", "INVISIBLE"):
+            return [NoEffect(self._table, clause=text)] if c.at_end() else None
+        if c.take_words("DROP", "DEFAULT"):
+            return [SetDefault(self._table, name, None, if_exists, clause=text)] if c.at_end() else None
+        if not c.take_words("SET", "DEFAULT"):
+            return None
+        default = take_default(c)
+        if default is None or not c.at_end():
+            return None
+        literal, expression = default
+        shown_default = default_text(None, literal, expression, self._dialect.server)
+        return [SetDefault(self._table, name, shown_default, if_exists, clause=text)]
+
+    def _convert(self, c: Cursor, text: str) -> list[Change] | None:
+        if not c.take_words("TO"):
+            return None
+        if c.take_words("CHARACTER", "SET", "DEFAULT") or c.take_words("CHARSET", "DEFAULT"):
+            charset = None
+        else:
+            charset = take_charset(c, self._dialect.server)
+            if charset is None:
+                return None
+        collation = take_collation(c, self._dialect.server)
+        return [ConvertCharset(self._table, charset, collation, clause=text)] if c.at_end() else None
+
+    def _remove(self, c: Cursor, text: str) -> list[Change] | None:
+        return [NoEffect(self._table, clause=text)] if c.take_words("PARTITIONING") and c.at_end() else None
+
+    def _order(self, c: Cursor, text: str) -> list[Change] | None:
+        if not c.take_words("BY"):
+            return None
+        self._ordered = True
+        return [NoEffect(self._table, clause=text)] if _is_order(c.rest) else None
+
+    def _options(self, c: Cursor) -> list[Change] | None:
+        """Options that may follow one another without commas, and PARTITION BY or REMOVE PARTITIONING at their end."""
+        changes: list[Change] = []
+        text = shown(c.rest)
+        while not c.at_end():
+            if take_partitioning(c) or c.take_words("REMOVE", "PARTITIONING"):
+                if not c.at_end():
+                    return None
+                break
+            found = take_option(c, self._table, self._dialect)
+            if found is None:
+                return None
+            changes += found
+        return merged(changes, self._table) or [NoEffect(self._table, clause=text)]
 
 
-def _new_column(part: list[Token], table: tuple[str, str]) -> Effect:
-    """The effect of a new column, given as ``name type attributes…``; supported if it is null in every old row."""
-    clause = "ADD COLUMN " + _shown(part)
-    if len(part) < 2:
-        return Effect("unsupported", table, clause)
-    name = part[0].text
-    words = outer_words(part[1:])
-    explicit_null = False
-    for i, word in enumerate(words):
-        before = words[i - 1] if i else ""
-        if word in ("AUTO_INCREMENT", "SERIAL", "PRIMARY", "GENERATED", "AS"):
-            return Effect("unsupported", table, clause, name)
-        if word == "KEY" and before != "UNIQUE":  # a bare KEY means PRIMARY KEY
-            return Effect("unsupported", table, clause, name)
-        if word == "NULL":
-            if before == "NOT":
-                return Effect("unsupported", table, clause, name)
-            explicit_null = explicit_null or before != "DEFAULT"
-    if not _default_is_null(part):
-        return Effect("unsupported", table, clause, name)
-    unsure = words[0] == "TIMESTAMP" and not explicit_null
-    return Effect("add_column", table, clause, name, unsure_null=unsure)
+def _is_order(part: list[Token]) -> bool:
+    """Whether a clause is ``name``, ``t.name`` or ``name DESC``."""
+    c = Cursor(part, "")
+    if c.take_table() is None:
+        return False
+    if c.take_punct("."):
+        c.take_name()
+    c.take_any("ASC", "DESC")
+    return c.at_end()
 
 
-def _default_is_null(part: list[Token]) -> bool:
-    """Whether a column has no DEFAULT, or DEFAULT NULL."""
-    for i, token in enumerate(part):
-        if token.is_word("DEFAULT"):
-            value = part[i + 1] if i + 1 < len(part) else None
-            if value is None or not value.is_word("NULL"):
-                return False
-    return True
-
-
-def _shown(part: list[Token]) -> str:
-    """Tokens as text for messages, cut at 80 characters."""
-    out = ""
-    for token in part:
-        text = {"quoted": f"`{token.text}`", "string": f"'{token.text}'"}.get(token.kind, token.text)
-        tight = (token.kind == "punct" and token.text in "(),.") or out.endswith(("(", "."))
-        out += text if tight or not out else " " + text
-    return out if len(out) <= 80 else out[:79] + "…"
+_VERBS: dict[str, Callable[[_Reader, Cursor, str], list[Change] | None]] = {
+    "ADD": _Reader._add,
+    "DROP": _Reader._drop,
+    "RENAME": _Reader._rename,
+    "CHANGE": _Reader._change,
+    "MODIFY": _Reader._modify,
+    "ALTER": _Reader._alter,
+    "CONVERT": _Reader._convert,
+    "REMOVE": _Reader._remove,
+    "ORDER": _Reader._order,
+}

@@ -1,21 +1,38 @@
-"""Classifies the statement of a QUERY event: its kind, the tables that it names, and its effects on them.
+"""Classifies the statement of a QUERY event: its kind, the tables that it names, and what it changes in them.
 
 MySQL's and MariaDB's SQL is read conservatively: a statement that is not certainly harmless is reported as
-``unsupported`` or ``unknown``, so that it stops capture or apply instead of passing silently.
+``unknown``, and a clause that is not understood as ``Unsupported``, so that it stops capture or apply instead of
+passing silently.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cdc.sql.alter_table import Effect, alter_effects
-from cdc.sql.tokens import Cursor, Token, outer_words, tokenize, word_set
+from cdc.sql.alter_table import alter_changes
+from cdc.sql.changes import (
+    Change,
+    CreateTable,
+    DropDatabase,
+    DropPrimaryKey,
+    DropTable,
+    NoEffect,
+    RenameTable,
+    SetDefault,
+    TableName,
+    TruncateTable,
+    Unsupported,
+)
+from cdc.sql.columns import Dialect
+from cdc.sql.create_table import create_changes
+from cdc.sql.server import LATEST, Server
+from cdc.sql.tokens import Cursor, Token, shown, tokenize, word_set
 
 StatementKind = Literal["ddl", "dml", "transaction", "other", "unknown"]
-TableName = tuple[str, str]
 
-__all__ = ["Effect", "Statement", "StatementKind", "classify"]
+__all__ = ["Statement", "StatementKind", "classify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +50,8 @@ class Statement:
     """Every (database, table) that it may touch, except temporary tables."""
     databases: tuple[str, ...] = ()
     """For CREATE, ALTER and DROP DATABASE: the database."""
-    effects: tuple[Effect, ...] = ()
-    """For ``ddl``: its effects, clause by clause."""
+    changes: tuple[Change, ...] = ()
+    """For ``ddl``: what it changes, clause by clause."""
     any_table: bool = False
     """Whether it may change tables that its text does not name (SELECT of a function, CALL, an unknown statement)."""
 
@@ -43,9 +60,13 @@ class Statement:
         """Whether no row and no column of an existing table changes: a new table without rows, an index, a comment."""
         if self.kind == "other":
             return True
-        return self.kind == "ddl" and all(
-            effect.kind == "none" or (effect.kind == "create" and not effect.rows) for effect in self.effects
-        )
+        return self.kind == "ddl" and all(map(_leaves_rows_alone, self.changes))
+
+
+def _leaves_rows_alone(change: Change) -> bool:
+    if isinstance(change, CreateTable):
+        return not change.has_rows and not change.replaces
+    return isinstance(change, NoEffect | SetDefault)
 
 
 _OTHER = word_set(
@@ -61,13 +82,28 @@ _TRANSACTION = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA")
 _MODIFIERS = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
 
 
-def classify(sql: str, default_db: str, sql_mode: int = 0) -> Statement:
-    """Classifies one statement. ``default_db`` is the session's database (``""``: none); ``sql_mode`` is the event's,
-    of which only NO_BACKSLASH_ESCAPES matters. Never raises: a text that cannot be read is ``unknown``."""
-    return _statement(Cursor(tokenize(sql, sql_mode), default_db))
+def classify(sql: str, default_db: str, sql_mode: int = 0, server: Server | None = None) -> Statement:
+    """Classifies one statement. ``default_db`` is the session's database (``""``: none), ``sql_mode`` is the event's.
+
+    ``server`` is the one that wrote the statement. Kind and tables do not depend on it, only how ``changes`` write
+    columns: a JSON is a ``longtext`` on MariaDB. Without it, columns are written as MySQL writes them.
+
+    Never raises: a text that cannot be read is ``unknown``.
+    """
+    known = server or LATEST
+    tokens = tokenize(sql, sql_mode, mysql=server is not None and not server.mariadb)
+    return _statement(_Statement(tokens, default_db, Dialect(known, sql_mode)))
 
 
-def _statement(c: Cursor) -> Statement:
+class _Statement(Cursor):
+    """The tokens of a statement, and what their meaning depends on."""
+
+    def __init__(self, tokens: list[Token], default_db: str, dialect: Dialect) -> None:
+        super().__init__(tokens, default_db)
+        self.dialect = dialect
+
+
+def _statement(c: _Statement) -> Statement:
     while c.take_punct("(") or c.take_punct(";"):
         pass
     first = c.peek()
@@ -110,7 +146,7 @@ def _statement(c: Cursor) -> Statement:
 # --- DDL ---------------------------------------------------------------------------------------------------------
 
 
-def _create(c: Cursor) -> Statement:
+def _create(c: _Statement) -> Statement:
     replace = c.take_words("OR", "REPLACE")
     temporary = c.take_words("TEMPORARY")
     if c.take_any("TABLE", "TABLES") is not None:
@@ -118,34 +154,29 @@ def _create(c: Cursor) -> Statement:
     if c.take_any("DATABASE", "SCHEMA") is not None:
         c.take_words("IF", "NOT", "EXISTS")
         name = c.take_name() or c.default_db
-        kind: Literal["unsupported", "none"] = "unsupported" if replace else "none"
-        return Statement("ddl", "CREATE DATABASE", (), (name,), (Effect(kind, None, f"CREATE DATABASE `{name}`"),))
+        clause = f"CREATE DATABASE `{name}`"
+        drop = (DropDatabase(name, True, clause=f"CREATE OR REPLACE DATABASE `{name}`"),) if replace else ()
+        return Statement("ddl", "CREATE DATABASE", (), (name,), (*drop, NoEffect(None, clause=clause)))
     return _create_other(c)
 
 
-def _create_table(c: Cursor, replace: bool, temporary: bool) -> Statement:
-    c.take_words("IF", "NOT", "EXISTS")
+def _create_table(c: _Statement, replace: bool, temporary: bool) -> Statement:
+    if_not_exists = c.take_words("IF", "NOT", "EXISTS")
     table = c.take_table()
     if table is None:
         return Statement("unknown", "CREATE TABLE", any_table=True)
     if temporary:
         return Statement("other", "CREATE TEMPORARY TABLE")
-    rest = c.tokens[c.at :]
-    words = outer_words(rest)
-    inner = rest[1] if len(rest) > 1 and rest[0].text == "(" else None
-    selects = any(w in ("SELECT", "VALUES", "WITH") and not _is_option(words, i) for i, w in enumerate(words))
-    rows = selects or words[-2:] == ["START", "TRANSACTION"] or (inner is not None and inner.is_word("SELECT", "WITH"))
-    clause = f"CREATE {'OR REPLACE ' if replace else ''}TABLE `{table[0]}`.`{table[1]}`"
-    return Statement(
-        "ddl", "CREATE TABLE", (table,), (), (Effect("replace" if replace else "create", table, clause, rows=rows),)
-    )
+    rest = Cursor(_without_semicolon(c.rest), c.default_db)
+    changes = create_changes(rest, table, c.dialect, replaces=replace, if_not_exists=if_not_exists)
+    return Statement("ddl", "CREATE TABLE", (table,), (), tuple(changes))
 
 
-def _is_option(words: list[str], at: int) -> bool:
-    """Whether a word is part of ``WITH SYSTEM VERSIONING`` of a table, or ``VALUES LESS THAN`` or ``VALUES IN`` of a
-    partition, which bring no rows."""
-    following = words[at + 1 : at + 2]
-    return following in (["SYSTEM"], ["LESS"], ["IN"])
+def _without_semicolon(tokens: list[Token]) -> list[Token]:
+    end = len(tokens)
+    while end and tokens[end - 1].kind == "punct" and tokens[end - 1].text == ";":
+        end -= 1
+    return tokens[:end]
 
 
 def _create_other(c: Cursor) -> Statement:
@@ -187,25 +218,26 @@ def _index(c: Cursor, verb: str) -> Statement:
             if table is None:
                 break
             primary = verb == "DROP INDEX" and name is not None and name.upper() == "PRIMARY"
-            return Statement(
-                "ddl", verb, (table,), (), (Effect("unsupported" if primary else "none", table, f"{verb} `{name}`"),)
-            )
+            clause = f"{verb} `{name}`"
+            change = DropPrimaryKey(table, clause=clause) if primary else NoEffect(table, clause=clause)
+            return Statement("ddl", verb, (table,), (), (change,))
     return Statement("unknown", verb, any_table=True)
 
 
-def _drop(c: Cursor) -> Statement:
+def _drop(c: _Statement) -> Statement:
     temporary = c.take_words("TEMPORARY")
     if c.take_any("TABLE", "TABLES") is not None:
         if temporary:
             return Statement("other", "DROP TEMPORARY TABLE")
-        c.take_words("IF", "EXISTS")
+        if_exists = c.take_words("IF", "EXISTS")
         tables = _table_list(c)
-        return _over(tables, "DROP TABLE")
+        c.take_any("RESTRICT", "CASCADE")
+        return _over(c, "DROP TABLE", tables, [DropTable(t, if_exists, clause=_named("DROP TABLE", t)) for t in tables])
     if c.take_any("DATABASE", "SCHEMA") is not None:
-        c.take_words("IF", "EXISTS")
+        if_exists = c.take_words("IF", "EXISTS")
         name = c.take_name() or c.default_db
-        effect = Effect("unsupported", None, f"DROP DATABASE `{name}`")
-        return Statement("ddl", "DROP DATABASE", (), (name,), (effect,))
+        change = DropDatabase(name, if_exists, clause=f"DROP DATABASE `{name}`")
+        return Statement("ddl", "DROP DATABASE", (), (name,), (change,))
     if c.take_any("PREPARE") is not None:
         return Statement("other", "DROP PREPARE")
     while (token := c.peek()) is not None:
@@ -219,9 +251,10 @@ def _drop(c: Cursor) -> Statement:
     return Statement("unknown", "DROP", any_table=True)
 
 
-def _alter(c: Cursor) -> Statement:
-    while c.take_any("ONLINE", "OFFLINE", "IGNORE") is not None:
-        pass
+def _alter(c: _Statement) -> Statement:
+    ignore = False
+    while (word := c.take_any("ONLINE", "OFFLINE", "IGNORE")) is not None:
+        ignore = ignore or word == "IGNORE"
     if c.take_words("TABLE"):
         c.take_words("IF", "EXISTS")
         table = c.take_table()
@@ -230,15 +263,14 @@ def _alter(c: Cursor) -> Statement:
         if c.take_any("WAIT") is not None:
             c.at += 1
         c.take_any("NOWAIT")
-        effects, others = alter_effects(table, [t for t in c.tokens[c.at :] if t.text != ";" or t.kind != "punct"])
-        return Statement("ddl", "ALTER TABLE", (table, *others), (), tuple(effects))
+        changes, others = alter_changes(table, _without_semicolon(c.rest), c.dialect, ignore=ignore)
+        return Statement("ddl", "ALTER TABLE", (table, *others), (), tuple(changes))
     if c.take_any("DATABASE", "SCHEMA") is not None:
         token = c.peek()
         options = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "READ", "ENCRYPTION", "UPGRADE")
         named = token is not None and not token.is_word(*options)
         name = (c.take_name() if named else None) or c.default_db
-        effect = Effect("none", None, f"ALTER DATABASE `{name}`")
-        return Statement("ddl", "ALTER DATABASE", (), (name,), (effect,))
+        return Statement("ddl", "ALTER DATABASE", (), (name,), (NoEffect(None, clause=f"ALTER DATABASE `{name}`"),))
     while (token := c.peek()) is not None:
         c.at += 1
         if token.is_word(*_OBJECTS):
@@ -248,40 +280,57 @@ def _alter(c: Cursor) -> Statement:
     return Statement("unknown", "ALTER", any_table=True)
 
 
-def _rename(c: Cursor) -> Statement:
+def _rename(c: _Statement) -> Statement:
     if c.take_any("TABLE", "TABLES") is None:
         return Statement("other" if c.at_words("USER") else "unknown", "RENAME", any_table=not c.at_words("USER"))
-    c.take_words("IF", "EXISTS")
-    return _over(_table_list(c), "RENAME TABLE")
+    if_exists = c.take_words("IF", "EXISTS")
+    names = _table_list(c, "TO")
+    changes = [
+        RenameTable(old, new, if_exists, clause=f"{_named('RENAME TABLE', old)} TO `{new[0]}`.`{new[1]}`")
+        for old, new in zip(names[::2], names[1::2], strict=False)
+    ]
+    return _over(c, "RENAME TABLE", names, changes, whole=len(names) % 2 == 0)
 
 
-def _truncate(c: Cursor) -> Statement:
+def _truncate(c: _Statement) -> Statement:
     c.take_words("TABLE")
-    return _over(_table_list(c), "TRUNCATE TABLE")
+    tables = _table_list(c)
+    changes = [TruncateTable(table, clause=_named("TRUNCATE TABLE", table)) for table in tables]
+    return _over(c, "TRUNCATE TABLE", tables, changes)
 
 
-def _over(tables: list[TableName], verb: str) -> Statement:
+def _named(verb: str, table: TableName) -> str:
+    return f"{verb} `{table[0]}`.`{table[1]}`"
+
+
+def _over(
+    c: _Statement, verb: str, tables: list[TableName], changes: Sequence[Change], *, whole: bool = True
+) -> Statement:
+    """A statement about a list of tables. What follows the list makes it unsupported, and so does half a pair."""
     if not tables:
         return Statement("unknown", verb, any_table=True)
-    effects = tuple(Effect("unsupported", table, f"{verb} `{table[0]}`.`{table[1]}`") for table in tables)
-    return Statement("ddl", verb, tuple(dict.fromkeys(tables)), (), effects)
+    rest = _without_semicolon(c.rest)
+    if rest or not whole:
+        changes = [Unsupported(table, clause=f"{_named(verb, table)} {shown(rest)}".rstrip()) for table in tables]
+    return Statement("ddl", verb, tuple(dict.fromkeys(tables)), (), tuple(changes))
 
 
-def _table_list(c: Cursor) -> list[TableName]:
-    """Takes ``a, b.c`` or ``a TO b, c TO d``, up to the first other word."""
+def _table_list(c: _Statement, between: str = "") -> list[TableName]:
+    """Takes ``a, b.c``; with TO between the names of a pair: ``a TO b, c TO d``."""
     tables: list[TableName] = []
     while (table := c.take_table()) is not None:
         tables.append(table)
         if c.take_any("WAIT") is not None:
             c.at += 1
         c.take_any("NOWAIT")
-        if not (c.take_punct(",") or c.take_words("TO")):
+        separated = c.take_words(between) if between and len(tables) % 2 else c.take_punct(",")
+        if not separated:
             break
     return tables
 
 
-def _import(c: Cursor) -> Statement:
-    return Statement("ddl", "IMPORT TABLE", any_table=True, effects=(Effect("unsupported", None, "IMPORT TABLE"),))
+def _import(c: _Statement) -> Statement:
+    return Statement("ddl", "IMPORT TABLE", any_table=True, changes=(Unsupported(None, clause="IMPORT TABLE"),))
 
 
 _DDL = {

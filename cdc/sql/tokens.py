@@ -11,13 +11,22 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+MODE_REAL_AS_FLOAT = 1 << 0
+"""Bits of ``sql_mode`` (in a QUERY event's status variables), the same on MySQL and MariaDB."""
+MODE_ANSI_QUOTES = 1 << 2
+MODE_ORACLE = 1 << 9
 MODE_NO_BACKSLASH_ESCAPES = 1 << 20
-"""Bit of ``sql_mode`` (in a QUERY event's status variables), the same on MySQL and MariaDB."""
+MODE_STRICT = 1 << 21 | 1 << 22
+"""STRICT_TRANS_TABLES, STRICT_ALL_TABLES: one of them is enough for the tables of a transactional engine."""
+
+UNREADABLE = "\ufffd"
+"""What stands for bytes of a statement that are no text in its character set."""
 
 TokenKind = Literal["word", "quoted", "string", "punct"]
 
 _WORD = re.compile(r"[0-9A-Za-z_$\u0080-\U0010ffff]+")
 _EXECUTABLE = re.compile(r"/\*M?!(?:\d{5,6})?")
+_EXECUTABLE_ON_MYSQL = re.compile(r"/\*!(?:\d{5,6})?")
 _LINE_COMMENT = re.compile(r"(?:#|--(?=[\s\x00-\x1f]|$))[^\n]*")
 
 
@@ -29,21 +38,32 @@ class Token:
 
     kind: TokenKind
     text: str
+    quote: str = ""
+    """The quote of ``quoted`` and ``string``: a backtick, ``"`` or ``'``."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the token may be a text: in single or double quotes."""
+        return self.quote in ("'", '"')
 
     def is_word(self, *words: str) -> bool:
         """Whether the token is one of these keywords, unquoted. ``words`` are in capitals."""
         return self.kind == "word" and self.text.upper() in words
 
 
-def tokenize(sql: str, sql_mode: int = 0) -> list[Token]:
-    """All tokens of a text, without plain comments and the delimiters of executable ones."""
+def tokenize(sql: str, sql_mode: int = 0, *, mysql: bool = False) -> list[Token]:
+    """All tokens of a text, without plain comments and the delimiters of executable ones.
+
+    ``mysql`` says that the server is known to be MySQL, for which ``/*M! … */`` is a plain comment.
+    """
+    executable = _EXECUTABLE_ON_MYSQL if mysql else _EXECUTABLE
     tokens: list[Token] = []
     at, end = 0, len(sql)
     while at < end:
         char = sql[at]
         if char.isspace() or char == "\x00":
             at += 1
-        elif (match := _LINE_COMMENT.match(sql, at)) or (match := _EXECUTABLE.match(sql, at)):
+        elif match := _LINE_COMMENT.match(sql, at) or executable.match(sql, at):
             at = match.end()
         elif sql.startswith("/*", at):
             close = sql.find("*/", at + 2)
@@ -52,10 +72,11 @@ def tokenize(sql: str, sql_mode: int = 0) -> list[Token]:
             at += 2
         elif char == "`":
             text, at = _quoted(sql, at, escapes=False)
-            tokens.append(Token("quoted", text))
+            tokens.append(Token("quoted", text, char))
         elif char in "'\"":
-            text, at = _quoted(sql, at, escapes=not sql_mode & MODE_NO_BACKSLASH_ESCAPES)
-            tokens.append(Token("string" if char == "'" else "quoted", text))
+            name = char == '"' and bool(sql_mode & MODE_ANSI_QUOTES)
+            text, at = _quoted(sql, at, escapes=not name and not sql_mode & MODE_NO_BACKSLASH_ESCAPES)
+            tokens.append(Token("string" if char == "'" else "quoted", text, "`" if name else char))
         elif match := _WORD.match(sql, at):
             tokens.append(Token("word", match[0]))
             at = match.end()
@@ -63,6 +84,9 @@ def tokenize(sql: str, sql_mode: int = 0) -> list[Token]:
             tokens.append(Token("punct", char))
             at += 1
     return tokens
+
+
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
 def _quoted(sql: str, at: int, *, escapes: bool) -> tuple[str, int]:
@@ -73,7 +97,7 @@ def _quoted(sql: str, at: int, *, escapes: bool) -> tuple[str, int]:
     while at < end:
         char = sql[at]
         if escapes and char == "\\" and at + 1 < end:
-            out.append(sql[at + 1])
+            out.append(_ESCAPES.get(sql[at + 1], sql[at + 1]))
             at += 2
         elif char != quote:
             out.append(char)
@@ -146,6 +170,33 @@ class Cursor:
                 return first, second
         return self.default_db, first
 
+    @property
+    def rest(self) -> list[Token]:
+        """The tokens that are left."""
+        return self.tokens[self.at :]
+
+    def at_end(self) -> bool:
+        """Whether no token is left."""
+        return self.at >= len(self.tokens)
+
+    def take_number(self) -> int | None:
+        """Takes an unsigned integer; None if the next token is not one."""
+        token = self.peek()
+        if token is None or token.kind != "word" or not token.text.isascii() or not token.text.isdigit():
+            return None
+        self.at += 1
+        return int(token.text)
+
+    def take_group(self) -> list[Token] | None:
+        """Takes a parenthesis. Returns its content, None if none opens here or it does not end."""
+        start = self.at
+        self.skip_group()
+        group = self.tokens[start : self.at]
+        if len(group) >= 2 and group[-1].kind == "punct" and group[-1].text == ")" and _is_closed(group):
+            return group[1:-1]
+        self.at = start
+        return None
+
     def skip_group(self) -> None:
         """Skips a parenthesis with its content, if one opens here."""
         if not self.take_punct("("):
@@ -155,6 +206,23 @@ class Cursor:
             self.at += 1
             if token.kind == "punct":
                 depth += {"(": 1, ")": -1}.get(token.text, 0)
+
+
+def _is_closed(group: list[Token]) -> bool:
+    """Whether as many parentheses close as open."""
+    return sum({"(": 1, ")": -1}.get(token.text, 0) for token in group if token.kind == "punct") == 0
+
+
+def shown(tokens: list[Token]) -> str:
+    """Tokens as text for messages, cut at 80 characters."""
+    out = ""
+    for token in tokens:
+        text = {"quoted": f"`{token.text}`", "string": f"'{token.text}'"}.get(token.kind, token.text)
+        tight = (token.kind == "punct" and token.text in "(),.") or out.endswith(("(", "."))
+        out += text if tight or not out else " " + text
+        if len(out) > 80:
+            return out[:79] + "…"
+    return out
 
 
 def split_commas(tokens: list[Token]) -> list[list[Token]]:

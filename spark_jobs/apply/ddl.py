@@ -10,7 +10,18 @@ from cdc.binlog.constants import EventType
 from cdc.binlog.events import parse_header, parse_query
 from cdc.decode.transactions import open_range
 from cdc.errors import DamagedError, UnsupportedDdlError
-from cdc.sql.statements import Effect, Statement, classify
+from cdc.sql.changes import (
+    AddColumn,
+    Change,
+    CreateTable,
+    DropColumn,
+    NoEffect,
+    Null,
+    SetDefault,
+    SetTableCharset,
+    table_of,
+)
+from cdc.sql.statements import Statement, classify
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import (
     WAY_OUT,
@@ -34,7 +45,6 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
 
 _HEADER_SIZE = 19
-_DROPPED = re.compile(r"DROP (?:COLUMN )?(?:IF EXISTS )?(`.+`|\S+)(?: RESTRICT| CASCADE)?", re.IGNORECASE)
 _MAKES_KEY = re.compile(r"\b(PRIMARY|KEY|SERIAL|AUTO_INCREMENT)\b|…", re.IGNORECASE)
 """Matches the clause of an added column that becomes a key, and a clause that was cut off."""
 _CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
@@ -57,44 +67,52 @@ def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]
             at += header.length
 
 
-def effects(config: DestinationConfig, manifest: Manifest) -> list[Effect]:
-    """Returns the effects of the batch's DDL on included tables. Raises UnsupportedDdlError for a statement that is not
-    known to be harmless."""
-    result: list[Effect] = []
+def changes(config: DestinationConfig, manifest: Manifest) -> list[Change]:
+    """Returns the changes of the batch's DDL on included tables. Raises UnsupportedDdlError for one that cannot be
+    applied."""
+    result: list[Change] = []
     for sql, statement in statements(manifest.ranges):
-        for effect in statement.effects:
-            if effect.table is not None and not (
-                config.tables.includes(*effect.table) and manifest.wants(".".join(effect.table))
-            ):
+        for change in statement.changes:
+            table = table_of(change)
+            if table is not None and not (config.tables.includes(*table) and manifest.wants(".".join(table))):
                 continue
-            effect = _with_policies(config, effect)
-            if effect.kind in ("unsupported", "replace"):
-                raise _refusal(sql, effect, manifest)
-            result.append(effect)
+            change = _with_policies(config, change)
+            if not _is_applied(change):
+                raise _refusal(sql, change, manifest)
+            result.append(change)
     return result
 
 
-def _with_policies(config: DestinationConfig, effect: Effect) -> Effect:
-    """Returns the effect on the Delta table, given the column policies. A column that is dropped there anyway has no
+def _is_applied(change: Change) -> bool:
+    """Whether the Delta table can follow a change."""
+    if isinstance(change, AddColumn):
+        return isinstance(change.old_rows, Null) or (change.unsure_null and change.column.default in (None, "NULL"))
+    if isinstance(change, CreateTable):
+        return not change.replaces
+    return isinstance(change, NoEffect | SetDefault | SetTableCharset)
+
+
+def _with_policies(config: DestinationConfig, change: Change) -> Change:
+    """Returns the change of the Delta table, given the column policies. A column that is dropped there anyway has no
     effect; an added column that is nulled there is null in all rows, whatever its default."""
-    if effect.kind != "unsupported" or effect.table is None:
-        return effect
-    columns = config.table_apply(".".join(effect.table)).columns
-    gone = _DROPPED.fullmatch(effect.clause)
-    name = effect.column or (gone[1].strip("`") if gone is not None else "")
+    if not isinstance(change, AddColumn | DropColumn) or _is_applied(change):
+        return change
+    columns = config.table_apply(".".join(change.table)).columns
+    name = change.column.name if isinstance(change, AddColumn) else change.name
     policy = columns.get(name.lower())
     if policy is None or policy.kind not in ("drop", "null"):
-        return effect
-    if gone is not None:
-        return replace(effect, kind="none") if policy.kind == "drop" else effect
-    return effect if _MAKES_KEY.search(effect.clause) else replace(effect, kind="add_column")
+        return change
+    if isinstance(change, DropColumn):
+        return NoEffect(change.table, clause=change.clause) if policy.kind == "drop" else change
+    return change if _MAKES_KEY.search(change.clause) else replace(change, old_rows=Null())
 
 
-def _refusal(sql: str, effect: Effect, manifest: Manifest) -> UnsupportedDdlError:
+def _refusal(sql: str, change: Change, manifest: Manifest) -> UnsupportedDdlError:
     text = " ".join(sql.split())
     shown = text if len(text) <= 300 else text[:299] + "…"
-    what = f" ({effect.clause})" if effect.clause and effect.clause not in text else ""
-    table = f"table {effect.table[0]}.{effect.table[1]}" if effect.table is not None else "a database"
+    what = f" ({change.clause})" if change.clause and change.clause not in text else ""
+    named = table_of(change)
+    table = f"table {named[0]}.{named[1]}" if named is not None else "a database"
     last = manifest.positions.last
     return UnsupportedDdlError(
         f"batch {manifest.batch} has a DDL statement that cannot be applied to {table} yet{what}: {shown}",
@@ -104,7 +122,7 @@ def _refusal(sql: str, effect: Effect, manifest: Manifest) -> UnsupportedDdlErro
 
 
 def add_new_columns(
-    spark: SparkSession, target: Target, state: DeltaState, wanted: list[Effect], schema: TableSchema | None
+    spark: SparkSession, target: Target, state: DeltaState, wanted: list[AddColumn], schema: TableSchema | None
 ) -> bool:
     """Adds the columns of ADD COLUMN to the Delta table, in the order of the stored schema. Returns whether it added
     any.
@@ -122,13 +140,13 @@ def add_new_columns(
     require_same_policies(state, target, source, [c.name for c in schema.columns])
     added: list[tuple[t.StructField, str]] = []
     sources: list[str] = []
-    for effect in wanted:
-        column = columns.get((effect.column or "").lower())
+    for change in wanted:
+        column = columns.get(change.column.name.lower())
         field = source.field_of(column.name) if column is not None else None
         if column is None or field is None or field.name.lower() in there:
             continue
         null = column.nullable and (column.default or "NULL").upper() == "NULL"
-        if effect.unsure_null and not null and policies.column(column.name).kind != "null":
+        if change.unsure_null and not null and policies.column(column.name).kind != "null":
             raise UnsupportedDdlError(
                 f"the new column {column.name} is not null in the rows that were there ({column.column_type}, "
                 f"default {column.default})",

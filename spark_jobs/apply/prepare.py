@@ -12,6 +12,7 @@ from cdc.decode.layout import Survey, survey
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
+from cdc.sql.changes import CreateTable
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cdc.decode import TableLayout
     from cdc.meta import ParkedTable
     from cdc.schemas import Schemas, TableSchema
-    from cdc.sql.statements import Effect
+    from cdc.sql.changes import Change
 
 _log = get_logger(__name__)
 
@@ -44,8 +45,8 @@ class PreparedBatch:
     contents: Survey
     """The layouts of the tables with rows in the batch, and the sizes of their largest row events."""
     schemas: Schemas | None
-    effects: list[Effect] = field(default_factory=list)
-    """The effects of a DDL batch."""
+    ddl_changes: list[Change] = field(default_factory=list)
+    """The changes of a DDL batch."""
     tables: tuple[str, ...] = ()
     """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
     gate: TableGate | None = None
@@ -57,7 +58,7 @@ class PreparedBatch:
 
     def creates(self, table: str) -> bool:
         """Whether the batch's DDL creates this table."""
-        return any(e.kind == "create" and e.table is not None and ".".join(e.table) == table for e in self.effects)
+        return any(isinstance(c, CreateTable) and ".".join(c.table) == table for c in self.ddl_changes)
 
     def layout(self, table: str) -> TableLayout | None:
         """Returns the layout of a table with rows in the batch, else None."""
@@ -92,7 +93,7 @@ def prepare(
     """
     check()
     schemas = _schemas(manifest)
-    effects = ddl.effects(config, manifest) if manifest.ddl else []
+    ddl_changes = ddl.changes(config, manifest) if manifest.ddl else []
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
     wanted = tuple(
         table
@@ -122,7 +123,7 @@ def prepare(
         subscription=subscription,
         contents=found,
         schemas=schemas,
-        effects=effects,
+        ddl_changes=ddl_changes,
         tables=tuple(tables),
         gate=gate,
     )

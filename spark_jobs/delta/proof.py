@@ -55,6 +55,19 @@ def prove(
         )
 
 
+def prove_known(target: Target, state: DeltaState | None, known: Subscription) -> DeltaState:
+    """Makes the checks of :func:`prove` that need no batch, for a table that must exist. Returns its state."""
+    record = known.table(target.table)
+    if state is None:
+        raise _refusal(target, "the Delta table is gone")
+    if record is None:
+        _require_reaches_beginning(target, state, known)
+    elif state.generation <= record.generation:
+        _require_record(target, state, record)
+    _require_not_restored(target, state, record)
+    return state
+
+
 def _require_record(target: Target, state: DeltaState, record: TableRecord) -> None:
     if state.id != record.delta_id or state.generation < record.generation:
         raise _refusal(

@@ -191,6 +191,12 @@ class StoreReader:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
+    def all_entries(self, after_seq: int = 0) -> Iterator[Entries]:
+        """Yields the verified entries after a seq, in order, some thousands at a time."""
+        for _, index in self._indexes(after_seq):
+            for start in range(index.after(after_seq), len(index.entries), _SLICE):
+                yield index.verified(start, min(start + _SLICE, len(index.entries)))
+
     # --- finding a time
 
     def find_by_store_time(self, time_us: int) -> int | None:

@@ -1,0 +1,280 @@
+"""What an added column holds in the rows that were there, from its type and its default.
+
+A value is claimed only where every server agrees on it; everything else is :class:`~cdc.sql.changes.Unknown`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from datetime import date
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+
+from cdc.schemas import ColumnSchema
+from cdc.sql.changes import Constant, OldRows, Unknown
+from cdc.sql.literals import Literal
+from cdc.sql.shapes import BLOB_BYTES, INTEGER_BYTES, TEXT_BYTES, Shape, shape_of
+from cdc.sql.tokens import UNREADABLE
+
+UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
+"""Character sets that hold every character."""
+
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+_DATETIME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d+))?)?")
+_TIME = re.compile(r"(-?\d{2,3}:[0-5]\d:[0-5]\d)(?:\.(\d+))?")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ZERO_DATE = "0000-00-00"
+_ZERO_TIME = "00:00:00"
+
+
+def constant(column: ColumnSchema, literal: Literal) -> OldRows:
+    """The value of a literal default in a column's type."""
+    shape = shape_of(column)
+    unknown = Unknown(f"the server decides what its default {literal.text!r} becomes")
+    if UNREADABLE in literal.text:
+        return Unknown("its default is not readable in the statement")
+    value = _value(shape, literal)
+    return unknown if value is None else Constant(value)
+
+
+def implicit(column: ColumnSchema) -> OldRows:
+    """The value of a NOT NULL column without a default."""
+    shape = shape_of(column)
+    value = _implicit(shape)
+    return Unknown(f"it is NOT NULL without a default, and of type {shape.kind}") if value is None else Constant(value)
+
+
+def _implicit(shape: Shape) -> str | bytes | None:
+    if shape.kind in INTEGER_BYTES or shape.kind in ("float", "double"):
+        return "0"
+    if shape.kind == "decimal":
+        return _decimal("0", shape.second or 0)
+    if shape.kind in ("char", "varchar", "set") or shape.kind in TEXT_BYTES:
+        return ""
+    if shape.kind == "enum":
+        return shape.members[0]
+    if shape.kind == "varbinary" or shape.kind in BLOB_BYTES:
+        return b""
+    if shape.kind == "binary":
+        return bytes(shape.first or 1)
+    if shape.kind == "bit":
+        return bytes(_bit_bytes(shape))
+    if shape.kind == "time":
+        return _ZERO_TIME + _fraction("", shape.first or 0)
+    return _zero_temporal(shape)
+
+
+def _zero_temporal(shape: Shape) -> str | None:
+    if shape.kind == "date":
+        return _ZERO_DATE
+    if shape.kind in ("datetime", "timestamp"):
+        return f"{_ZERO_DATE} {_ZERO_TIME}{_fraction('', shape.first or 0)}"
+    if shape.kind == "year":
+        return "00" if shape.first == 2 else "0000"
+    return None
+
+
+# --- literals
+
+
+def _value(shape: Shape, literal: Literal) -> str | bytes | None:
+    kind = shape.kind
+    if kind in INTEGER_BYTES:
+        return _integer(shape, literal)
+    if kind == "decimal":
+        number = _number(literal)
+        return None if number is None else _in_decimal(number, shape)
+    if kind in ("float", "double"):
+        return _floating(shape, literal)
+    if kind in ("char", "varchar") or kind in TEXT_BYTES:
+        return _text(shape, literal)
+    if kind in ("binary", "varbinary") or kind in BLOB_BYTES:
+        return _bytes(shape, literal)
+    if kind == "bit":
+        return _bits(shape, literal)
+    if kind == "enum":
+        return literal.text if literal.kind == "text" and literal.text in shape.members else None
+    if kind == "set":
+        return _set(shape, literal)
+    if kind in ("date", "datetime", "timestamp", "time", "year"):
+        return _temporal(shape, literal)
+    return _other(kind, literal)
+
+
+def _number(literal: Literal) -> Decimal | None:
+    """The number of a literal; None if it is none, or none in its usual form."""
+    if literal.kind == "bytes":
+        return Decimal(int.from_bytes(literal.raw, "big")) if len(literal.raw) <= 8 else None
+    if literal.kind == "null" or not re.fullmatch(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?", literal.text):
+        return None
+    try:
+        return Decimal(literal.text)
+    except InvalidOperation:
+        return None
+
+
+def _integer(shape: Shape, literal: Literal) -> str | None:
+    number = _number(literal)
+    if number is None:
+        return None
+    whole = int(number.quantize(Decimal(1), ROUND_HALF_UP)) if number != number.to_integral() else int(number)
+    return str(whole) if shape.least <= whole <= shape.largest else None
+
+
+def _in_decimal(number: Decimal, shape: Shape) -> str | None:
+    text = _decimal(str(number), shape.second or 0)
+    digits = len(text.lstrip("-").replace(".", "").lstrip("0"))
+    return text if digits <= (shape.first or 10) and not (shape.unsigned and number < 0) else None
+
+
+def _decimal(text: str, scale: int) -> str:
+    shown = f"{Decimal(text).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP):f}"
+    return shown.lstrip("-") if not shown.strip("-0.") else shown
+
+
+def _floating(shape: Shape, literal: Literal) -> str | None:
+    number = _number(literal)
+    if number is None or literal.kind == "bytes" or (shape.unsigned and number < 0):
+        return None
+    if shape.second is not None and number != number.quantize(Decimal(1).scaleb(-shape.second)):
+        return None
+    value = float(number)
+    if shape.kind == "double":
+        return _plain(repr(value)) if abs(value) < 1e300 else None
+    if abs(value) > 3e38:
+        return None
+    single = struct.pack("<f", value)
+    shortest = (f"{value:.{digits}g}" for digits in range(1, 10))
+    return next((_plain(text) for text in shortest if struct.pack("<f", float(text)) == single), None)
+
+
+def _plain(text: str) -> str:
+    return "0" if float(text) == 0 else text.removesuffix(".0")
+
+
+def _text(shape: Shape, literal: Literal) -> str | None:
+    text = literal.text
+    if literal.kind == "bytes":
+        if not text.isascii() or shape.charset is None or shape.charset in UNICODE - {"utf8mb4"} | {"ucs2"}:
+            return None
+    elif literal.kind == "number":
+        if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", text):
+            return None
+    elif not text.isascii():
+        narrow = shape.charset in ("utf8", "utf8mb3", "ucs2") and max(text) <= "\uffff"
+        if shape.charset not in UNICODE and not narrow:
+            return None
+    if shape.kind in ("char", "varchar") and len(text) > (shape.first or 1):
+        return None
+    if shape.kind in TEXT_BYTES and 4 * len(text) > TEXT_BYTES[shape.kind]:
+        return None
+    return text.rstrip(" ") if shape.kind == "char" else text
+
+
+def _bytes(shape: Shape, literal: Literal) -> bytes | None:
+    if literal.kind == "bytes":
+        value = literal.raw
+    elif literal.kind == "text" and literal.text.isascii():
+        value = literal.text.encode()
+    else:
+        return None
+    if shape.kind in BLOB_BYTES:
+        return value if len(value) <= BLOB_BYTES[shape.kind] else None
+    if len(value) > (shape.first or 1):
+        return None
+    return value.ljust(shape.first or 1, b"\0") if shape.kind == "binary" else value
+
+
+def _bits(shape: Shape, literal: Literal) -> bytes | None:
+    if literal.kind == "text":
+        return None
+    number = _number(literal)
+    if number is None or number != number.to_integral() or not 0 <= number < 1 << (shape.first or 1):
+        return None
+    return int(number).to_bytes(_bit_bytes(shape), "big")
+
+
+def _bit_bytes(shape: Shape) -> int:
+    return ((shape.first or 1) + 7) // 8
+
+
+def _set(shape: Shape, literal: Literal) -> str | None:
+    if literal.kind != "text":
+        return None
+    parts = literal.text.split(",") if literal.text else []
+    if not set(parts) <= set(shape.members):
+        return None
+    return ",".join(member for member in shape.members if member in parts)
+
+
+# --- times
+
+
+def _temporal(shape: Shape, literal: Literal) -> str | None:
+    text = literal.text
+    if literal.kind == "number" and text == "0":
+        return _zero_temporal(shape) or _ZERO_TIME + _fraction("", shape.first or 0)
+    if shape.kind == "year":
+        return text if shape.first != 2 and re.fullmatch(r"19[1-9]\d|20\d\d|21[0-4]\d", text) else None
+    if literal.kind != "text":
+        return None
+    digits = shape.first or 0
+    if shape.kind == "date":
+        return text if _is_date(text) else None
+    if shape.kind == "time":
+        match = _TIME.fullmatch(text)
+        if match is None or len(match[2] or "") > digits or int(match[1].lstrip("-").split(":")[0]) > 838:
+            return None
+        hours = match[1].lstrip("-").split(":")[0]
+        if text.startswith("-") and not text.strip("-0:."):
+            return None
+        return None if len(hours) == 3 and hours[0] == "0" else match[1] + _fraction(match[2] or "", digits)
+    match = _DATETIME.fullmatch(text)
+    if match is None or not _is_date(match[1]) or len(match[3] or "") > digits:
+        return None
+    time = match[2] or _ZERO_TIME
+    if int(time[:2]) > 23 or int(time[3:5]) > 59 or int(time[6:]) > 59:
+        return None
+    zero = match[1] == _ZERO_DATE
+    if shape.kind == "timestamp" and (not zero or time != _ZERO_TIME or (match[3] or "0").strip("0")):
+        return None  # an instant that depends on the session's time zone
+    return f"{match[1]} {time}{_fraction(match[3] or '', digits)}"
+
+
+def _is_date(text: str) -> bool:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return False
+    if text == _ZERO_DATE:
+        return True
+    try:
+        date(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError:
+        return False
+    return int(match[1]) >= 1000
+
+
+def _fraction(given: str, digits: int) -> str:
+    return "." + given.ljust(digits, "0") if digits else ""
+
+
+# --- others
+
+
+def _other(kind: str, literal: Literal) -> str | None:
+    text = literal.text
+    if literal.kind != "text":
+        return None
+    if kind == "json":
+        return text if text in ("{}", "[]", "null", "true", "false", '""') else None
+    if kind == "uuid":
+        return text if _UUID.fullmatch(text) else None
+    try:
+        if kind == "inet4":
+            return text if str(IPv4Address(text)) == text else None
+        if kind == "inet6":
+            return text if str(IPv6Address(text)) == text and "." not in text else None
+    except AddressValueError:
+        return None
+    return None

@@ -1,0 +1,145 @@
+"""Finds the transaction that a user names by a seq, a time, a GTID or a GTID set."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+
+from cdc.binlog.entry import EntryFlag
+from cdc.errors import UsageError
+from cdc.positions import format_seq, make_seq
+from cdc.store.reader.reader import StoreReader
+from cdc.units import iso_time_us, time_us
+
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_MYSQL = re.compile(rf"({_UUID})((?::(?:[A-Za-z_]\w*|\d+(?:-\d+)?))+)")
+_MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
+_PARTS = re.compile(r"(\d+):(\d+):(\d+)")
+FORMS = (
+    "Give a seq (171798691844, or 0:10:4711 for epoch, binlog file and offset), a time (2026-11-21T10:00:00Z), or a "
+    "GTID or GTID set."
+)
+
+
+class _Gtid(NamedTuple):
+    """The last GTID of one source: of a server and tag for MySQL, of a domain and server for MariaDB."""
+
+    source: bytes
+    tag: bytes
+    number: int
+    mariadb: bool
+    text: str
+
+
+def find_point(reader: StoreReader, text: str) -> int:
+    """Returns the seq up to which a reader has to apply changes to be at the point that ``text`` names: a seq itself;
+    of a time, the last transaction that was committed before it; of a GTID, its transaction; of a GTID set, the last
+    one of its transactions.
+
+    Raises UsageError if the text names no point, or one that the store does not have.
+    """
+    text = text.strip()
+    if text.isdigit() and int(text) < 1 << 63:
+        return int(text)
+    parts = _PARTS.fullmatch(text)
+    if parts is not None:
+        return make_seq(int(parts[1]), int(parts[2]), int(parts[3]))
+    gtids = _gtids(text)
+    if gtids:
+        return max(_find_gtid(reader, one) for one in gtids)
+    return _find_time(reader, _time(text))
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a seq, nor a time, nor a GTID set", remedy=FORMS) from None
+    if time.tzinfo is None:
+        raise UsageError(
+            f"{text!r} does not say in which time zone it is",
+            remedy="Add its offset: Z for UTC, or one like +01:00.",
+        )
+    return time
+
+
+def _find_time(reader: StoreReader, time: datetime) -> int:
+    wanted = time_us(time)
+    last = reader.last_entry()
+    if last is None:
+        raise UsageError("the store has no transaction yet", place=str(reader.path))
+    begins = reader.beginning()
+    if begins is not None and begins.time_us > wanted:
+        raise UsageError(
+            f"the store begins on {iso_time_us(begins.time_us)}, after {iso_time_us(wanted)}",
+            place=str(reader.path),
+            remedy="Give a later time.",
+        )
+    first = reader.find_by_commit_time(wanted)
+    if first is None:
+        if reader.complete_until_us() < wanted:
+            raise UsageError(
+                f"the store is not known to have everything up to {iso_time_us(wanted)}",
+                place=str(reader.path),
+                remedy="Wait until capture has passed that time, or give an earlier one.",
+            )
+        return int(last["seq"])
+    return first - 1
+
+
+def _gtids(text: str) -> list[_Gtid]:
+    """Parses a GTID set: the last GTID of each source in it. Returns nothing if the text is none."""
+    found: list[_Gtid] = []
+    for part in text.replace("\n", "").split(","):
+        one = part.strip()
+        mariadb = _MARIADB.fullmatch(one)
+        mysql = _MYSQL.fullmatch(one)
+        if mariadb is not None:
+            domain, server, number = (int(group) for group in mariadb.groups())
+            source = domain.to_bytes(4, "little") + server.to_bytes(4, "little") + bytes(8)
+            found.append(_Gtid(source, b"", number, mariadb=True, text=one))
+        elif mysql is not None:
+            source, tag = uuid.UUID(mysql[1]).bytes, ""
+            for piece in mysql[2].lstrip(":").split(":"):
+                if not piece[0].isdigit():
+                    tag = piece.lower()
+                    continue
+                number = int(piece.rpartition("-")[2])
+                shown = f"{mysql[1]}:{tag + ':' if tag else ''}{number}"
+                found.append(_Gtid(source, tag.encode(), number, mariadb=False, text=shown))
+        else:
+            return []
+    last: dict[tuple[bytes, bytes], _Gtid] = {}
+    for gtid in found:
+        known = last.get((gtid.source, gtid.tag))
+        if known is None or known.number < gtid.number:
+            last[gtid.source, gtid.tag] = gtid
+    return list(last.values())
+
+
+def _find_gtid(reader: StoreReader, gtid: _Gtid) -> int:
+    source = np.frombuffer(gtid.source, dtype="V16")[0]
+    for entries in reader.all_entries():
+        is_mariadb = (entries["flags"] & int(EntryFlag.GTID_MARIADB)) != 0
+        numbers, counts = entries["gtid_number"].astype(np.int64), entries["gtid_count"].astype(np.int64)
+        there = (
+            (np.ascontiguousarray(entries["gtid_source"]) == source)
+            & (entries["gtid_tag"] == gtid.tag)
+            & (is_mariadb == gtid.mariadb)
+            & (numbers - counts < gtid.number)
+            & (gtid.number <= numbers)
+            & (counts > 0)
+        )
+        if there.any():
+            return int(entries["seq"][int(np.flatnonzero(there)[0])])
+    last = reader.last_seq()
+    raise UsageError(
+        f"the store has no transaction {gtid.text}",
+        place=str(reader.path),
+        remedy="It may lie before the store's beginning, or capture has not read it yet"
+        + (f" (it is at {format_seq(last)})." if last is not None else "."),
+    )

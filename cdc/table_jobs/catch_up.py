@@ -1,0 +1,81 @@
+"""Brings parked tables back: applies what the store has of them, and lets apply take them again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError
+from cdc.log import get_logger
+from cdc.meta import open_meta
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdc.config import DestinationConfig
+    from spark_jobs.catch_up import CatchUp
+
+_log = get_logger(__name__)
+
+
+def retry_parked(config: DestinationConfig) -> list[CatchUp]:
+    """Tries the tables again that were parked because of an error, each once. Returns what was done for those that came
+    back. A table that fails again stays parked, with the new reason."""
+    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
+    waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
+    found = []
+    for table in waiting:
+        if not config.tables.includes(*table.split(".", 1)):
+            continue
+        try:
+            with job(config, table, None) as mine:
+                found.append(_retry(mine))
+        except LeaseHeldError as error:  # a snapshot or a replay works on it
+            _log.info("parked table left alone", table=table, reason=str(error))
+        except CdcError as error:
+            _log.warning("parked table failed again", table=table, reason=str(error))
+    return found
+
+
+def _retry(mine: Job) -> CatchUp:
+    parked = mine.batches.meta.read().subscription(SUBSCRIBER).parked[mine.table]
+    try:
+        done = bring_level(mine, parked.keep_seq or 0)
+    except CdcError as error:
+        due: Literal["snapshot", "retry"] = "snapshot" if isinstance(error, NeedsSnapshotError) else "retry"
+        mine.mark(due, str(error), None if due == "snapshot" else parked.keep_seq)
+        raise
+    _log.info("parked table came back", table=mine.table, batches=done.batches, row_events=done.row_events)
+    return done
+
+
+def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] = lambda _: None) -> CatchUp:
+    """Applies the changes of a parked table until it has reached the end of the outstanding batches, and unparks it.
+
+    ``after_seq``: the table is complete up to there, even if its own position lies before. Raises what stopped the
+    table.
+    """
+    from spark_jobs.catch_up import catch_up, result_of
+    from spark_jobs.delta.proof import prove_known
+    from spark_jobs.delta.tables import target_of
+
+    config = mine.config
+    while True:
+        known = mine.subscription()
+        target = target_of(config, mine.table)
+        prove_known(target, target.state(), known)
+        wanted = mine.end_of_batches()
+        sessions = table_sessions(config)
+        done = catch_up(
+            config,
+            mine.table,
+            mine.batches,
+            known,
+            sessions,
+            after_seq=after_seq,
+            until_seq=wanted,
+            progress=progress,
+        )
+        state = prove_known(target, target.state(), known)
+        if mine.unpark(result_of(mine.table, state), done.level_seq):
+            return done

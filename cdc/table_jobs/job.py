@@ -1,0 +1,105 @@
+"""What all jobs on a table share: the parked table, its locks, and the way back to apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from cdc.batches import parking
+from cdc.batches.manifest import TableResult
+from cdc.batches.table_batches import TableBatches
+from cdc.errors import UsageError
+from cdc.log import get_logger
+from cdc.meta import ParkedTable, Subscription
+from cdc.targets import split_table
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from spark_jobs.runtime.session import TableSessions
+
+SUBSCRIBER = "apply"
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The right to work on one parked table."""
+
+    config: DestinationConfig
+    table: str
+    batches: TableBatches
+
+    def subscription(self) -> Subscription:
+        """Returns the subscription as a merge of this table alone needs it: with the record of this table only, and
+        without parked tables."""
+        known = self.batches.meta.read().subscription(SUBSCRIBER)
+        return known.model_copy(
+            update={
+                "parked": {},
+                "tables": {name: text for name, text in known.tables.items() if name == self.table},
+            }
+        )
+
+    def keep_from(self, seq: int) -> None:
+        """Lets retention keep the transactions after ``seq`` for this table."""
+        parking.keep_from(self.batches.meta, SUBSCRIBER, self.table, seq)
+
+    def mark(self, due: Literal["snapshot", "retry", "hold"], reason: str, keep_seq: int | None) -> None:
+        """Changes why the table is parked."""
+        record = ParkedTable(due=due, reason=reason, since=datetime.now(UTC), keep_seq=keep_seq)
+        parking.park(self.batches.meta, SUBSCRIBER, self.table, record)
+
+    def end_of_batches(self) -> int:
+        """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""
+        known = self.batches.meta.read().subscription(SUBSCRIBER)
+        return max(known.start_seq(), known.position())
+
+    def unpark(self, result: TableResult, level_seq: int) -> bool:
+        """Lets apply take the table again if it is level. ``level_seq``: it has all changes up to this seq."""
+        return parking.unpark(self.batches.meta, SUBSCRIBER, result, level_seq) is None
+
+
+@contextmanager
+def job(config: DestinationConfig, table: str, record: ParkedTable | None) -> Iterator[Job]:
+    """Parks the table, and yields the right to work on it, which ends with the block. The table stays parked unless
+    the block unparks it.
+
+    ``record``: why it is parked; None if it must be parked already. Raises LeaseHeldError if another job works on the
+    table, UsageError if it is not parked or not included.
+    """
+    require_included(config, table)
+    batches = TableBatches(config)
+    with parking.job_lock(batches.meta, table):
+        if record is not None:
+            parking.park(batches.meta, SUBSCRIBER, table, record)
+        elif table not in batches.meta.read().subscription(SUBSCRIBER).parked:
+            raise UsageError(f"table {table} is not parked", remedy="`cdc status` lists the parked tables.")
+        yield Job(config, table, batches)
+
+
+def require_included(config: DestinationConfig, table: str) -> None:
+    """Raises UsageError if this is not the name of a table that the configuration includes."""
+    db, dot, name = table.partition(".")
+    if not (db and dot and name):
+        raise UsageError(f"{table!r} is not the name of a table", remedy="Give it as DB.TABLE.")
+    if not config.tables.includes(*split_table(table)):
+        raise UsageError(
+            f"table {table} is not among the tables that {config.name} captures",
+            remedy="Correct the name, or tables.include and tables.exclude.",
+        )
+
+
+def table_sessions(config: DestinationConfig) -> TableSessions:
+    """Returns this process's warm Spark sessions. Raises UsageError for a master that only spark-submit reaches."""
+    from spark_jobs.runtime import session
+
+    if config.spark.remote is None and not session.in_process(config.spark):
+        raise UsageError(
+            f"snapshots and replays cannot run on spark.master {config.spark.master} yet",
+            place=str(config.file),
+            remedy="Set spark.remote to a Spark Connect server of that cluster, or spark.master to local[*].",
+        )
+    return session.acquire(config.spark).tables

@@ -1,0 +1,108 @@
+"""A table that fails is left out while the others go on, its changes are kept, and it comes back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc.batches.retention import holders
+from cdc.batches.service import BatchService
+from cdc.config.store import RetainConfig
+from cdc.errors import MergeFailedError, TargetError
+from cdc.meta import ParkedTable
+from cdc.table_jobs.catch_up import retry_parked
+from cdc.testing.servers import Server
+from tests.support.apply import Loop
+
+Database = Callable[[Server], str]
+
+
+@pytest.fixture
+def loop(tmp_path: Path, mysql9: Server, database: Database) -> Loop:
+    found = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park")
+    found.sql(
+        "CREATE TABLE a (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE b (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO a VALUES (1, 1), (2, 2)",
+        "INSERT INTO b VALUES (1, 1), (2, 2)",
+    )
+    found.capture()
+    found.apply_all()
+    return found
+
+
+def parked(loop: Loop) -> dict[str, ParkedTable]:
+    return BatchService(loop.config).subscription().parked
+
+
+def test_a_table_that_is_gone_is_parked_and_comes_back_with_its_changes(loop: Loop, tmp_path: Path) -> None:
+    cursor = BatchService(loop.config).subscription().acked_seq
+    shutil.move(loop.path("a"), tmp_path / "away")
+    loop.sql("UPDATE a SET v = 10 WHERE id = 1", "UPDATE b SET v = 10 WHERE id = 1", "INSERT INTO a VALUES (3, 3)")
+    loop.capture()
+    results = loop.apply_all()
+    assert [result.parked is not None for result in results["a"]] == [True]
+    loop.require_equal("b")
+    record = parked(loop)[f"{loop.db}.a"]
+    assert (record.due, record.keep_seq) == ("retry", cursor)
+    assert "the Delta table is gone" in record.reason
+
+    # It stays out, and nothing of it is lost, while the others go on and retention waits for it.
+    loop.sql("DELETE FROM a WHERE id = 2", "DELETE FROM b WHERE id = 2")
+    loop.capture()
+    assert "a" not in loop.apply_all()
+    loop.require_equal("b")
+    known = BatchService(loop.config).meta.subscriptions()
+    held = holders(known, RetainConfig(), record.since)
+    assert min(one.acked_seq for one in held) == cursor
+    assert retry_parked(loop.config) == []  # it is still gone
+    assert parked(loop)[f"{loop.db}.a"].keep_seq == cursor
+
+    shutil.move(tmp_path / "away", loop.path("a"))
+    assert [done.table for done in retry_parked(loop.config)] == [f"{loop.db}.a"]
+    assert parked(loop) == {}
+    loop.require_equal("a")
+    loop.sql("INSERT INTO a VALUES (4, 4)")
+    loop.capture()
+    assert [result.inserted for result in loop.apply_all()["a"]] == [1]
+    loop.require_equal("a")
+
+
+def test_a_batch_that_is_outstanding_meanwhile_is_waited_for(loop: Loop, tmp_path: Path) -> None:
+    shutil.move(loop.path("a"), tmp_path / "away")
+    loop.sql("UPDATE a SET v = 10 WHERE id = 1")
+    loop.capture()
+    loop.apply_all()
+    shutil.move(tmp_path / "away", loop.path("a"))
+    loop.sql("UPDATE a SET v = 11 WHERE id = 1", "UPDATE b SET v = 11 WHERE id = 1")
+    loop.capture()
+    lease = loop.fetch()  # it leaves the parked table out; the catch-up must take its changes, too
+    from cdc import pipeline
+
+    results = pipeline.merge(loop.config, lease)
+    assert [result.table for result in results] == [f"{loop.db}.b"]
+    assert len(retry_parked(loop.config)) == 1
+    loop.require_equal("a")
+    pipeline.finalize(loop.config, lease, True, results)
+    assert parked(loop) == {}
+    loop.sql("UPDATE a SET v = 12 WHERE id = 1")
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("a")
+    loop.require_equal("b")
+
+
+def test_without_parking_the_whole_batch_is_blocked(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park", overrides="DB.a: {on_error: block}")
+    loop.sql("CREATE TABLE a (id INT PRIMARY KEY, v INT)", "INSERT INTO a VALUES (1, 1)")
+    loop.capture()
+    loop.apply_all()
+    shutil.rmtree(loop.path("a"))
+    loop.sql("UPDATE a SET v = 10 WHERE id = 1")
+    loop.capture()
+    with pytest.raises((TargetError, MergeFailedError), match="the Delta table is gone"):
+        loop.apply()
+    assert parked(loop) == {}

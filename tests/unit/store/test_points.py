@@ -1,0 +1,82 @@
+"""Transactions that a user names by a seq, a time or a GTID are found in a store of real segments."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.errors import UsageError
+from cdc.store.reader.points import find_point
+from cdc.store.reader.reader import StoreReader
+from cdc.units import iso_time_us
+from tests.support.unit_batches import make_store
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> StoreReader:
+    folder = tmp_path_factory.mktemp("points")
+    make_store(folder)
+    return StoreReader(folder)
+
+
+def entries(reader: StoreReader) -> list[tuple[int, int, str | None]]:
+    """Returns seq, commit time and GTID of all entries."""
+    found = []
+    for part in reader.all_entries():
+        for entry in part:
+            position = reader.commit_position(entry)
+            found.append((int(entry["seq"]), position.commit_time_us, position.gtid))
+    return found
+
+
+def test_a_seq_is_itself_in_both_forms(reader: StoreReader) -> None:
+    assert find_point(reader, "171798691844") == 171798691844
+    assert find_point(reader, " 0:10:4 ") == 10 << 34 | 4
+
+
+def test_each_gtid_is_its_transaction(reader: StoreReader) -> None:
+    there = entries(reader)
+    assert len(there) > 3
+    for seq, _, gtid in there:
+        assert gtid is not None
+        assert find_point(reader, gtid) == seq
+        assert find_point(reader, gtid.upper()) == seq
+
+
+def test_a_set_is_the_last_of_its_transactions(reader: StoreReader) -> None:
+    seq, _, gtid = entries(reader)[2]
+    assert gtid is not None
+    source, _, number = gtid.rpartition(":")
+    assert find_point(reader, f"{source}:1-{number}") == seq
+    assert find_point(reader, f"{source}:1-2:3-{number},\n{source}:1") == seq
+
+
+def test_a_time_is_the_last_transaction_before_it(reader: StoreReader) -> None:
+    times = entries(reader)
+    newest = 0
+    for at, (seq, time, _) in enumerate(times):
+        if time <= newest:
+            continue
+        newest = time
+        found = find_point(reader, iso_time_us(time))
+        assert found < seq
+        assert at == 0 or found >= times[at - 1][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("yesterday", "'yesterday' is neither a seq, nor a time, nor a GTID set"),
+        ("", "'' is neither"),
+        ("2026-11-21T10:00:00", "does not say in which time zone"),
+        ("0-1-5", "the store has no transaction 0-1-5"),
+        ("00000000-0000-0000-0000-000000000000:7", "the store has no transaction 00000000"),
+        ("99999999999999999999999", "is neither a seq"),
+        ("2999-01-01T00:00:00Z", "is not known to have everything up to 2999"),
+        ("9999:1:1", "epoch 9999 does not fit"),
+    ],
+)
+def test_other_points_are_refused(reader: StoreReader, text: str, message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        find_point(reader, text)
+    assert isinstance(caught.value, UsageError) or "epoch" in message
+    assert getattr(caught.value, "exit_code", None) == 2
