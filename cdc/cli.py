@@ -32,6 +32,7 @@ from cdc.commands import (
     maintain,
     standby,
     status,
+    verify,
 )
 from cdc.commands.common import Globals
 from cdc.errors import CdcError
@@ -93,7 +94,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
+for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, verify, later):
     _module.register(app)
 
 

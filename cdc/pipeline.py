@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from cdc.errors import MergeFailedError
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.verify.report import Report
 
 _submitted: subprocess.Popen[str] | None = None
 
@@ -194,3 +196,29 @@ def _read_results(path: Path, code: int, lease: Lease) -> list[TableResult]:
             remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
         )
     return [TableResult.model_validate(item) for item in content["results"]]
+
+
+def verify(
+    config: DestinationConfig,
+    tables: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    limit: int = 20,
+    wait_s: float = 60.0,
+) -> Report:
+    """Compares the Delta tables (None: all) with the source, and the store with what the source executed.
+
+    Nothing is written. Differences and doubts are in the report, not raised: see :attr:`Report.exit_code`. ``progress``
+    is called with what is being done. ``limit``: differences that are looked for in each table. ``wait_s``: how long to
+    wait until capture has read what the source had at the start. Raises UsageError for an unknown table, IdentityError
+    if nothing was captured yet, MergeFailedError if Spark cannot be used, and what reading meta and store raises.
+    """
+    from cdc.verify.run import Options
+    from cdc.verify.run import verify as run
+    from spark_jobs.runtime import session
+
+    options = Options(limit, wait_s)
+    from spark_jobs.verify import SparkLake
+
+    warm = session.acquire(config.spark)
+    return run(config, SparkLake(config, warm.tables), tables or (), options, progress)

@@ -157,11 +157,8 @@ class TableRows:
         return {str(row["k"]) for row in changes.where(f.col("seq") > after_seq).select("k").distinct().collect()}
 
     def _rows(self, rows: DataFrame, buckets: Sequence[int], keys: Sequence[str]) -> Iterator[KeyedRow]:
-        if keys:
-            rows = rows.where(f.col("k").isin(list(keys)))
-        else:
-            rows = rows.where(f.col("b").isin(list(buckets)))
-        for row in rows.toLocalIterator():
+        wanted = f.col("k").isin(list(keys)) if keys else f.col("b").isin(list(buckets))
+        for row in rows.where(wanted).toLocalIterator():
             yield KeyedRow(str(row["k"]), int(row["c"]), int(row["sign"]), int(row["seq"]))
 
     def shown(self, keys: Sequence[str]) -> Iterator[ShownRow]:

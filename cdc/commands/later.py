@@ -17,10 +17,6 @@ _COMMANDS = {
         "Rebuild tables, or fill a range, from the store (not available yet).",
         "Start a new destination: it reads the source's binlog again.",
     ),
-    "verify": (
-        "Prove that no change is missing (not available yet).",
-        "`cdc status` shows the applied position of each table.",
-    ),
 }
 """The help text of each command, and what to do instead."""
 

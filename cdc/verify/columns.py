@@ -1,7 +1,7 @@
 """The canonical text of each column, in which source and lake are compared.
 
-The server computes it in SQL, Spark computes it from the Delta column (:mod:`spark_jobs.verify`); both must agree to the
-byte for every type of ``docs/types.md``. A row's text is the pieces of its columns, each followed by a comma:
+The server computes it in SQL, Spark computes it from the Delta column (:mod:`spark_jobs.verify`); both must agree to
+the byte for every type of ``docs/types.md``. A row's text is the pieces of its columns, each followed by a comma:
 
 ============  ========================================================================================
 kind          piece; an empty text stands for null
@@ -243,7 +243,8 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
     if data_type == "date":
         return _of(name, lake, "day", f"IF({_is_a_day(c)}, CAST({c} AS CHAR), NULL)")
     if data_type in ("datetime", "timestamp"):
-        number = f"TO_DAYS({c}) * {_US_A_DAY} + TIME_TO_SEC({c}) * 1000000 + MICROSECOND({c})"
+        # TIME_TO_SEC has a fraction on MariaDB and none on MySQL.
+        number = f"TO_DAYS({c}) * {_US_A_DAY} + FLOOR(TIME_TO_SEC({c})) * 1000000 + MICROSECOND({c})"
         valid = _is_a_day(c) if data_type == "datetime" else f"YEAR({c}) > 0"
         return _of(name, lake, "instant", f"IF({valid}, CAST({number} AS SIGNED), NULL)", f"CAST({c} AS CHAR)")
     if data_type == "time" and apply.types.get("time") == "microseconds":

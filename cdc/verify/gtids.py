@@ -1,7 +1,7 @@
 """Sets of GTIDs: those of a store's index, those that a server prints, and their difference.
 
-MySQL's sets are exact intervals for each UUID and tag. MariaDB's state names only the last number of each pair of domain
-and server, so for MariaDB a set is complete up to that number as far as the store has seen the pair.
+MySQL's sets are exact intervals for each UUID and tag. MariaDB's state names only the last number of each pair of
+domain and server.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ missing between its beginning and its end.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,7 +107,7 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
         first = intervals[0][0]
         if domain in starts and not removed and starts[domain] + 1 < first:
             intervals = [(starts[domain], starts[domain]), *intervals]
-        holes = [(a[1] + 1, b[0] - 1) for a, b in zip(intervals, intervals[1:], strict=False)]
+        holes = [(a[1] + 1, b[0] - 1) for a, b in pairwise(intervals)]
         if holes:
             missing = GtidSet({domain: holes})
             report.faults.append(
@@ -194,9 +195,7 @@ def _check_bytes(index: IndexFile, name: str, report: HistoryReport, *, is_newes
 # --- the cursor
 
 
-def check_cursor(
-    known: Subscription, acked: Iterable[Manifest], report: HistoryReport, *, begins: int | None
-) -> None:
+def check_cursor(known: Subscription, acked: Iterable[Manifest], report: HistoryReport, *, begins: int | None) -> None:
     """Checks that the cursor lies where the acked batches lead to: each batch begins where the one before it ends."""
     manifests = sorted(acked, key=lambda manifest: manifest.batch)
     since = known.since_seq or 0

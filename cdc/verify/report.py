@@ -176,3 +176,42 @@ def _table_document(table: TableReport) -> dict[str, Any]:
             "seq": checksums.seq,
         },
     }
+
+
+def report_of(document: dict[str, Any]) -> Report:
+    """Returns the report that :meth:`Report.document` was made from."""
+    history = document["history"]
+    return Report(
+        destination=document["destination"],
+        history=HistoryReport(history["kind"], history["faults"], history["remarks"], history["unknown"]),
+        tables=[_table_of(table) for table in document["tables"]],
+        seconds=document["seconds"],
+    )
+
+
+def _table_of(found: dict[str, Any]) -> TableReport:
+    ledger, checksums = found["ledger"], found["checksums"]
+    return TableReport(
+        table=found["table"],
+        mode=found["mode"],
+        rows=found["rows"],
+        delta_version=found["delta_version"],
+        applied_seq=found["applied_seq"],
+        ledger=LedgerResult(
+            ok=ledger["ok"],
+            entries=ledger["entries"],
+            gaps=[(gap["after_seq"], gap["until_seq"]) for gap in ledger["gaps"]],
+            accepted=[(gap["after_seq"], gap["until_seq"]) for gap in ledger["accepted"]],
+            faults=ledger["faults"],
+        ),
+        checksums=ChecksumResult(
+            ok=checksums["ok"],
+            chunks=checksums["chunks"],
+            differences=[Difference(**one) for one in checksums["differences"]],
+            more=checksums["more"],
+            faults=checksums["faults"],
+            left_out=checksums["left_out"],
+            seq=checksums["seq"],
+        ),
+        unknown=found["unknown"],
+    )

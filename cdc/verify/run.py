@@ -1,8 +1,8 @@
 """Verifies the tables of a destination: history, ledgers, then the rows of each table on both sides.
 
 The order of steps makes the comparison valid while both sides are written to. First the version of the Delta table is
-fixed, then the snapshot of the source is taken, then the store is awaited up to the snapshot's position. The Delta table
-and the changes of the store after it must then add up to the snapshot.
+fixed, then the snapshot of the source is taken, then the store is awaited up to the snapshot's position. The Delta
+table and the changes of the store after it must then add up to the snapshot.
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ def verify(
     options: Options | None = None,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Verifies these tables, or all. Raises UsageError for a table that the destination does not have, IdentityError if
-    nothing was captured yet, and what reading meta and store raises. What goes wrong with one table is in its report."""
+    """Verifies these tables, or all.
+
+    Raises UsageError for a table that the destination does not have, IdentityError if nothing was captured yet, and
+    what reading meta and store raises. What goes wrong with one table is in its report.
+    """
     began = time.monotonic()
     run = _Run(config, lake, options or Options(), progress)
     report = run.verify(tables)
@@ -208,11 +211,11 @@ class _Run:
             except CdcError as error:
                 report.unknown.append(str(error))
                 return
-            except Exception as error:  # Spark, py4j and gRPC raise hundreds of types
-                from spark_jobs.runtime.failures import explain
+            except Exception as error:  # noqa: BLE001 - Spark, py4j and gRPC raise hundreds of types
+                from spark_jobs.runtime.failures import first_line
 
                 _log.debug("the comparison failed", table=name, exc_info=True)
-                report.unknown.append(str(explain(error, name)))
+                report.unknown.append(f"the rows could not be compared: {first_line(error)}")
                 return
 
     def _compare(self, report: TableReport) -> None:
@@ -257,7 +260,7 @@ class _Run:
         found = table_columns(schema, apply, is_old_mysql=is_old_mysql)
         result = report.checksums
         there = {name.lower() for name in facts.columns}
-        wanted = [column.lake for column in (*found.compared, *found.left_out)]
+        wanted = [column.lake for column in found.compared] + [column.lake for column in found.left_out]
         missing = [name for name in wanted if name.lower() not in there]
         extra = [name for name in facts.columns if name.lower() not in {w.lower() for w in wanted}]
         follows = getattr(apply, "schema_changes", "evolve") == "evolve"
@@ -268,15 +271,13 @@ class _Run:
                 else:
                     result.left_out[name] = f"{where} it, by schema_changes: {getattr(apply, 'schema_changes', '')}"
         later = {name.lower() for name in facts.later_columns} if facts.mode == "append" else set()
-        for column in found.left_out:
-            result.left_out[column.lake] = column.reason
+        for one in found.left_out:
+            result.left_out[one.lake] = one.reason
         for column in found.compared:
             if column.lake.lower() in later:
                 result.left_out[column.lake] = "it was added later, and a changelog keeps null in its older rows"
         kept = tuple(
-            column
-            for column in found.compared
-            if column.lake.lower() in there and column.lake.lower() not in later
+            column for column in found.compared if column.lake.lower() in there and column.lake.lower() not in later
         )
         lost = [column.lake for column in found.keys if column not in kept]
         if lost or not kept:
@@ -332,15 +333,15 @@ class _Table:
                 result.more = len(findings) > room or bool(bad)
                 break
         if bad and not result.differences:
-            result.faults.append(f"{len(bad)} of {result.chunks} buckets differ, and no row in them was found to differ")
+            result.faults.append(
+                f"{len(bad)} of {result.chunks} buckets differ, and no row in them was found to differ"
+            )
         result.ok = not result.differences and not result.faults
 
     def _span(self) -> Span:
         if self.facts.position > self.snapshot.high_seq:
             raise _RetakeError("the Delta table is ahead of the source's snapshot", remedy="Verify again.")
-        return self.store.span(
-            self.report.table, self.facts.position, self.snapshot.high_seq, self.snapshot.position
-        )
+        return self.store.span(self.report.table, self.facts.position, self.snapshot.high_seq, self.snapshot.position)
 
     def _uncertain_keys(self, span: Span) -> list[str]:
         """Returns the keys of the changes of which it is not known whether the snapshot has them."""
@@ -465,9 +466,7 @@ def _by_key(rows: Iterable[ShownRow]) -> dict[str, list[ShownRow]]:
     return found
 
 
-def _groups(
-    bad: Sequence[int], source: dict[int, BucketSum], delta: dict[int, BucketSum]
-) -> Iterator[list[int]]:
+def _groups(bad: Sequence[int], source: dict[int, BucketSum], delta: dict[int, BucketSum]) -> Iterator[list[int]]:
     """Yields the buckets in groups that are not too large."""
     empty = BucketSum(0, 0)
     group: list[int] = []

@@ -236,13 +236,12 @@ class SourceSnapshot:
     def schema(self, db: str, table: str, config: DestinationConfig) -> TableSchema | None:
         """Returns the definition of a table; None if there is no such table."""
         name = re.escape(f"{db}.{table}").replace(",", r"\,")
-        only = config.tables.model_copy(update={"include": (name,), "exclude": ()})
-        return read_schemas(self._conn, TablesConfig(**only.model_dump())).tables.get(f"{db}.{table}")
+        overrides = {key: one for key, one in config.tables.overrides.items() if key == f"{db}.{table}"}
+        only = TablesConfig(include=(name,), overrides=overrides)
+        return read_schemas(self._conn, only).tables.get(f"{db}.{table}")
 
 
-def _condition(
-    columns: TableColumns, buckets: int, wanted: Iterable[int], keys: Sequence[str] | None
-) -> str:
+def _condition(columns: TableColumns, buckets: int, wanted: Iterable[int], keys: Sequence[str] | None) -> str:
     """SQL that is true for the rows in these buckets, and with these canonical keys."""
     found = f"{columns.bucket(buckets)} IN ({', '.join(map(str, wanted))})"
     if keys is None:
