@@ -26,6 +26,7 @@ from cdc.commands import (
     capture,
     check,
     decode,
+    history,
     init,
     inspect,
     later,
@@ -94,7 +95,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, verify, later):
+for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, history, maintain, verify, later):
     _module.register(app)
 
 

@@ -4,9 +4,7 @@ The canonical text of each column is that of :mod:`cdc.verify.columns`, computed
 once; the old image of a change counts minus once, so that a table's rows and the changes after them add up to the rows
 of the source.
 
-:mod:`cdc.pipeline` calls this in its own process, or runs the file with spark-submit::
-
-    spark-submit … spark_jobs/verify.py CONF_FILE --request PATH --results PATH
+:mod:`cdc.pipeline` uses it in its own process, and under spark-submit through :mod:`spark_jobs.serve`.
 """
 
 from __future__ import annotations

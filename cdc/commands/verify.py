@@ -29,7 +29,9 @@ def verify(
     dest: Destination = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TABLE…", help="Tables to verify, as db.table. Leave them out for all.", show_default=False),
+        typer.Argument(
+            metavar="TABLE…", help="Tables to verify, as db.table. Leave them out for all.", show_default=False
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="Number of differing rows that are looked for in each table.")
@@ -76,7 +78,14 @@ def show(report: Report) -> None:
 
     console = tables()
     table = Table(
-        Column("table", overflow="fold"), "rows", "buckets", "entries", "ledger", "rows compared", box=None, pad_edge=False
+        Column("table", overflow="fold"),
+        "rows",
+        "buckets",
+        "entries",
+        "ledger",
+        "rows compared",
+        box=None,
+        pad_edge=False,
     )
     for one in report.tables:
         table.add_row(
