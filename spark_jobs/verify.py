@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 
 from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
+from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.verify.columns import ComparedColumn, TableColumns, is_plain_key
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
@@ -27,7 +28,7 @@ from spark_jobs.delta.log import open_delta
 from spark_jobs.delta.proof import position_of
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import BEFORE, MODE_PROPERTY, Target, schema_of, target_of
-from spark_jobs.source.columns import columns_of_layout, value_policies
+from spark_jobs.source.columns import columns_of_layout
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
