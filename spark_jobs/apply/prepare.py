@@ -13,7 +13,7 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
-from cdc.sql.changes import CreateTable
+from cdc.sql.changes import CreateTable, NoEffect, table_of
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
@@ -48,7 +48,7 @@ class PreparedBatch:
     ddl_changes: list[Change] = field(default_factory=list)
     """The changes of a DDL batch."""
     tables: tuple[str, ...] = ()
-    """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
+    """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
     gate: TableGate | None = None
     """The way to each table beside other jobs; None for the job that has a table for itself."""
 
@@ -73,7 +73,8 @@ class PreparedBatch:
         return self.schemas.tables.get(table) if self.schemas is not None else None
 
     def changes(self, table: str) -> bool:
-        """Whether the batch commits to this table: it has rows of it, or DDL that names it."""
+        """Whether the batch commits to this table, which is one of :attr:`tables`: it has rows of it, or DDL that names
+        it."""
         return table in self.manifest.tables and (self.layout(table) is not None or self.manifest.ddl)
 
 
@@ -101,13 +102,21 @@ def prepare(
         if config.tables.includes(*split_table(table)) and table not in subscription.parked
     )
     found = _survey(manifest, config, wanted, schemas)
-    tables = [table for table in wanted if table in found.layouts or manifest.ddl]
+    named = [table_of(change) for change in ddl_changes if not isinstance(change, NoEffect)]
+    changed = {".".join(table) for table in named if table is not None}
+    # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
+    tables = [
+        table
+        for table in wanted
+        if table in found.layouts or table in changed or (manifest.ddl and subscription.table(table) is None)
+    ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # An included table exists in Delta even while it is empty.
         tables += [
             table
             for table in sorted(schemas.tables)
             if table not in (*tables, *subscription.parked)
+            and subscription.table(table) is None
             and manifest.wants(table)
             and config.tables.includes(*split_table(table))
         ]

@@ -28,6 +28,7 @@ from cdc.decode.policies import (
     value_policies,
 )
 from cdc.errors import ConfigError, UnsupportedError
+from cdc.targets import MODE_COLUMNS
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
 if TYPE_CHECKING:
@@ -76,10 +77,18 @@ class TablePolicies:
         return None if policy.kind == "drop" else policy.name if policy.kind == "rename" else name
 
     def require_names(self, names: Sequence[str]) -> None:
-        """Raises ConfigError if a column would be renamed to the name of another one."""
+        """Raises ConfigError if a column would be renamed to the name of another one, UnsupportedError for the name of
+        a column that the mode adds."""
         there = {name.lower() for name in names}
         for name in names:
             policy = self.column(name)
+            if (self.lake_name(name) or "").lower() in MODE_COLUMNS[self.mode]:
+                raise UnsupportedError(
+                    f"the column {name} has the name of a column that mode {self.mode} adds",
+                    place=f"table {self.table}",
+                    remedy=f"Give it another name there (tables.overrides.{self.table}: {{columns: {{{name}: {{rename: "
+                    "…}}}), or choose another mode.",
+                )
             if policy.kind == "rename" and policy.name.lower() != name.lower() and policy.name.lower() in there:
                 raise ConfigError(
                     f"columns.{name}: cannot be renamed to {policy.name}, which the table has already",
