@@ -1,23 +1,16 @@
-"""The operators: capture, and the three steps of a run that applies a batch.
-
-Each reads its configuration file when it runs, never when the DAG is parsed. A permanent error fails the task without
-retries (see :mod:`cdc.errors`); for other errors the task's retries apply.
-"""
+"""The three steps of a run that applies batches: fetch, merge, finalize."""
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, TriggerRule
+from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 
 from cdc.airflow import interval, xcom
-from cdc.airflow.connections import airflow_connections
-from cdc.config import DestinationConfig, load
-from cdc.errors import PermanentError
+from cdc.airflow.operators.base import DestinationOperator
+from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
 
 if TYPE_CHECKING:
@@ -27,70 +20,7 @@ if TYPE_CHECKING:
     from cdc.batches.results import RunStats
 
 
-class _DestinationOperator(BaseOperator):
-    """A task of one destination, named by its configuration file."""
-
-    ui_color = "#dbe9f4"
-
-    def __init__(self, *, conf_file: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.conf_file = conf_file
-
-    def _config(self) -> DestinationConfig:
-        return load(Path(self.conf_file))
-
-    @property
-    def _owner(self) -> str:
-        """The owner of the batches: the DAG, of which one run is active at a time."""
-        return f"airflow:{self.dag_id}"
-
-
-class CaptureOperator(_DestinationOperator):
-    """Runs capture for ``capture_for_s`` seconds, then ends cleanly; the DAG's next run continues.
-
-    SIGTERM (the task was cleared or marked, the worker shuts down) ends it within a second: Airflow kills after five.
-    A permanent error (a wrong password, a statement that cannot be captured) is logged at once, but the task fails only
-    ``failure_pause_s`` later: a continuous DAG starts its next run immediately, and would fill its history with failed
-    runs.
-    """
-
-    def __init__(self, *, capture_for_s: float | None = None, failure_pause_s: float = 30.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.capture_for_s = capture_for_s
-        self.failure_pause_s = failure_pause_s
-        self._stop: threading.Event | None = None
-        self._killed = False
-
-    def execute(self, context: Context) -> None:
-        """Raises AirflowFailException for a PermanentError; a RetryableError is raised unchanged."""
-        stop = self._stop = threading.Event()
-        if self._killed:
-            return
-        with xcom.airflow_errors():
-            try:
-                with airflow_connections():
-                    self._capture(self._config(), stop)
-            except PermanentError as error:
-                self.log.error("Capture cannot go on: %s", error)
-                stop.wait(self.failure_pause_s)
-                raise
-
-    def _capture(self, config: DestinationConfig, stop: threading.Event) -> None:
-        from cdc.capture import Capture
-
-        self.log.info("Capturing %s into %s", config.source.url, config.store.path)
-        Capture(config).run(stop, for_s=self.capture_for_s)
-
-    def on_kill(self) -> None:
-        """Tells the capture loop to end."""
-        self._killed = True
-        if self._stop is not None:
-            # Airflow calls this from a signal handler. Its thread may hold the event's lock, so that set() would
-            # block for ever; another thread sets the event.
-            threading.Thread(target=self._stop.set, name="stop-capture").start()
-
-
-class FetchOperator(_DestinationOperator):
+class FetchOperator(DestinationOperator):
     """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
 
     If there is nothing to apply, the later tasks are skipped and the run succeeds. With ``airflow.until:
@@ -111,7 +41,7 @@ class FetchOperator(_DestinationOperator):
         return xcom.from_lease(lease)
 
 
-class MergeOperator(_DestinationOperator):
+class MergeOperator(DestinationOperator):
     """Merges the batch of the task ``fetch_task_id`` and those that follow it, in one Spark session, and acks all but
     the last one, which it returns with one result per table.
 
@@ -200,7 +130,7 @@ class _RunLog(RunListener):
         self._log.info("Batch %d is acked.", batch.lease.batch)
 
 
-class FinalizeOperator(_DestinationOperator):
+class FinalizeOperator(DestinationOperator):
     """Acks the run's last batch when the merge succeeded, else rolls back what is outstanding and fails the run.
 
     It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback
