@@ -31,6 +31,8 @@ from cdc.commands import (
     inspect,
     later,
     maintain,
+    replay,
+    snapshot,
     standby,
     status,
 )
@@ -94,7 +96,22 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, history, maintain, later):
+for _module in (
+    init,
+    check,
+    capture,
+    standby,
+    snapshot,
+    apply,
+    replay,
+    status,
+    batch,
+    inspect,
+    decode,
+    history,
+    maintain,
+    later,
+):
     _module.register(app)
 
 

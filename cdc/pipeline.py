@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,11 @@ from cdc.errors import MergeFailedError
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.snapshot.progress import ProgressCallback
+    from cdc.table_jobs.replay import ReplayResult
+    from cdc.table_jobs.snapshot import SnapshotResult
     from spark_jobs.apply.prepare import PreparedBatch
+    from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
 
 _submitted: SubmittedDriver | None = None
@@ -203,3 +207,40 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
             remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
         ) from None
     return [TableResult.model_validate(item) for item in found]
+
+
+# --- jobs on single tables -------------------------------------------------------------------------------------------
+
+
+def snapshot(
+    config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
+) -> list[SnapshotResult]:
+    """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source; see
+    :func:`cdc.table_jobs.snapshot.take_snapshots`."""
+    from cdc.table_jobs.snapshot import take_snapshots
+
+    return take_snapshots(config, tables, progress=progress)
+
+
+def replay(
+    config: DestinationConfig,
+    tables: Sequence[str],
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    into: str | None = None,
+    mode: str | None = None,
+    progress: Callable[[CatchUp], None] = lambda _: None,
+) -> list[ReplayResult]:
+    """Builds tables again from the store; see :func:`cdc.table_jobs.replay.replay`."""
+    from cdc.table_jobs.replay import Request
+    from cdc.table_jobs.replay import replay as run
+
+    return run(config, tables, Request(from_, to, into, mode), progress=progress)
+
+
+def retry_parked(config: DestinationConfig) -> list[CatchUp]:
+    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`."""
+    from cdc.table_jobs import catch_up
+
+    return catch_up.retry_parked(config)

@@ -9,14 +9,6 @@ from cdc.errors import UsageError
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 _COMMANDS = {
-    "snapshot": (
-        "Load or reload tables while capture runs (not available yet).",
-        "Write start: earliest in the configuration: capture then reads the source's binlog from its first file.",
-    ),
-    "replay": (
-        "Rebuild tables, or fill a range, from the store (not available yet).",
-        "Start a new destination: it reads the source's binlog again.",
-    ),
     "verify": (
         "Prove that no change is missing (not available yet).",
         "`cdc status` shows the applied position of each table.",
