@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
     from cdc.snapshot.progress import ProgressCallback
+    from cdc.table_jobs.plan import Plan
     from cdc.table_jobs.replay import ReplayResult
     from cdc.table_jobs.snapshot import SnapshotResult
     from spark_jobs.apply.prepare import PreparedBatch
@@ -244,3 +245,33 @@ def retry_parked(config: DestinationConfig) -> list[CatchUp]:
     from cdc.table_jobs import catch_up
 
     return catch_up.retry_parked(config)
+
+
+def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
+    """Returns what a snapshot of these tables would do; see :func:`cdc.table_jobs.plan.plan_snapshot`."""
+    from cdc.table_jobs import plan
+
+    return plan.plan_snapshot(config, tables)
+
+
+def plan_replay(
+    config: DestinationConfig,
+    tables: Sequence[str],
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    into: str | None = None,
+    mode: str | None = None,
+) -> Plan:
+    """Returns what a replay would do; see :func:`cdc.table_jobs.plan.plan_replay`."""
+    from cdc.table_jobs import plan
+    from cdc.table_jobs.replay import Request
+
+    return plan.plan_replay(config, tables, Request(from_, to, into, mode))
+
+
+def give_back(config: DestinationConfig, tables: Sequence[str]) -> list[str]:
+    """Lets apply bring back tables whose replay was cut off; see :func:`cdc.table_jobs.replay.give_back`."""
+    from cdc.table_jobs import replay
+
+    return replay.give_back(config, tables)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError, CutOffError, UsageError
+from cdc.errors import CdcError, CutOffError, LeaseHeldError, UsageError
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription, open_meta
 from cdc.positions import format_seq
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from spark_jobs.catch_up import CatchUp
 
 Progress = Callable[["CatchUp"], None]
+REPLAY = "A replay is under way."
+"""Why a table is parked while it is replayed, if it was not parked before."""
 BESIDE = "_towpath/replay"
 """Folder below ``apply.target`` in which tables are built again."""
 _log = get_logger(__name__)
@@ -88,7 +90,7 @@ def replay(
     Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
     table, LeaseHeldError, and what merges raise.
     """
-    _require_sensible(config, tables, request)
+    require_sensible(config, tables, request)
     found, errors = [], []
     for table in dict.fromkeys(tables):
         try:
@@ -100,11 +102,13 @@ def replay(
             _log.error("replay failed", table=table, reason=str(error))
             errors.append(error)
     if errors:
+        give_back(config, tables)
+    if errors:
         raise next((error for error in errors if not error.retryable), errors[0])
     return found
 
 
-def _require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
+def require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
     if not tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
     for table in tables:
@@ -128,6 +132,27 @@ def _require_sensible(config: DestinationConfig, tables: Sequence[str], request:
         )
 
 
+def give_back(config: DestinationConfig, tables: Sequence[str]) -> list[str]:
+    """Lets apply bring back those of the tables whose replay was cut off, and returns them. Each is whole: as it was
+    before the replay, or as the replay made it. Tables on which a process still works are left to it."""
+    parked = open_meta(config).read().subscription(SUBSCRIBER).parked
+    found = []
+    for table in dict.fromkeys(tables):
+        if table not in parked or parked[table].reason != REPLAY:
+            continue
+        try:
+            with job(config, table, None) as mine:
+                now = mine.parked()
+                if now.reason != REPLAY:
+                    continue
+                mine.mark("retry", "A replay was cut off.", now.keep_seq)
+        except LeaseHeldError as error:
+            _log.info("replay still under way", table=table, reason=str(error))
+            continue
+        found.append(table)
+    return found
+
+
 # --- in place --------------------------------------------------------------------------------------------------------
 
 
@@ -136,7 +161,7 @@ def _in_place(config: DestinationConfig, table: str, request: Request, progress:
     from spark_jobs.delta.tables import target_of
 
     before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
-    record = before or ParkedTable(due="hold", reason="A replay is under way.", since=datetime.now(UTC), keep_seq=0)
+    record = before or ParkedTable(due="hold", reason=REPLAY, since=datetime.now(UTC), keep_seq=0)
     began = time.monotonic()
     with job(config, table, record) as mine:
         reader = mine.batches.reader
@@ -150,7 +175,7 @@ def _in_place(config: DestinationConfig, table: str, request: Request, progress:
         base = find_base(config, table, reader, target.state())
         upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
         _require_reaches(base, upto, table)
-        mine.mark("hold", "A replay is under way.", base.seq)
+        mine.keep_from(base.seq)  # and for what it is parked otherwise, which holds again if this is cut off
         side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
         try:
             done = _build(mine, base, side, None, upto, progress)
@@ -185,7 +210,7 @@ def _fill(mine: Job, first: int, progress: Progress) -> CatchUp:
     """Applies the changes after a point to the table as it is, as its next generation."""
     from spark_jobs.load import begin_generation
 
-    mine.mark("hold", "A range is being filled again.", first)
+    mine.keep_from(first)
     source = mine.batches.meta.source()
     assert source is not None
     begin_generation(table_sessions(mine.config), mine.config, mine.table, position_of(mine, first))
