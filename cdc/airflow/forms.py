@@ -68,12 +68,14 @@ def fields(config: DestinationConfig | None) -> dict[str, Param]:
         "dry_run": Param(
             False, type="boolean", title="Dry run", description_md="Say what would be done, and do nothing."
         ),
-        "from": Param(None, title="From", description_md=f"{_POINT}; empty: the beginning.", **point),
-        "to": Param(None, title="To", description_md=f"{_POINT}; empty: the newest.", **point),
+        "from": Param(
+            None, title="From", description_md=f"Apply the changes after this point again: {_POINT}.", **point
+        ),
+        "to": Param(None, title="To", description_md=f"Build the tables as of this point: {_POINT}.", **point),
         "into": Param(
             None,
             title="Into",
-            description_md="A folder or URI to write to instead of the destination's own tables.",
+            description_md="A folder or URI for new tables; the present ones stay as they are.",
             **point,
         ),
         "mode": Param(
@@ -81,7 +83,7 @@ def fields(config: DestinationConfig | None) -> dict[str, Param]:
             type=["null", "string"],
             enum=[None, *MODES],
             title="Mode",
-            description_md="The mode of the tables afterwards; empty: as configured.",
+            description_md="With Into: the mode of the new tables; empty: as configured.",
             section="Only for a replay",
         ),
     }

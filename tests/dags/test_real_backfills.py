@@ -113,3 +113,27 @@ def test_a_snapshot_by_hand_has_a_plan(loop: Started, run: Callable[..., States]
     loop.require_equal("t")
     (table,) = pipeline.plan_snapshot(loop.config, [f"{loop.db}.t"]).tables
     assert str(table.now).startswith(f"version {version(loop)}, {ROWS} rows in files, ")
+
+
+def test_apply_goes_on_while_a_table_is_replayed(
+    loop: Started, run: Callable[..., States], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay has built the table, and is about to replace it, when apply runs."""
+    with loop.capturing():
+        assert run("snapshot")["run"] == "success"
+    replace_by, seen = load.replace_by, []
+
+    def meanwhile(*arguments: Any) -> None:
+        loop.sql("INSERT INTO other VALUES (1)", "UPDATE t SET v = 0 WHERE id = 1")
+        loop.capture()
+        before = version(loop)
+        loop.apply_all()  # would wait for ever if it waited for the replay
+        seen.append((version(loop) - before, loop.delta("other")))
+        replace_by(*arguments)
+
+    monkeypatch.setattr(load, "replace_by", meanwhile)
+    assert run("backfill", kind="replay")["run"] == "success"
+    ((versions, others),) = seen
+    assert (versions, others) == (0, [{"id": 1}]), "the table is left out, and the others go on"
+    assert parked(loop) == {}
+    loop.require_equal("t")
