@@ -40,9 +40,9 @@ def loop(
 def run(loop: Started, run_dag: Callable[..., States]) -> Callable[..., States]:
     """Runs a DAG of the destination, with a form if there is one."""
 
-    def run(kind: str, **form: Any) -> States:
+    def run(dag: str, /, **form: Any) -> States:
         form = {"tables": [f"{loop.db}.t"], **form} if form else {}
-        return run_dag(build_dags(loop.config.file.parent)[f"{kind}_shop"], conf=form or None)
+        return run_dag(build_dags(loop.config.file.parent)[f"{dag}_shop"], conf=form or None)
 
     return run
 

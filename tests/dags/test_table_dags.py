@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG
 
 from cdc.airflow import SnapshotOperator, VerifyOperator, build_dags, factory, forms, jobs
-from cdc.airflow.operators.base import DestinationOperator
+from cdc.airflow.base import DestinationOperator
 from cdc.config import load
 from cdc.errors import MergeFailedError, SourceRefusedError, UsageError
 from tests.support.table_jobs import FakeJobs, Report

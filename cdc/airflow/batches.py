@@ -9,7 +9,7 @@ from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 
 from cdc.airflow import interval, xcom
-from cdc.airflow.operators.base import DestinationOperator
+from cdc.airflow.base import DestinationOperator
 from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
 

@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from cdc.airflow import xcom
+from cdc.airflow.base import DestinationOperator
 from cdc.airflow.connections import airflow_connections
-from cdc.airflow.operators.base import DestinationOperator
 from cdc.config import DestinationConfig
 from cdc.errors import PermanentError
 

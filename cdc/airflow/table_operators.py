@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 
-from cdc.airflow import forms, jobs, tables, xcom
+from cdc.airflow import forms, jobs, texts, xcom
+from cdc.airflow.base import DestinationOperator
 from cdc.airflow.connections import airflow_connections
-from cdc.airflow.operators.base import DestinationOperator
 from cdc.errors import RetryableError
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class _JobOperator(DestinationOperator):
         if not getattr(progress, "complete", False) and now - self._shown.get(table, -_PROGRESS_S) < _PROGRESS_S:
             return
         self._shown[table] = now
-        self.log.info("%s", tables.progress_line(progress))
+        self.log.info("%s", texts.progress_line(progress))
 
     def _report(self, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
         found = [one.as_dict() for one in results]
-        self.log.info("Done:\n%s", tables.text_table(found))
+        self.log.info("Done:\n%s", texts.text_table(found))
         return {"tables": found}
 
 
@@ -107,7 +107,7 @@ class VerifyOperator(_JobOperator):
             wanted = None if asked is None else asked["tables"]
             report = jobs.pipeline().verify(config, wanted, progress=self._progress)
         document: dict[str, Any] = report.document()
-        lines = tables.verification(document)
+        lines = texts.verification(document)
         context["ti"].xcom_push(key=SUMMARY, value=lines)
         if report.state == "proved":
             self.log.info("Everything is proved:\n%s", lines)
@@ -139,7 +139,7 @@ class PlanOperator(DestinationOperator):
             config = self._config()
             form = forms.read_form(config, context["params"])
             plan = self._plan(config, form)
-        summary = tables.plan_summary(form, plan)
+        summary = texts.plan_summary(form, plan)
         self.log.info("What will be done:\n%s", summary)
         ti = context["ti"]
         ti.xcom_push(key=PLAN, value={**form.as_dict(), "plan": plan})

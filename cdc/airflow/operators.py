@@ -4,9 +4,9 @@ Each reads its configuration file when it runs, never when the DAG is parsed. Pr
 task without retries (see :mod:`cdc.errors`); for other errors the task's retries apply. DAG files may import them.
 """
 
-from cdc.airflow.operators.batches import FetchOperator, FinalizeOperator, MergeOperator
-from cdc.airflow.operators.capture import CaptureOperator
-from cdc.airflow.operators.tables import (
+from cdc.airflow.batches import FetchOperator, FinalizeOperator, MergeOperator
+from cdc.airflow.capture import CaptureOperator
+from cdc.airflow.table_operators import (
     FinalizeBackfillOperator,
     PlanOperator,
     ReplayOperator,
