@@ -29,12 +29,12 @@ from cdc.commands import (
     history,
     init,
     inspect,
-    later,
     maintain,
     replay,
     snapshot,
     standby,
     status,
+    verify,
 )
 from cdc.commands.common import Globals
 from cdc.errors import CdcError
@@ -110,7 +110,7 @@ for _module in (
     decode,
     history,
     maintain,
-    later,
+    verify,
 ):
     _module.register(app)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cdc.table_jobs.plan import Plan
     from cdc.table_jobs.replay import ReplayResult
     from cdc.table_jobs.snapshot import SnapshotResult
+    from cdc.verify.report import Report
+    from cdc.verify.run import Options
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
@@ -208,6 +210,54 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
             remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
         ) from None
     return [TableResult.model_validate(item) for item in found]
+
+
+def verify(
+    config: DestinationConfig,
+    tables: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    limit: int = 20,
+    wait_s: float = 60.0,
+) -> Report:
+    """Compares the Delta tables (None: all) with the source, and the store with what the source executed.
+
+    Nothing is written. Differences and doubts are in the report, not raised: see :attr:`Report.exit_code`. ``progress``
+    is called with what is being done, except under spark-submit. ``limit``: differing rows that are looked for in each
+    table. ``wait_s``: how long to wait until capture has read what the source had at the start. Raises UsageError for
+    an unknown table, IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading
+    meta and store raises.
+    """
+    from cdc.verify.run import Options
+    from cdc.verify.run import verify as run
+    from spark_jobs.runtime.session import acquire, in_process
+
+    options = Options(limit, wait_s)
+    if config.spark.remote is None and not in_process(config.spark):
+        return _submit_verify(config, list(tables or ()), options)
+    from spark_jobs.verify import SparkLake
+
+    warm = acquire(config.spark)
+    return run(config, SparkLake(config, warm.tables), tables or (), options, progress)
+
+
+def _submit_verify(config: DestinationConfig, tables: list[str], options: Options) -> Report:
+    """Verifies in a driver under spark-submit."""
+    from cdc.verify.report import report_of
+    from spark_jobs.runtime.submit import DriverEndedError
+
+    if _submitted is None:
+        with session(config):
+            return _submit_verify(config, tables, options)
+    try:
+        found = _submitted.run("verify", {"tables": tables, "limit": options.limit, "wait_s": options.wait_s})
+    except DriverEndedError as error:
+        raise MergeFailedError(
+            f"the Spark driver {error} before the tables were compared",
+            place=config.name,
+            remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
+        ) from None
+    return report_of(found)
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------

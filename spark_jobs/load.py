@@ -338,7 +338,7 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
         shaped = _initial_rows(rows, delta_schema(load.columns.fields, mode), load.position)
         _replace(session.spark, load, shaped)
         return
-    state = _with_columns(session.spark, load, state)
+    state = _next_generation(session.spark, load, state)
     metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)
     commit = Commit(session, load.target, state, load.position.seq, metadata, lambda: None)
     if mode == "append":
@@ -373,13 +373,15 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
     )
 
 
-def _with_columns(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
-    """Adds the columns that the snapshot has and the table lacks, and records the source's schema."""
+def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
+    """Adds the columns that the snapshot has and the table lacks, records the source's schema, and begins the next
+    generation: its position may be the one that the table has already, and must not be skipped."""
     record = Record(load.position.seq, load.schema)
     names = [name for name in load.schema.column_names if load.target.policies.lake_name(name) is not None]
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
     state = evolve(spark, load.target, state, load.columns, names)
-    spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties({record.name: record.to_json()})})")
+    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
+    spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
     return load.target.state() or state
 
 
