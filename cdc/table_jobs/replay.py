@@ -168,13 +168,13 @@ def _in_place(config: DestinationConfig, table: str, request: Request, progress:
         target = target_of(config, table)
         if request.from_ is not None:
             first = find_point(reader, request.from_)
-            _require_kept(reader, first, table)
+            require_kept(reader, first, table)
             _require_no_ddl(mine, first)
             done = _fill(mine, first, progress)
             return _result(table, began, done, first, done.level_seq, target.path, None)
         base = find_base(config, table, reader, target.state())
         upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
-        _require_reaches(base, upto, table)
+        require_reaches(base, upto, table)
         mine.keep_from(base.seq)  # and for what it is parked otherwise, which holds again if this is cut off
         side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
         try:
@@ -246,7 +246,7 @@ def _into(config: DestinationConfig, table: str, request: Request, progress: Pro
     reader = mine.batches.reader
     base = find_base(config, table, reader, target_of(config, table).state())
     upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
-    _require_reaches(base, upto, table)
+    require_reaches(base, upto, table)
     done = _build(mine, base, request.into, request.mode, upto, progress)
     return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
 
@@ -325,7 +325,7 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
     )
 
 
-def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
+def require_kept(reader: StoreReader, seq: int, table: str) -> None:
     begins = reader.beginning()
     kept = max(reader.removed_seq(), begins.seq if begins is not None else 0)
     if seq < kept:
@@ -336,7 +336,7 @@ def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
         )
 
 
-def _require_reaches(base: Base, upto: int, table: str) -> None:
+def require_reaches(base: Base, upto: int, table: str) -> None:
     first = base.seq if base.snapshot is None else base.snapshot.high_seq()
     if upto < first:
         raise CutOffError(
