@@ -17,8 +17,9 @@ The path of :func:`take`:
 
 from cdc.snapshot.files import SnapshotFiles
 from cdc.snapshot.progress import Progress, last_progress
+from cdc.snapshot.reader import SegmentTask
 from cdc.snapshot.records import ChunkRecord, SnapshotInfo
-from cdc.snapshot.take import SegmentTask, read_in_threads, take, take_all
+from cdc.snapshot.take import read_in_threads, take, take_all
 
 __all__ = [
     "ChunkRecord",
