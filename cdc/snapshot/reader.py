@@ -14,7 +14,7 @@ from cdc.snapshot import positions
 from cdc.snapshot.columns import ColumnStats
 from cdc.snapshot.files import ChunkWriter, SnapshotFiles, digest_of
 from cdc.snapshot.keys import Key
-from cdc.snapshot.records import ChunkRange, ChunkRecord, LowRecord, PositionRecord
+from cdc.snapshot.records import ChunkRange, ChunkRecord, LowRecord, PositionRecord, chunk_file, chunk_name
 from cdc.snapshot.result_set import ResultSet
 from cdc.snapshot.session import Sessions, Throttle, altered, is_altered, require_definition, require_server
 from cdc.snapshot.table import TableReading
@@ -83,7 +83,7 @@ class SegmentReader:
         Raises SchemaChangedError if the table was altered, IdentityError if the server is not the one of the snapshot
         or was reset, SourceUnavailableError, SourceRefusedError, StorageError.
         """
-        done = _contiguous(self._files.records(self._segment), self._info.segments[self._segment].after)
+        done = self._files.records(self._segment)
         unsound = [record for record in done if not self._files.is_sound(record)]
         if done and done[-1].last and not unsound:
             return done
@@ -122,13 +122,13 @@ class SegmentReader:
     def read_chunk(self, conn: Connection, chunk: ChunkRange) -> ChunkRecord:
         """Reads one chunk and writes its files. Raises as :meth:`run`."""
         began = time.monotonic()
-        name = f"chunk-{chunk.segment:03d}-{chunk.number:06d}"
+        name = chunk_name(chunk.segment, chunk.number)
         stats = ColumnStats()
         try:
             require_definition(conn, self._config, self._info)
-            with self._files.folder.new_file(f"{name}.parquet") as path:
+            with self._files.folder.new_file() as new:
                 marks = positions.begin(conn, self._info.method)
-                writer = ChunkWriter(path, self._table.arrow_schema)
+                writer = ChunkWriter(new.path, self._table.arrow_schema)
                 try:
                     read = self._rows(conn, chunk, writer, stats)
                 finally:
@@ -136,7 +136,8 @@ class SegmentReader:
                 high = marks.high if self._info.is_transactional else current_position(conn)
                 query(conn, "COMMIT")
                 require_definition(conn, self._config, self._info)
-                size, sha256 = digest_of(path)
+                size, sha256 = digest_of(new.path)
+                new.name = chunk_file(name, sha256)
         except CdcError as error:
             if is_altered(error):
                 raise altered(self._info.table) from error
@@ -172,17 +173,6 @@ class SegmentReader:
                 self._on_rows(block.rows)
             self._throttle.after(block.rows)
         return _Read(writer.rows, key)
-
-
-def _contiguous(records: list[ChunkRecord], after: Key | None) -> list[ChunkRecord]:
-    """Returns the first chunks, as far as each continues the one before it. Others are read again."""
-    found: list[ChunkRecord] = []
-    for record in records:
-        if record.number != len(found) + 1 or record.after != after:
-            break
-        found.append(record)
-        after = record.upto
-    return found
 
 
 def read_segment(
