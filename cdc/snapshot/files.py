@@ -30,13 +30,14 @@ from cdc.errors import DamagedError, UsageError, VersionError
 from cdc.permissions import READ, secure_folder
 from cdc.snapshot import positions
 from cdc.snapshot.keys import Key
-from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, SnapshotInfo
+from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, Loaded, SnapshotInfo
 from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.staged import fetch_errors, filesystem
 from cdc.targets import encode_name
 
 INFO = "snapshot.json"
 PROGRESS = "progress.json"
+LOADED = "loaded.json"
 _LOCAL = "file://"
 _COPY_BYTES = 1 << 20
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -312,6 +313,19 @@ class SnapshotFiles:
             raise UsageError(f"the snapshot {self.folder.uri} is not complete")
         return records
 
+    # --- loaded
+
+    def loaded(self) -> Loaded | None:
+        """Returns the positions with which the snapshot was loaded; None if it was not loaded yet."""
+        data = self.folder.read(LOADED)
+        return None if data is None else _parse(Loaded, data, self.folder.name(LOADED))
+
+    def mark_loaded(self, low_seq: int, high_seq: int) -> None:
+        """Records that the snapshot was loaded. It is kept so that the table can be built again from it, and is not
+        continued any more."""
+        content = Loaded(low_seq=low_seq, high_seq=high_seq)
+        self.folder.write(LOADED, content.model_dump_json(indent=1).encode() + b"\n")
+
     # --- changes
 
     def remove(self) -> None:
@@ -379,6 +393,19 @@ def digest_of(path: Path) -> tuple[int, str]:
     with path.open("rb") as source:
         digest = hashlib.file_digest(source, "sha256")
         return source.tell(), digest.hexdigest()
+
+
+def unfinished(config: DestinationConfig) -> list[SnapshotFiles]:
+    """Returns the snapshots of all tables that are not loaded yet, by table."""
+    above = snapshots_folder(config)
+    tables = [db.below(name) for one in above.names() for db in (above.below(one),) for name in db.names()]
+    found = [
+        SnapshotFiles.open(folder)
+        for table in tables
+        for folder in (table.below(one) for one in table.names())
+        if INFO in folder.names()
+    ]
+    return sorted((one for one in found if one.loaded() is None), key=lambda one: one.info.table)
 
 
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:
