@@ -135,7 +135,7 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
         TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
     }
     if columns.labels:
-        properties[COLUMNS_PROPERTY] = _json(columns.labels)
+        properties[COLUMNS_PROPERTY] = labels_json(columns.labels)
     if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
     needed = len(fields) + 2 if mode == "append" else max((_index(fields, k) + 1 for k in keys), default=0)
@@ -242,7 +242,8 @@ def recorded_policies(state: DeltaState) -> dict[str, str]:
     return found
 
 
-def _json(labels: dict[str, str]) -> str:
+def labels_json(labels: dict[str, str]) -> str:
+    """Returns the value of :data:`COLUMNS_PROPERTY`."""
     return json.dumps(labels, ensure_ascii=False, sort_keys=True)
 
 
@@ -277,7 +278,7 @@ def record_policies(
     labels = {name.lower(): columns.labels[name.lower()] for name in names if name.lower() in columns.labels}
     if labels.items() <= recorded.items():
         return state
-    text = literal(_json(recorded | labels))
+    text = literal(labels_json(recorded | labels))
     spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
     return target.state() or state
 
