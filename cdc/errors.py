@@ -11,6 +11,7 @@ The first level of the tree says whether another try may succeed::
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
     │   ├── StorageError                 the disk is full, a write or fsync failed
     │   ├── PeerUnavailableError         the master or the standby at the other end is gone, or does not answer
+    │   ├── SchemaChangedError           a table was altered while a snapshot of it was read
     │   ├── MetaUnavailableError         ZooKeeper cannot be reached, or the session with it was lost
     │   └── ChannelFullError             a channel has no room for a transaction, or cannot be made smaller
     └── PermanentError                 exit code 2
@@ -82,6 +83,10 @@ class LeaseHeldError(RetryableError):
 
 class StoreIncompleteError(RetryableError):
     """The store may still lack transactions from before a time limit. The message says up to when it is complete."""
+
+
+class SchemaChangedError(RetryableError):
+    """A table was altered, renamed or dropped while a snapshot of it was read. The snapshot has to begin anew."""
 
 
 class MergeFailedError(RetryableError):

@@ -123,7 +123,7 @@ def _newer(version: int, path: Path) -> VersionError:
 
 def charset_of_collation(collation: str | None) -> str | None:
     """The character set of a collation, which begins with its name: ``utf8mb4_bin`` belongs to ``utf8mb4``."""
-    return None if collation is None else collation.partition("_")[0]
+    return (collation or "").partition("_")[0] or None
 
 
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}

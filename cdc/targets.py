@@ -16,6 +16,14 @@ SINCE_PROPERTY = "towpath.since_seq"
 GENERATION_PROPERTY = "towpath.generation"
 """Delta table property: rises with every rebuild of the table, since Delta's transaction versions never shrink."""
 
+MODE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "upsert": (),
+    "soft_delete": ("_deleted", "_commit_time", "_seq"),
+    "append": ("_op", "_seq", "_row", "_commit_time", "_gtid", "_before"),
+    "scd2": ("_valid_from", "_valid_to", "_current", "_seq"),
+}
+"""The columns that each mode adds behind those of the source, in their order."""
+
 LOG_FOLDER = "_delta_log"
 """A folder of this name makes its parent folder a Delta table."""
 NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")

@@ -3,8 +3,9 @@
 Nothing else reads the file. An unknown key, a wrong value, or two values that contradict each other raise
 :class:`~cdc.errors.ConfigError`, which names file, key, value and remedy.
 
-Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``apply``, ``spark``,
-``airflow``); ``columns`` holds the policies that ``apply`` and ``tables`` share, and ``destination`` the whole.
+Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``snapshot``, ``apply``,
+``spark``, ``airflow``); ``columns`` holds the policies that ``apply`` and ``tables`` share, and ``destination`` the
+whole.
 ``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
 defaults and descriptions are written in the models, once.
@@ -19,6 +20,7 @@ from cdc.config.columns import ColumnPolicy
 from cdc.config.destination import DestinationConfig
 from cdc.config.loading import as_named, conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
+from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig, StartPosition
 from cdc.config.spark import SparkConfig
 from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfig
@@ -35,6 +37,7 @@ __all__ = [
     "DiskConfig",
     "MetaConfig",
     "RetainConfig",
+    "SnapshotConfig",
     "SourceConfig",
     "SparkConfig",
     "StandbyConfig",

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from cdc.config.columns import POLICIES, Columns, Types, ZeroDates
 from cdc.config.values import Doc, FilledText, Section
 
 MODES = {
     "upsert": "a mirror of the source's table, equal to SELECT",
+    "soft_delete": "the same, but deleted rows stay and are marked, with `_deleted`, `_commit_time` and `_seq`",
     "append": "a changelog: each change is a row, with `_op`, `_seq`, `_commit_time` and `_before`",
+    "scd2": "a history: each version of a row is a row, with `_valid_from`, `_valid_to`, `_current` and `_seq`",
 }
 """The modes that are available, each with its meaning."""
 Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSchema({"enum": list(MODES)})]
@@ -101,13 +103,6 @@ class ApplyConfig(Section):
     hash_key_file: Annotated[Path | None, Doc(example="shop.hash_key", instead_of="hash_key_env")] = None
     """File whose first line is the key of the policy `hash`. A relative path is taken from the folder of this
     file."""
-
-    @field_validator("mode")
-    @classmethod
-    def _mode(cls, mode: str) -> str:
-        if mode not in MODES:
-            raise ValueError("is not available yet; use upsert or append")
-        return mode
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:

@@ -9,6 +9,7 @@ from cdc.config.airflow import AirflowConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.meta import MetaConfig
+from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig
 from cdc.config.spark import SparkConfig
 from cdc.config.store import StoreConfig
@@ -25,6 +26,7 @@ class DestinationConfig(Section):
     store: StoreConfig
     meta: MetaConfig
     batch: BatchConfig = BatchConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
     apply: ApplyConfig
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()

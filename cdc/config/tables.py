@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.apply import MODES, Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
+from cdc.config.apply import Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.values import Doc, Section
 from cdc.patterns import is_list
@@ -46,8 +46,6 @@ class ApplyOverrides(Section):
 
     @model_validator(mode="after")
     def _keys_fit_the_mode(self) -> Self:
-        if self.mode is not None and self.mode not in MODES:
-            raise ValueError(f"mode {self.mode} is not available yet; use upsert or append")
         if self.keys == ():
             raise ValueError("keys must name at least one column")
         if self.mode == "append" and self.keys is not None:

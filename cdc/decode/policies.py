@@ -7,20 +7,40 @@ Columns that are dropped or made null are not decoded; hashing and masking work 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.config import ApplyConfig
 from cdc.config.columns import ColumnPolicy
+from cdc.decode.column_types import ValuePolicies
 from cdc.decode.layout import BEFORE
 from cdc.errors import ConfigError
 
 KEEP = ColumnPolicy(kind="keep")
 _BLOCK_BYTES = 64
 """The size of SHA-256's input blocks."""
+
+
+def value_policies(apply: ApplyConfig) -> ValuePolicies:
+    """Returns ``zero_dates``, ``types``, and the columns that become text or bytes, in the decoder's form."""
+    types = {kind.replace("(1)", "1"): to for kind, to in apply.types.items() if kind != "json"}
+    found: dict[str, Any] = {"zero_dates": apply.zero_dates, **types}
+    for kind in ("text", "bytes"):
+        found[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
+    return ValuePolicies(**found)
+
+
+def policy_label(policy: ColumnPolicy, key: bytes | None) -> str:
+    """Returns a policy in words, empty for a column that is kept. A hash shows by which key, but not the key."""
+    if policy.kind == "hash" and key is not None:
+        return f"hash with key {hmac.digest(key, b'towpath: which key', hashlib.sha256).hex()[:8]}"
+    return "" if policy.kind == "keep" else str(policy)
 
 
 @dataclass(frozen=True)

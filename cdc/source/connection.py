@@ -70,6 +70,11 @@ def query(conn: pymysql.connections.Connection[Any], sql: str, args: Sequence[An
         return list(cursor.fetchall())
 
 
+def quoted(name: str) -> str:
+    """Quotes a name of a database, table, column or index for the source's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 @contextmanager
 def mapped(conn: pymysql.connections.Connection[Any]) -> Iterator[None]:
     """Translates the exceptions of PyMySQL into those of Towpath (:func:`explain`)."""

@@ -82,6 +82,32 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
     return with_members(tables, schemas)
 
 
+def read_schema(
+    conn: pymysql.connections.Connection[Any], tables: TablesConfig, db: str, name: str
+) -> TableSchema | None:
+    """Returns the schema of one base table, as :func:`read_schemas` does; None if the user cannot see such a table. The
+    server opens no other table for it."""
+    found = query(
+        conn,
+        "SELECT TABLE_COLLATION AS coll FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
+        "AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
+        (db, name),
+    )
+    one = " AND TABLE_NAME = %s ORDER BY "
+    columns = query(conn, _COLUMNS.format(marks="%s").replace("\nORDER BY ", one), (db, name))
+    keys = query(conn, _KEYS.format(marks="%s").replace(" ORDER BY ", one), (db, name))
+    if not found or not columns:
+        return None
+    collation = found[0]["coll"]
+    schema = TableSchema(
+        columns=tuple(_column(row) for row in columns),
+        primary_key=tuple(str(row["name"]) for row in keys),
+        charset=charset_of_collation(collation),
+        collation=collation,
+    )
+    return with_members(tables, Schemas(tables={f"{db}.{name}": schema})).tables[f"{db}.{name}"]
+
+
 def _column(row: dict[str, Any]) -> ColumnSchema:
     return ColumnSchema(
         name=str(row["name"]),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cdc.config import ColumnPolicy, DestinationConfig
+from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding, error, ok, warning
-from cdc.targets import PLAIN_READER, expected_reader, split_table, table_path
+from cdc.targets import MODE_COLUMNS, PLAIN_READER, expected_reader, split_table, table_path
 
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
-"""Columns that mode append adds, and that rows carry until they are merged."""
+"""Columns that rows carry until they are merged, whatever the mode."""
 
 # As information_schema names them.
 _TYPES = frozenset(
@@ -52,7 +52,7 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     """Returns the findings about types, names and keys of the included tables."""
     found: list[Finding] = []
     for name, table in sorted(schemas.tables.items()):
-        found += _columns(name, table)
+        found += _columns(config, name, table)
         found += _keys(config, name, table)
         found += _reader(config, name, table)
     for name in sorted(config.tables.overrides):
@@ -67,7 +67,16 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     return found
 
 
-def _columns(name: str, table: TableSchema) -> Iterator[Finding]:
+def _lake_name(apply: ApplyConfig, column: ColumnSchema) -> str | None:
+    """Returns the name of a column in Delta; None if it is dropped."""
+    policy = apply.columns.get(column.name.lower())
+    if policy is not None and policy.kind == "drop":
+        return None
+    return policy.name if policy is not None and policy.kind == "rename" else column.name
+
+
+def _columns(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
+    apply = config.table_apply(name)
     for column in table.columns:
         reason = unsupported(column)
         if reason is not None:
@@ -77,7 +86,8 @@ def _columns(name: str, table: TableSchema) -> Iterator[Finding]:
                 f"Exclude the table (tables.exclude: ['{exact(name)}']), or change the column's type.",
             )
         # Spark compares column names case-insensitively.
-        if column.name.lower() in METADATA_COLUMNS:
+        own = (_lake_name(apply, column) or "").lower()
+        if column.name.lower() in METADATA_COLUMNS or own in MODE_COLUMNS[apply.mode]:
             yield error(
                 f"table {name}",
                 f"column {column.name!r} has the name of one of Towpath's metadata columns",
@@ -126,12 +136,10 @@ def _keys(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[
 def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterator[Finding]:
     """Yields the readers that the Delta table will need, if the plain reader is not enough."""
     apply = config.table_apply(name)
-    columns = []
-    for column in table.columns:
-        policy = apply.columns.get(column.name.lower())
-        if policy is None or policy.kind != "drop":
-            columns.append(policy.name if policy is not None and policy.kind == "rename" else column.name)
-    reader = expected_reader(table_path(apply.target, *split_table(name)), columns)
+    columns = [_lake_name(apply, column) for column in table.columns]
+    reader = expected_reader(
+        table_path(apply.target, *split_table(name)), [column for column in columns if column is not None]
+    )
     if reader != PLAIN_READER:
         yield ok(f"table {name}", f"its Delta table needs {reader} to be read")
 

@@ -28,6 +28,7 @@ _BLOBS = {"TINYBLOB": "tinyblob", "BLOB": "blob", "MEDIUMBLOB": "mediumblob", "L
 _GEOMETRIES = word_set("GEOMETRY POINT LINESTRING POLYGON MULTIPOINT MULTILINESTRING MULTIPOLYGON")
 _PLAIN = word_set("DATE UUID INET4 INET6 XMLTYPE")
 _SIZES = (("tiny", 1 << 8), ("", 1 << 16), ("medium", 1 << 24))
+_TEXT_LIMITS = {"tinytext": 255, "text": 65_535, "mediumtext": 16_777_215, "longtext": 4_294_967_295}
 _AS_BINARY = {"char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob"} | {
     "mediumtext": "mediumblob", "longtext": "longblob"
 }  # fmt: skip
@@ -345,6 +346,12 @@ def in_charset(data_type: str, column_type: str, charset: str) -> tuple[str, str
         size, _, rest = column_type[5:].partition(")")
         data_type = _sized("text", int(size) * LONGEST_CHARACTER.get(charset, 1))
         column_type = data_type + rest
+    if data_type == "varchar" and charset != BINARY:
+        size, _, rest = column_type[8:].partition(")")
+        most = int(size) * LONGEST_CHARACTER.get(charset, 1)
+        if most > 65_535:  # outside strict mode, a column that is too long becomes a text
+            data_type = _sized("text", most)
+            column_type = data_type + rest
     if charset == BINARY and data_type in _AS_BINARY:
         bytes_type = _AS_BINARY[data_type]
         return bytes_type, bytes_type + column_type[len(data_type) :]
@@ -368,4 +375,22 @@ def with_table_charset(column: ColumnSchema, charset: str | None, collation: str
         own = charset + own
     return column.model_copy(
         update={"data_type": kind, "column_type": shown, "charset": charset, "collation": own or collation}
+    )
+
+
+def converted(column: ColumnSchema, charset: str | None, collation: str | None) -> ColumnSchema:
+    """A text after CONVERT TO CHARACTER SET: a TEXT gets a type in which as many characters fit."""
+    if charset is None:
+        return column.model_copy(update={"charset": None, "collation": None})
+    kind, shown = column.data_type, column.column_type
+    own = LONGEST_CHARACTER.get(column.charset or charset, 1)
+    if kind in _TEXT_LIMITS and LONGEST_CHARACTER.get(charset, 1) > own:
+        most = _TEXT_LIMITS[kind] // own * LONGEST_CHARACTER.get(charset, 1)
+        larger = _sized("text", most)
+        kind, shown = larger, larger + shown[len(kind) :]
+    kind, shown = in_charset(kind, shown, charset)
+    if charset == BINARY and kind not in ("enum", "set"):
+        return column.model_copy(update={"data_type": kind, "column_type": shown, "charset": None, "collation": None})
+    return column.model_copy(
+        update={"data_type": kind, "column_type": shown, "charset": charset, "collation": collation}
     )

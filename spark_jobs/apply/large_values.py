@@ -64,18 +64,24 @@ def careful_parquet(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-def keep_last(changes: DataFrame, last: DataFrame, keys: Sequence[str]) -> DataFrame:
+def keep_last(
+    changes: DataFrame, last: DataFrame, keys: Sequence[str], *, also: Sequence[str] = (), deleted: bool = False
+) -> DataFrame:
     """Returns the changes that are in ``last``, which may lack columns. So large values are neither sorted to find them
-    nor held with other rows. Of a deleted row only the keys are kept."""
-    wanted = last.select(*_IDENTITY)
+    nor held with other rows.
+
+    ``also``: columns of ``last`` that the result has, too. ``deleted``: all values of a deleted row are wanted;
+    otherwise only its keys are kept.
+    """
+    wanted = last.select(*_IDENTITY, *also)
     if wanted.count() <= _MOST_BROADCAST:
         wanted = f.broadcast(wanted)
-    kept = {*keys, *METADATA_COLUMNS}
+    kept = {*changes.columns} if deleted else {*keys, *METADATA_COLUMNS}
     columns = [
         f.col(quote(name)) if name in kept else f.when(f.col("_op") != DELETE, f.col(quote(name))).alias(name)
         for name in changes.columns
     ]
-    return changes.join(wanted, list(_IDENTITY), "left_semi").select(*columns)
+    return changes.join(wanted, list(_IDENTITY)).select(*columns, *also)
 
 
 def has_large_values(state: DeltaState) -> bool:

@@ -1,20 +1,19 @@
 """Merges the rows of a batch into one table: the one MERGE per table and batch, which carries the applied position.
 
 The statement is idempotent: under a repeated batch, under other batch boundaries, and if an orphaned driver commits
-between the reading of the applied position and the statement's own snapshot. ``upsert`` writes the last state of each
-key that changed after the applied position, whatever part of it is there already. ``append`` inserts the changes that
-are not there yet by (``_seq``, ``_row``).
+between the reading of the applied position and the statement's own snapshot. ``upsert`` and ``soft_delete`` write the
+last state of each key that changed after the applied position, whatever part of it is there already. ``append`` inserts
+the changes that are not there yet by (``_seq``, ``_row``), and ``scd2`` the versions by key and ``_seq``; see
+:mod:`spark_jobs.apply.versions`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pyspark.sql import functions as f
@@ -22,12 +21,23 @@ from pyspark.sql import types as t
 
 from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
+from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.layout import METADATA_FIELDS
-from spark_jobs.apply.large_values import careful_parquet, has_large_values, keep_last, mark_large
-from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
-from spark_jobs.apply.statements import append_statement, empty_statement, key_ranges, upsert_statement, user_metadata
+from cdc.targets import MODE_COLUMNS
+from spark_jobs.apply.commit import Commit, MergeStats
+from spark_jobs.apply.large_values import keep_last, mark_large
+from spark_jobs.apply.rows import SEEN, append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.statements import (
+    append_statement,
+    empty_statement,
+    key_ranges,
+    scd2_statement,
+    soft_delete_statement,
+    upsert_statement,
+    user_metadata,
+)
+from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from spark_jobs.delta.tables import BEFORE, Target, schema_of
-from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
 from spark_jobs.source import null_dates
 from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import SourceColumns
@@ -40,28 +50,6 @@ if TYPE_CHECKING:
     from cdc.schemas import TableSchema
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
-
-
-def _nothing(table: str) -> None:
-    """The default of :data:`before_statement`."""
-
-
-before_statement: Callable[[str], None] = _nothing
-"""Hook: called with ``db.table`` right before a table's statement, after its applied position was read and the lease
-was checked. The entry point of a driver may replace it; drivers of tests stop there."""
-
-
-@dataclass(frozen=True)
-class MergeStats:
-    """The rows that a MERGE changed."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    null_dates: int = 0
-    """Zero and impossible dates that became null."""
-    ran: bool = True
-    """False: the table had the batch's position already, and the statement did nothing."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +78,23 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
     if state.applied_seq >= manifest.last_seq:
         return _result(merge, state, MergeStats(ran=False), began)
     if merge.layout is None or merge.columns is None:
-        stats = _execute(merge, state, empty_statement(merge.target))
+        stats = _commit(merge, state).execute(empty_statement(merge.target))
     elif apply.mode == "append":
         state = _mark_if_large(merge, state, ("_seq", "_row"))
         stats = _append(merge, state, merge.columns)
     else:
         names, primary = [column.name for column in merge.layout.columns], merge.layout.primary_key
         sources = require_keys(merge.target.table, apply.keys, primary, names)
-        keys = merge.columns.keys(sources)
-        state = _mark_if_large(merge, state, keys)
-        stats = _upsert(merge, state, keys, merge.columns.exact(sources), is_primary=set(sources) == set(primary))
+        found = Keys(merge.columns.keys(sources), is_primary=set(sources) == set(primary))
+        state = _mark_if_large(merge, state, (*found.names, *MODE_COLUMNS[apply.mode]))
+        work = _versions if apply.mode == "scd2" else _last_states
+        stats = work(merge, state, found, merge.columns.exact(sources))
     return _result(merge, merge.target.state() or state, stats, began)
+
+
+def _commit(merge: TableMerge, state: DeltaState) -> Commit:
+    metadata = user_metadata(merge.manifest, merge.target, state.applied_seq, state.generation)
+    return Commit(merge.session, merge.target, state, merge.manifest.last_seq, metadata, merge.check)
 
 
 def _mark_if_large(merge: TableMerge, state: DeltaState, keys: Sequence[str]) -> DeltaState:
@@ -112,44 +106,89 @@ def _mark_if_large(merge: TableMerge, state: DeltaState, keys: Sequence[str]) ->
     return mark_large(merge.session.spark, merge.target, state, keys)
 
 
-def _upsert(
-    merge: TableMerge, state: DeltaState, keys: Sequence[str], columns: SourceColumns, *, is_primary: bool
-) -> MergeStats:
-    """Merges the last row of each key. ``is_primary``: the keys are the primary key, so they are never null, and the
-    decoder adds a delete for each row that changes its key."""
-    spark, after = merge.session.spark, state.applied_seq
-    dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and is_primary else None
+@dataclass(frozen=True)
+class Keys:
+    """The columns that identify a row."""
 
-    def changes(wanted: SourceColumns, counter: null_dates.NullDateCounter | None = None) -> DataFrame:
-        rows = read_changes(merge, wanted, after, "after" if is_primary else "both", counts=counter is not None)
-        if counter is not None:
-            rows = counter.watch(rows)
-        return rows if is_primary else with_moved_rows(rows, keys)
+    names: tuple[str, ...]
+    """Their names in Delta."""
+    is_primary: bool
+    """They are the primary key, so they are never null, and the decoder adds a delete for each row that changes its
+    key."""
 
-    first = columns.only([*keys, *columns.dates]) if merge.is_large else columns
-    last = latest(changes(first, dates), keys).persist()
+
+def _changes_by_key(
+    merge: TableMerge,
+    state: DeltaState,
+    keys: Keys,
+    columns: SourceColumns,
+    counter: null_dates.NullDateCounter | None = None,
+) -> DataFrame:
+    """Returns the changes after the applied position; an update that changes its key is a delete, too."""
+    images: Literal["after", "both"] = "after" if keys.is_primary else "both"
+    rows = read_changes(merge, columns, state.applied_seq, images, counts=counter is not None)
+    if counter is not None:
+        rows = counter.watch(rows)
+    return rows if keys.is_primary else with_moved_rows(rows, keys.names)
+
+
+def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
+    """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``."""
+    commit, marks = _commit(merge, state), merge.target.apply.mode == "soft_delete"
+    dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and keys.is_primary else None
+    first = columns.only([*keys.names, *columns.dates]) if merge.is_large else columns
+    last = latest(_changes_by_key(merge, state, keys, first, dates), keys.names, seen=marks).persist()
     try:
-        ranges = key_ranges(last, keys)
+        ranges = key_ranges(last, keys.names)
         if ranges is None:
-            return _execute(merge, state, empty_statement(merge.target))
-        rows = keep_last(changes(columns), last, keys) if merge.is_large else last
-        view = _view(with_variants(rows, columns.variants))
+            return commit.execute(empty_statement(merge.target))
+        rows = last
+        if merge.is_large:
+            also = (SEEN,) if marks else ()
+            changes = _changes_by_key(merge, state, keys, columns)
+            rows = keep_last(changes, last, keys.names, also=also, deleted=marks)
         names = [field.name for field in columns.fields]
-        stats = _execute(merge, state, upsert_statement(merge.target, view, keys, names, ranges, not is_primary))
-        spark.catalog.dropTempView(view)
+        make = soft_delete_statement if marks else upsert_statement
+        stats = commit.execute_with(
+            with_variants(rows, columns.variants),
+            lambda view: make(merge.target, view, keys.names, names, ranges, not keys.is_primary),
+        )
         if not stats.ran:
             return stats
-        return replace(stats, null_dates=_count_null_dates(merge, columns, after) if dates is None else dates.total)
+        nulls = _count_null_dates(merge, columns, state.applied_seq) if dates is None else dates.total
+        return replace(stats, null_dates=nulls)
     finally:
         last.unpersist()
+
+
+def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
+    """Merges the versions of each key, in mode ``scd2``."""
+    commit, first = _commit(merge, state), columns.only(keys.names) if merge.is_large else columns
+    events = last_of_transactions(_changes_by_key(merge, state, keys, first), keys.names).persist()
+    try:
+        ranges = key_ranges(events, keys.names)
+        if ranges is None:
+            return commit.execute(empty_statement(merge.target))
+        conditions = [*ranges, recent(events)]
+        found = rows = versions(commit, events, keys.names, conditions).persist()
+        try:
+            if merge.is_large:
+                rows = with_values(found, _changes_by_key(merge, state, keys, columns), keys.names)
+            stats = merge_versions(commit, with_variants(rows, columns.variants), keys, conditions)
+        finally:
+            found.unpersist()
+        if not stats.ran:
+            return stats
+        return replace(stats, null_dates=_count_null_dates(merge, columns, state.applied_seq))
+    finally:
+        events.unpersist()
 
 
 def _append(merge: TableMerge, state: DeltaState, columns: SourceColumns) -> MergeStats:
     """Inserts all changes with both images."""
     changes = with_variants(read_changes(merge, columns, state.applied_seq, "both"), columns.variants)
-    view = _view(append_rows(changes, schema_of(state)))
-    stats = _execute(merge, state, append_statement(merge.target, view, state))
-    merge.session.spark.catalog.dropTempView(view)
+    rows = append_rows(changes, schema_of(state))
+    stats = _commit(merge, state).execute_with(rows, lambda view: append_statement(merge.target, view, state))
     if not stats.ran:
         return stats
     # A statement may finish without reading all rows, so the dates are counted by a read of their own.
@@ -162,6 +201,14 @@ def _count_null_dates(merge: TableMerge, columns: SourceColumns, after_seq: int)
         return 0
     dates = read_changes(merge, columns.only(columns.dates), after_seq, "after", counts=True)
     return int(dates.agg(f.sum(null_dates.COLUMN)).collect()[0][0] or 0)
+
+
+def merge_versions(commit: Commit, found: DataFrame, keys: Keys, conditions: Sequence[str]) -> MergeStats:
+    """Merges what :func:`spark_jobs.apply.versions.versions` has found with these conditions."""
+    names = [name for name in found.columns if name.lower() not in METADATA_COLUMNS | {*MODE_COLUMNS["scd2"], CLOSES}]
+    return commit.execute_with(
+        found, lambda view: scd2_statement(commit.target, view, keys.names, names, conditions, not keys.is_primary)
+    )
 
 
 def read_changes(
@@ -200,31 +247,6 @@ def read_changes(
     if columns is not None:
         reader = reader.options(**columns.options())
     return reader.load()
-
-
-def _view(rows: DataFrame) -> str:
-    name = f"towpath_rows_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(name)
-    return name
-
-
-def _execute(merge: TableMerge, state: DeltaState, statement: str) -> MergeStats:
-    """Runs the statement; its commit carries the applied position and the user metadata."""
-    spark, manifest = merge.session.spark, merge.manifest
-    with careful_parquet(spark) if has_large_values(state) else nullcontext():
-        spark.conf.set(APP_ID, merge.target.application_id(state))
-        spark.conf.set(VERSION, str(manifest.last_seq))
-        spark.conf.set(METADATA, user_metadata(manifest, merge.target, state.applied_seq, state.generation))
-        try:
-            merge.check()
-            before_statement(merge.target.table)
-            rows: list[Any] = spark.sql(statement).collect()
-        finally:
-            forget_transaction(spark)
-    if not rows:
-        return MergeStats(ran=False)
-    row = rows[0]
-    return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
 
 
 def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:

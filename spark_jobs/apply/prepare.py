@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import Manifest
 from cdc.decode.layout import Survey, survey
+from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
@@ -17,7 +18,6 @@ from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.delta.proof import prove_idle
 from spark_jobs.delta.tables import target_of
-from spark_jobs.source.columns import value_policies
 from spark_jobs.source.input_splits import may_hold
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DELETE, INSERT, UPDATE = 0, 1, 2
 """Values of ``_op``."""
+SEEN = "_towpath_seen"
+"""Column of :func:`latest`: the row was there after some change of the batch."""
 _RANK = "_towpath_rank"
 
 
@@ -26,7 +28,7 @@ def require_keys(
     table: str, configured: Sequence[str] | None, primary: Sequence[str], columns: Sequence[str]
 ) -> tuple[str, ...]:
     """Returns the columns that identify a row: the configured ones, else the primary key. Raises ConfigError if there
-    are none."""
+    are none, in every mode but ``append``."""
     if configured:
         known = {name.lower(): name for name in columns}
         unknown = [key for key in configured if key.lower() not in known]
@@ -39,7 +41,7 @@ def require_keys(
         return tuple(known[key.lower()] for key in configured)
     if not primary:
         raise ConfigError(
-            "the table has no primary key, so mode upsert cannot tell its rows apart",
+            "the table has no primary key, and every mode but append must tell its rows apart",
             place=f"table {table}",
             remedy="Give it keys: [...] (columns that identify a row) or mode: append under tables.overrides.",
         )
@@ -63,13 +65,14 @@ def with_moved_rows(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     return changes.drop(BEFORE).unionByName(moved)
 
 
-def latest(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+def latest(changes: DataFrame, keys: Sequence[str], *, seen: bool = False) -> DataFrame:
     """Returns one row per key: the one with the largest ``_seq``, then the largest ``_row``, then the upsert rather
     than the delete. An update that changes its key gives both, of different keys unless the target considers them
-    equal."""
-    order = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(
-        f.col("_seq").desc(), f.col("_row").desc(), (f.col("_op") != DELETE).desc()
-    )
+    equal. ``seen``: with :data:`SEEN`."""
+    by_key = Window.partitionBy(*[f.col(quote(key)) for key in keys])
+    order = by_key.orderBy(f.col("_seq").desc(), f.col("_row").desc(), (f.col("_op") != DELETE).desc())
+    if seen:
+        changes = changes.withColumn(SEEN, f.max(f.col("_op") != DELETE).over(by_key))
     return changes.withColumn(_RANK, f.row_number().over(order)).where(f.col(_RANK) == 1).drop(_RANK)
 
 

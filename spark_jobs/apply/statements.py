@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from spark_jobs.apply.rows import DELETE
+from spark_jobs.apply.rows import DELETE, SEEN
+from spark_jobs.apply.versions import CLOSES
 from spark_jobs.delta.sql import literal, quote, setting_value, text_literal
 from spark_jobs.delta.tables import Target, schema_of
 
@@ -78,8 +79,7 @@ def upsert_statement(
     target: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], null_keys: bool
 ) -> str:
     """Returns the MERGE of reduced rows. ``null_keys``: keys may be null, and null equals null."""
-    equal = "<=>" if null_keys else "="
-    on = " AND ".join([f"t.{quote(k)} {equal} s.{quote(k)}" for k in keys] + list(ranges))
+    on = _on(keys, ranges, null_keys)
     columns = ", ".join(quote(n) for n in names)
     values = ", ".join(f"s.{quote(n)}" for n in names)
     changed = ", ".join(f"t.{quote(n)} = s.{quote(n)}" for n in names)
@@ -91,6 +91,44 @@ def upsert_statement(
     )
 
 
+def soft_delete_statement(
+    target: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], null_keys: bool
+) -> str:
+    """Returns the MERGE of reduced rows into a table whose deleted rows stay and are marked.
+
+    A deleted row keeps the values that it had. One that was inserted and deleted within the batch is inserted as
+    deleted, as it would be by two batches; one that was never there is not.
+    """
+    on = _on(keys, ranges, null_keys)
+    values = {quote(name): f"s.{quote(name)}" for name in (*names, "_commit_time", "_seq")}
+    values["_deleted"] = f"(s._op = {DELETE})"
+    changed = ", ".join(f"t.{name} = {value}" for name, value in values.items())
+    return (
+        f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
+        f"WHEN MATCHED THEN UPDATE SET {changed} "
+        f"WHEN NOT MATCHED AND s.{SEEN} THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+    )
+
+
+def scd2_statement(
+    target: Target, view: str, keys: Sequence[str], names: Sequence[str], conditions: Sequence[str], null_keys: bool
+) -> str:
+    """Returns the MERGE of versions, by key and ``_seq``: it inserts the new ones and closes the open ones."""
+    on = _on(keys, ["t._seq = s._seq", *conditions], null_keys)
+    columns = [quote(name) for name in (*names, "_valid_from", "_valid_to", "_current", "_seq")]
+    return (
+        f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
+        "WHEN MATCHED THEN UPDATE SET t._valid_to = s._valid_to, t._current = s._current "
+        f"WHEN NOT MATCHED AND NOT s.{CLOSES} THEN INSERT ({', '.join(columns)}) "
+        f"VALUES ({', '.join('s.' + name for name in columns)})"
+    )
+
+
+def _on(keys: Sequence[str], conditions: Sequence[str], null_keys: bool) -> str:
+    equal = "<=>" if null_keys else "="
+    return " AND ".join([f"t.{quote(k)} {equal} s.{quote(k)}" for k in keys] + list(conditions))
+
+
 def append_statement(target: Target, view: str, state: DeltaState) -> str:
     """Returns the insert-only MERGE, in which a change that is there already matches itself. Only files after the
     applied position are read."""
@@ -100,6 +138,32 @@ def append_statement(target: Target, view: str, state: DeltaState) -> str:
         f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {state.applied_seq}L "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join('s.' + n for n in names)})"
     )
+
+
+def truncate_statement(target: Target, mode: str, seq: int, commit_time_us: int, gtid: str | None) -> str:
+    """Returns the MERGE that applies TRUNCATE in this mode: ``upsert`` removes all rows, ``soft_delete`` marks them,
+    ``scd2`` closes the open versions, and ``append`` inserts one row with ``_op`` ``truncate`` that has no values.
+
+    ``seq``, ``commit_time_us`` (microseconds since 1970) and ``gtid`` are those of the TRUNCATE's transaction.
+    """
+    time = f"timestamp_micros({int(commit_time_us)}L)"
+    one = f"MERGE INTO {target.sql} t USING (SELECT {int(seq)}L AS _seq) s ON "
+    if mode == "soft_delete":
+        marked = f"t._deleted = true, t._commit_time = {time}, t._seq = s._seq"
+        return f"{one}NOT t._deleted WHEN MATCHED THEN UPDATE SET {marked}"
+    if mode == "scd2":
+        return (
+            f"{one}t._valid_to IS NULL WHEN MATCHED THEN UPDATE SET t._valid_to = greatest(t._valid_from, {time}), "
+            "t._current = false"
+        )
+    if mode == "append":
+        gtid_text = "CAST(NULL AS STRING)" if gtid is None else text_literal(gtid)
+        return (
+            f"{one}t._seq = s._seq AND t._op = 'truncate' "  # noqa: S608 - numbers and a hexadecimal literal
+            "WHEN NOT MATCHED THEN INSERT (_op, _seq, _row, _commit_time, _gtid) "
+            f"VALUES ('truncate', s._seq, 0L, {time}, {gtid_text})"
+        )
+    return f"{one}true WHEN MATCHED THEN DELETE"
 
 
 def empty_statement(target: Target) -> str:

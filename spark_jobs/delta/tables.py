@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.decode.columns import METADATA_COLUMNS
 from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
 from cdc.positions import split_seq
 from cdc.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
+    MODE_COLUMNS,
     NEEDS_MAPPING,
     SINCE_PROPERTY,
     application_id,
@@ -47,6 +47,17 @@ _APPEND = (
     t.StructField("_row", t.LongType()),
     t.StructField("_commit_time", t.TimestampType()),
     t.StructField("_gtid", t.StringType()),
+)
+_SOFT_DELETE = (
+    t.StructField("_deleted", t.BooleanType()),
+    t.StructField("_commit_time", t.TimestampType()),
+    t.StructField("_seq", t.LongType()),
+)
+_SCD2 = (
+    t.StructField("_valid_from", t.TimestampType()),
+    t.StructField("_valid_to", t.TimestampType()),
+    t.StructField("_current", t.BooleanType()),
+    t.StructField("_seq", t.LongType()),
 )
 _STATS_COLUMNS = 32
 """Columns for which Delta keeps statistics by default; the columns that prune files must be among them."""
@@ -102,9 +113,9 @@ def schema_of(state: DeltaState) -> t.StructType:
 
 def delta_schema(columns: list[t.StructField], mode: str) -> t.StructType:
     """Returns all columns of the Delta table in this mode."""
-    if mode != "append":
-        return t.StructType(list(columns))
-    return t.StructType([*columns, *_APPEND, t.StructField(BEFORE, t.StructType(list(columns)))])
+    if mode == "append":
+        return t.StructType([*columns, *_APPEND, t.StructField(BEFORE, t.StructType(list(columns)))])
+    return t.StructType([*columns, *{"soft_delete": _SOFT_DELETE, "scd2": _SCD2}.get(mode, ())])
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,9 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
         properties[COLUMNS_PROPERTY] = labels_json(columns.labels)
     if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
-    needed = len(fields) + 2 if mode == "append" else max((_index(fields, k) + 1 for k in keys), default=0)
+    needed = max((_index(fields, k) + 1 for k in keys), default=0)
+    if mode != "upsert":  # up to _seq, which their statements or their readers look up
+        needed = len(fields) + {"soft_delete": len(_SOFT_DELETE), "append": 2, "scd2": len(_SCD2)}[mode]
     if needed > _STATS_COLUMNS:
         properties["delta.dataSkippingNumIndexedCols"] = str(needed)
     if origin.record is not None:
@@ -213,7 +226,8 @@ def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> 
         raise TargetError(
             f"the Delta table was created in mode {mode}, the configuration says {target.apply.mode}",
             place=where,
-            remedy=f"Set the mode back to {mode}, or move the table away to have it created anew.",
+            remedy=f"Rebuild it in the new mode (`cdc replay {target.destination} {target.table}`), or set the mode "
+            f"back to {mode}.",
         )
     epoch, uuid = split_seq(state.applied_seq).epoch, None
     if state.ledger:
@@ -309,8 +323,9 @@ def evolve(
             )
         previous = column.name
     names = {c.name.lower() for c in columns.fields} | {name.lower() for name in later}
+    names |= {*MODE_COLUMNS[target.apply.mode]}
     for name, old in there.items():
-        if name not in names and old.name not in METADATA_COLUMNS:
+        if name not in names:
             raise UnsupportedDdlError(
                 f"the Delta table has a column {old.name} that the source's rows lack", place=where, remedy=_BY_HAND
             )

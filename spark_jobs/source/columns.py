@@ -5,13 +5,11 @@ Key, types and names come from the table maps of a batch, or from ``information_
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
@@ -20,8 +18,17 @@ from cdc.config.columns import ColumnPolicy
 from cdc.config.secrets import hash_key
 from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.columns import METADATA_COLUMNS
-from cdc.decode.policies import KEEP, ColumnPolicies, PolicedColumn, SourceColumn, police
+from cdc.decode.policies import (
+    KEEP,
+    ColumnPolicies,
+    PolicedColumn,
+    SourceColumn,
+    police,
+    policy_label,
+    value_policies,
+)
 from cdc.errors import ConfigError, UnsupportedError
+from cdc.targets import MODE_COLUMNS
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
 if TYPE_CHECKING:
@@ -74,10 +81,18 @@ class TablePolicies:
         return None if policy.kind == "drop" else policy.name if policy.kind == "rename" else name
 
     def require_names(self, names: Sequence[str]) -> None:
-        """Raises ConfigError if a column would be renamed to the name of another one."""
+        """Raises ConfigError if a column would be renamed to the name of another one, UnsupportedError for the name of
+        a column that the mode adds."""
         there = {name.lower() for name in names}
         for name in names:
             policy = self.column(name)
+            if (self.lake_name(name) or "").lower() in MODE_COLUMNS[self.mode]:
+                raise UnsupportedError(
+                    f"the column {name} has the name of a column that mode {self.mode} adds",
+                    place=f"table {self.table}",
+                    remedy=f"Give it another name there (tables.overrides.{self.table}: {{columns: {{{name}: {{rename: "
+                    "…}}}), or choose another mode.",
+                )
             if policy.kind == "rename" and policy.name.lower() != name.lower() and policy.name.lower() in there:
                 raise ConfigError(
                     f"columns.{name}: cannot be renamed to {policy.name}, which the table has already",
@@ -95,15 +110,6 @@ class TablePolicies:
                 place=f"table {self.table}",
                 remedy="Correct tables.overrides.",
             )
-
-
-def value_policies(apply: ApplyConfig) -> ValuePolicies:
-    """Returns ``zero_dates`` and ``types`` in the decoder's form."""
-    types = {kind.replace("(1)", "1"): to for kind, to in apply.types.items() if kind != "json"}
-    found: dict[str, Any] = {"zero_dates": apply.zero_dates, **types}
-    for kind in ("text", "bytes"):
-        found[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
-    return ValuePolicies(**found)
 
 
 @dataclass(frozen=True)
@@ -268,9 +274,7 @@ def _columns(
     variants, labels, lossy = set(), {}, set()
     for name in names:
         policy = policies.column(name)
-        label = "" if policy.kind == "keep" else str(policy)
-        if policy.kind == "hash" and policies.key is not None:
-            label = f"hash with key {hmac.digest(policies.key, b'towpath: which key', hashlib.sha256).hex()[:8]}"
+        label = policy_label(policy, policies.key)
         if name in types:
             _require_fit(policies, name, policy, plain[name])
             column = police(policies.table, SourceColumn(name, types[name], digits[name]), policy)

@@ -22,7 +22,7 @@ from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.errors import CdcError
 from cdc.store.reader.batch_builder import Limits
-from spark_jobs.apply import merge
+from spark_jobs.apply import commit
 from spark_jobs.runtime import session
 from tests.support.compare import ordered
 from tests.support.pause import pause
@@ -45,7 +45,7 @@ class Driver:
 
     def merge(self, held: str | None) -> str:
         assert self.lease is not None
-        merge.before_statement = (
+        commit.before_statement = (
             (lambda table: None) if held is None else (lambda table: pause(Path(f"{held}.{table}"), table))
         )
         batch = self.config.batch.model_copy(update={"lease_s": self.lease_s})

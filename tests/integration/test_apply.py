@@ -30,7 +30,7 @@ from cdc.errors import (
 from cdc.store.reader.batch_builder import Limits
 from cdc.targets import application_id
 from cdc.testing.servers import Server
-from spark_jobs.apply import merge
+from spark_jobs.apply import commit
 from spark_jobs.runtime import driver, session
 from tests.support.apply import LOCAL_CONF, OWNER, Loop
 
@@ -195,7 +195,7 @@ def test_an_orphan_commits_between_position_and_statement(
         BatchService(loop.config).rollback(lease.batch, lease.token)
         loop.apply(theirs)
 
-    monkeypatch.setattr(merge, "before_statement", elsewhere)
+    monkeypatch.setattr(commit, "before_statement", elsewhere)
     with suppress(BatchError):  # the other table's check may come after the rollback; the statement of log runs
         pipeline.merge(loop.config, lease)
     assert stopped_at
@@ -218,7 +218,7 @@ def test_a_dead_driver_fails_the_batch_and_the_next_run_has_a_new_one(
 
     lease = loop.fetch()
     with monkeypatch.context() as patch:
-        patch.setattr(merge, "before_statement", kill)
+        patch.setattr(commit, "before_statement", kill)
         with pytest.raises(MergeFailedError, match="driver ended"):
             pipeline.merge(loop.config, lease)
     pipeline.finalize(loop.config, lease, False)

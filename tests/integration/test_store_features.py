@@ -34,7 +34,7 @@ from cdc.store.formats.time_index import read_time_index
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.disk import disk_usage
 from cdc.testing.servers import Server, free_port
-from spark_jobs.apply import merge
+from spark_jobs.apply import commit
 from tests.support.apply import OWNER, Loop
 from tests.support.compare import store_faults
 from tests.support.standby import digests
@@ -398,7 +398,7 @@ def test_the_lease_is_renewed_while_a_long_merge_runs(loop: Loop, monkeypatch: p
                 service.get("somebody else", wait_s=0)
             time.sleep(0.1)
 
-    monkeypatch.setattr(merge, "before_statement", hold)
+    monkeypatch.setattr(commit, "before_statement", hold)
     results = pipeline.merge(loop.config, lease)
     assert len(set(seen)) > 3 and seen == sorted(seen)
     assert datetime.now(UTC) > lease.expires + timedelta(seconds=1), "without renewal it would have expired long ago"

@@ -27,7 +27,7 @@ from cdc.errors import CdcError
 from cdc.store.formats.layout import segments_folder
 from cdc.targets import table_path
 from cdc.testing.servers import HOST, USER
-from spark_jobs.apply import merge
+from spark_jobs.apply import commit
 from spark_jobs.runtime import session
 from tests.nemesis.source import Source
 from tests.nemesis.workload import APPEND
@@ -217,11 +217,11 @@ class Environment:
     @contextmanager
     def before_statement(self, action: Callable[[str], None]) -> Iterator[None]:
         """Calls ``action`` with the table's name before each statement of a merge inside the block."""
-        former, merge.before_statement = merge.before_statement, action
+        former, commit.before_statement = commit.before_statement, action
         try:
             yield
         finally:
-            merge.before_statement = former
+            commit.before_statement = former
 
     def sql(self, statement: str) -> None:
         """Runs a statement of another user in Spark."""

@@ -191,11 +191,15 @@ class StoreReader:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
-    def all_entries(self, after_seq: int = 0) -> Iterator[Entries]:
-        """Yields the verified entries after a seq, in order, some thousands at a time."""
+    def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
+        """Yields the verified entries after a seq, up to another one, in order, some thousands at a time. Raises
+        DamagedError."""
         for _, index in self._indexes(after_seq):
-            for start in range(index.after(after_seq), len(index.entries), _SLICE):
-                yield index.verified(start, min(start + _SLICE, len(index.entries)))
+            stop = len(index.entries) if upto_seq is None else index.after(upto_seq)
+            for start in range(index.after(after_seq), stop, _SLICE):
+                yield index.verified(start, min(start + _SLICE, stop))
+            if stop < len(index.entries):
+                return
 
     # --- finding a time
 

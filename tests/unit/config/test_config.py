@@ -215,8 +215,8 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "tables.overrides.shop.a: keys and mode append contradict each other",
         ),
         (
-            {"tables__overrides": {"shop.a": {"mode": "scd2"}}},
-            "tables.overrides.shop.a: mode scd2 is not available yet; use",
+            {"tables__overrides": {"shop.a": {"mode": "history"}}},
+            "tables.overrides.shop.a.mode: 'history' must be one of upsert, soft_delete, append, scd2",
         ),
         # policies
         (
@@ -333,7 +333,6 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"batch__max_transactions": 0}, "batch.max_transactions: 0 must be more than 0"),
         ({"batch__lease_s": 0}, "batch.lease_s: 0 must be more than 0"),
         ({"apply__mode": "merge"}, "apply.mode: 'merge' must be one of upsert, soft_delete, append, scd2"),
-        ({"apply__mode": "scd2"}, "apply.mode: 'scd2' is not available yet; use upsert or append"),
         ({"apply__schema_changes": "evolve"}, "apply.schema_changes: cannot be chosen yet; leave it out: new tables"),
         (
             {"apply__on_truncate": "apply"},

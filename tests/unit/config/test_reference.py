@@ -173,7 +173,7 @@ def test_the_example_loads_and_fits_the_schema() -> None:
         ({"batch": {"max_bytes": 0}}, "$.batch.max_bytes"),
         ({"store": {"path": "x", "retain": {"acked_for": "3 weeks"}}}, "$.store.retain.acked_for"),
         ({"store": {"path": "x", "flush": "never"}}, "$.store.flush"),
-        ({"apply": {"target": "x", "mode": "scd2"}}, "$.apply.mode"),
+        ({"apply": {"target": "x", "mode": "history"}}, "$.apply.mode"),
         ({"apply": {"target": "x", "columns": {"a": "hsh"}}}, "$.apply.columns.a"),
         ({"apply": {}}, "$.apply"),
         ({"tables": {"include": "shop"}}, "$.tables.include"),

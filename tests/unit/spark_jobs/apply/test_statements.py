@@ -9,7 +9,17 @@ from pyspark.sql import types as t
 
 from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import ApplyConfig
-from spark_jobs.apply.statements import append_statement, empty_statement, key_literal, upsert_statement, user_metadata
+from cdc.config.apply import MODES
+from spark_jobs.apply.statements import (
+    append_statement,
+    empty_statement,
+    key_literal,
+    scd2_statement,
+    soft_delete_statement,
+    truncate_statement,
+    upsert_statement,
+    user_metadata,
+)
 from spark_jobs.delta.log import DeltaState
 from spark_jobs.delta.tables import Target
 from spark_jobs.source.columns import TablePolicies
@@ -38,6 +48,34 @@ def test_append_statement_only_inserts_after_the_applied_position() -> None:
     assert "ON t._seq = s._seq AND t._row = s._row AND t._seq > 77L WHEN NOT MATCHED THEN INSERT" in statement
     assert "WHEN MATCHED" not in statement
     assert "WHERE false" in empty_statement(make_target())
+
+
+def test_soft_delete_statement_marks_and_revives() -> None:
+    statement = soft_delete_statement(make_target("soft_delete"), "v", ["k`x"], ["k`x"], ["t.`k``x` >= 1L"], False)
+    assert statement == (
+        "MERGE INTO delta.`/lake/shop/or``ders` t USING v s ON t.`k``x` = s.`k``x` AND t.`k``x` >= 1L "
+        "WHEN MATCHED THEN UPDATE SET t.`k``x` = s.`k``x`, t.`_commit_time` = s.`_commit_time`, t.`_seq` = s.`_seq`, "
+        "t._deleted = (s._op = 0) "
+        "WHEN NOT MATCHED AND s._towpath_seen THEN INSERT (`k``x`, `_commit_time`, `_seq`, _deleted) "
+        "VALUES (s.`k``x`, s.`_commit_time`, s.`_seq`, (s._op = 0))"
+    )
+
+
+def test_scd2_statement_finds_a_version_by_key_and_seq() -> None:
+    statement = scd2_statement(make_target("scd2"), "v", ["k"], ["k", "a b"], ["t.`k` >= 1L"], True)
+    assert "ON t.`k` <=> s.`k` AND t._seq = s._seq AND t.`k` >= 1L WHEN MATCHED THEN UPDATE SET" in statement
+    assert (
+        "SET t._valid_to = s._valid_to, t._current = s._current WHEN NOT MATCHED AND NOT s._towpath_closes" in statement
+    )
+    assert "(`k`, `a b`, `_valid_from`, `_valid_to`, `_current`, `_seq`)" in statement
+
+
+def test_truncate_statements_hold_no_text_of_the_source() -> None:
+    for mode in MODES:
+        statement = truncate_statement(make_target(mode), mode, 7, -5, "it's")
+        assert statement.startswith("MERGE INTO delta.`/lake/shop/or``ders` t USING (SELECT 7L AS _seq) s ON ")
+        assert "it's" not in statement
+    assert "CAST(NULL AS STRING)" in truncate_statement(make_target("append"), "append", 7, -5, None)
 
 
 @pytest.mark.parametrize(

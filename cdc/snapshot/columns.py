@@ -1,0 +1,360 @@
+"""How each column of a snapshot is selected, read and converted, so that values and Arrow types are the stream's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.decode.charsets.convert import exact_text, sound_utf8, text_conversion
+from cdc.decode.charsets.tables import charset_by_name
+from cdc.decode.column_types import ValuePolicies
+from cdc.decode.conversions.base import BadValueError, Conversion
+from cdc.decode.conversions.values import boolean, vector_floats
+from cdc.errors import DamagedError, UnsupportedError, UnsupportedTypeError
+from cdc.schemas import ColumnSchema, TableSchema, quoted_members
+from cdc.snapshot import kernels as k
+from cdc.source.connection import quoted
+from cdc.sql.tokens import word_set
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+
+Form = Literal["integer", "decimal", "bits", "date", "datetime", "time", "bytes"]
+"""The loop that reads a column's values."""
+
+_INSTANT = pa.timestamp("us", tz="UTC")
+_U64 = pa.decimal128(20, 0)
+_INTEGERS: dict[str, tuple[pa.DataType, pa.DataType]] = {
+    "tinyint": (pa.int8(), pa.int16()),
+    "smallint": (pa.int16(), pa.int32()),
+    "mediumint": (pa.int32(), pa.int32()),
+    "int": (pa.int32(), pa.int64()),
+    "bigint": (pa.int64(), _U64),
+}
+"""The types of signed and unsigned numbers."""
+_TEXTS = word_set("char varchar tinytext text mediumtext longtext")
+_BYTES = word_set(
+    "binary varbinary tinyblob blob mediumblob longblob geometry point linestring polygon multipoint multilinestring "
+    "multipolygon geometrycollection geomcollection"
+)
+_PRINTED = word_set("uuid inet4 inet6 json xmltype")
+"""Types whose printed text is their value."""
+_NUMBERS = re.compile(r"\((\d+)(?:,(\d+))?\)")
+_DIGITS = re.compile(r"(?:datetime|timestamp)\((\d)\)")
+_MAX_PRECISION = 38
+
+
+@dataclass(frozen=True)
+class ReadColumn:
+    """A column of a snapshot: the expression that selects it, the loop that reads it, and its conversion."""
+
+    name: str
+    select: str
+    """SQL, with quoted names."""
+    form: Form
+    raw: pa.DataType
+    """The Arrow type that the loop's numbers are stored as."""
+    conversion: Conversion | None = None
+    final: pa.DataType | None = None
+    """The type after the conversion; None without one."""
+    scale: int = 0
+    """DECIMAL: digits behind the point."""
+    strict: bool = False
+    """Whether a zero or impossible date is refused."""
+    is_utf8: bool = False
+    """Whether the bytes are text in UTF-8, of which servers may send parts that are not."""
+    digits: int = 0
+    """DATETIME, TIMESTAMP: digits of the fraction."""
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type in the record batches."""
+        return self.raw if self.conversion is None else self.final
+
+
+class Cells(NamedTuple):
+    """The located values of one column's rows, as :mod:`cdc.snapshot.kernels` describes them."""
+
+    buf: npt.NDArray[np.uint8]
+    at: Longs
+    size: Ints
+
+
+# ---------------------------------------------------------------- the columns of a table
+
+
+def read_column(table: str, column: ColumnSchema, values: ValuePolicies) -> ReadColumn:
+    """Returns how a column is read. Raises UnsupportedTypeError."""
+    kind, full, name = column.data_type.lower(), column.column_type.lower(), column.name
+    plain = partial(ReadColumn, name, quoted(name))
+    if kind in _INTEGERS:
+        return _integer(plain, kind, full, values)
+    if kind in ("decimal", "numeric", "fixed"):
+        return _decimal(plain, name, full)
+    if kind in ("float", "double", "real"):
+        # SELECT prints a FLOAT with six digits, and FLOAT(m,d) with d; a product is printed with all digits.
+        final = pa.float32() if kind == "float" else pa.float64()
+        return ReadColumn(name, f"{quoted(name)} * 1e0", "bytes", pa.string(), partial(_floats, final), final)
+    if kind == "bit":
+        return _bit(plain, full, values)
+    if kind == "year":
+        two = full.startswith("year(2)")
+        conversion = _full_years if two else None
+        return plain("integer", pa.int16(), conversion, pa.int16() if two else None)
+    if kind in ("date", "datetime", "timestamp"):
+        return _moment(plain, column, values)
+    if kind == "time":
+        return plain("time", pa.int64()) if values.time == "microseconds" else plain("bytes", pa.string())
+    if kind == "enum":
+        members = pa.array(["", *quoted_members(column.column_type)], pa.string())
+        # The number is smaller than the text, and MySQL 5.6 prints some texts with wrong bytes.
+        number = f"CAST({quoted(name)} AS UNSIGNED)"
+        return ReadColumn(name, number, "integer", pa.int32(), partial(_enum_texts, members), pa.string())
+    if kind == "set":
+        members_of = quoted_members(column.column_type)
+        number = f"CAST({quoted(name)} AS UNSIGNED)"
+        return ReadColumn(name, number, "decimal", _U64, partial(_set_texts, members_of), pa.string())
+    if kind in _TEXTS:
+        return _text(plain, table, column, values)
+    if kind == "vector":
+        return plain("bytes", pa.binary(), vector_floats, pa.list_(pa.float32()))
+    if kind in _PRINTED:
+        return plain("bytes", pa.string())
+    if kind in _BYTES:
+        return plain("bytes", pa.binary())
+    raise _unsupported(table, column)
+
+
+def _integer(plain: Callable[..., ReadColumn], kind: str, full: str, values: ValuePolicies) -> ReadColumn:
+    signed, unsigned = _INTEGERS[kind]
+    arrow = unsigned if "unsigned" in full or "zerofill" in full else signed
+    if full.startswith("tinyint(1)") and values.tinyint1 == "boolean":
+        return plain("integer", arrow, boolean, pa.bool_())
+    return plain("decimal" if arrow == _U64 else "integer", arrow)
+
+
+def _decimal(plain: Callable[..., ReadColumn], name: str, full: str) -> ReadColumn:
+    found = _NUMBERS.search(full)
+    precision, scale = (int(found[1]), int(found[2] or 0)) if found is not None else (10, 0)
+    if precision <= _MAX_PRECISION:
+        return plain("decimal", pa.decimal128(precision, scale), scale=scale)
+    if "zerofill" in full:  # printed with zeros in front, which are no part of the value
+        return ReadColumn(name, f"CAST({quoted(name)} AS DECIMAL({precision},{scale}))", "bytes", pa.string())
+    return plain("bytes", pa.string())
+
+
+def _bit(plain: Callable[..., ReadColumn], full: str, values: ValuePolicies) -> ReadColumn:
+    found = _NUMBERS.search(full)
+    bits = int(found[1]) if found is not None else 1
+    if bits == 64:
+        return plain("bits", _U64)
+    if bits == 1 and values.bit1 == "boolean":
+        return plain("bits", pa.int64(), boolean, pa.bool_())
+    return plain("bits", pa.int64())
+
+
+def _moment(plain: Callable[..., ReadColumn], column: ColumnSchema, values: ValuePolicies) -> ReadColumn:
+    name = column.name.lower()
+    digits = fraction_digits(column.column_type)
+    if name in values.as_text:
+        return plain("bytes", pa.string(), digits=digits)
+    strict = values.zero_dates == "fail" or name in values.exact
+    if column.data_type == "date":
+        return plain("date", pa.date32(), strict=strict)
+    kind = pa.timestamp("us") if column.data_type == "datetime" else _INSTANT
+    return plain("datetime", kind, strict=strict, digits=digits)
+
+
+def fraction_digits(column_type: str) -> int:
+    """Returns the digits of the fraction of a DATETIME or TIMESTAMP, 0 for other types."""
+    found = _DIGITS.match(column_type.lower())
+    return int(found[1]) if found is not None else 0
+
+
+def _text(plain: Callable[..., ReadColumn], table: str, column: ColumnSchema, values: ValuePolicies) -> ReadColumn:
+    charset = "binary" if column.charset is None else charset_by_name(column.charset)
+    if charset == "binary" or column.name.lower() in values.as_bytes:
+        return plain("bytes", pa.binary())
+    try:
+        conversion = None if charset is None else text_conversion(charset)
+    except LookupError:
+        charset = None
+    if charset is None:
+        raise _unsupported(table, column)
+    if column.name.lower() in values.exact:
+        return plain("bytes", pa.binary(), exact_text(charset, conversion), pa.string())
+    if conversion is None:
+        return plain("bytes", pa.string(), is_utf8=True)
+    return plain("bytes", pa.binary(), conversion, pa.string())
+
+
+def _unsupported(table: str, column: ColumnSchema) -> UnsupportedTypeError:
+    shown = column.column_type + (f" in {column.charset}" if column.charset else "")
+    return UnsupportedTypeError(
+        f"the column {column.name} has the type {shown}, which cannot be decoded",
+        place=f"table {table}",
+        remedy="Exclude the table, or the column (apply.columns: {NAME: drop}).",
+    )
+
+
+def read_columns(table: str, schema: TableSchema, values: ValuePolicies, names: Sequence[str]) -> list[ReadColumn]:
+    """Returns how the named columns of a table are read. Raises UnsupportedTypeError."""
+    return [read_column(table, column, values) for column in schema.columns if column.name in names]
+
+
+# ---------------------------------------------------------------- conversions
+
+
+def _floats(final: pa.DataType, raw: pa.Array) -> pa.Array:
+    try:
+        return pc.cast(raw, pa.float64()).cast(final, safe=False)
+    except pa.ArrowInvalid as error:
+        raise BadValueError(0, f"a number that cannot be read ({error})") from None
+
+
+def _full_years(raw: pa.Array) -> pa.Array:
+    """Years from 1970 to 2069, of which YEAR(2) prints the last two digits."""
+    year = pc.if_else(
+        pc.less(raw, 70), pc.add(raw, pa.scalar(2000, pa.int16())), pc.add(raw, pa.scalar(1900, pa.int16()))
+    )
+    return year.cast(pa.int16())
+
+
+def _enum_texts(members: pa.Array, raw: pa.Array) -> pa.Array:
+    worst = pc.max(raw).as_py()
+    if worst is not None and worst >= len(members):
+        row = pc.index(raw, pa.scalar(worst, raw.type)).as_py()
+        raise BadValueError(row, f"an ENUM's member {worst}, and its column has {len(members) - 1}")
+    return members.take(raw)
+
+
+def _set_texts(members: Sequence[str], raw: pa.Array) -> pa.Array:
+    distinct = pc.dictionary_encode(raw)
+    texts = []
+    for number, value in enumerate(distinct.dictionary.to_pylist()):
+        bits = int(value)
+        if bits >> len(members):
+            row = pc.index(distinct.indices, pa.scalar(number, distinct.indices.type)).as_py()
+            raise BadValueError(row, "a SET with more members than its column has")
+        texts.append(",".join(member for at, member in enumerate(members) if bits >> at & 1))
+    return pa.array(texts, pa.string()).take(distinct.indices)
+
+
+# ---------------------------------------------------------------- values
+
+
+@dataclass
+class ColumnStats:
+    """Counts of what reading changed: zero and impossible dates that became null, by column."""
+
+    null_dates: dict[str, int] = field(default_factory=dict)
+
+
+def read_array(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -> pa.Array:
+    """Reads the located values of a column into an Arrow array. Raises DamagedError for a value that no server sends,
+    SourceRefusedError for one that the policies refuse."""
+    raw = _raw_array(table, column, cells, stats)
+    if column.conversion is None:
+        return sound_utf8(raw) if column.is_utf8 else raw
+    try:
+        return column.conversion(raw)
+    except BadValueError as error:
+        _bad_value(table, column, cells, error.row, error.why, lost_bytes=error.lost_bytes)
+
+
+def _raw_array(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -> pa.Array:
+    rows = len(cells.at)
+    if column.form == "bytes":
+        return _bytes_array(column.raw, cells)
+    if column.form in ("date", "datetime"):
+        return _moments(table, column, cells, stats)
+    longs = np.empty(2 * rows if pa.types.is_decimal(column.raw) else rows, dtype=np.int64)
+    if column.form == "integer":
+        bad = k.fill_integers(*cells, longs)
+        numbers = longs if column.raw == pa.int64() else longs.astype(column.raw.to_pandas_dtype())
+    elif column.form == "decimal":
+        bad = k.fill_decimals(*cells, column.scale, longs)
+        numbers = longs
+    elif column.form == "bits":
+        numbers = longs if column.raw == pa.int64() else np.zeros((rows, 2), dtype=np.int64)
+        target = longs[:rows]
+        bad = k.fill_bits(*cells, target)
+        if column.raw != pa.int64():
+            numbers[:, 0] = target
+    else:
+        bad = k.fill_times(*cells, longs)
+        numbers = longs
+    if bad >= 0:
+        _bad_value(table, column, cells, int(bad), "bytes that no server sends")
+    return pa.Array.from_buffers(column.raw, rows, [_validity(cells.size), pa.py_buffer(numbers)])
+
+
+def _moments(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -> pa.Array:
+    rows = len(cells.at)
+    valid = np.empty(rows, dtype=np.uint8)
+    if column.form == "date":
+        days = np.empty(rows, dtype=np.int32)
+        bad = k.fill_dates(*cells, days, valid)
+        buffer = pa.py_buffer(days)
+    else:
+        us = np.empty(rows, dtype=np.int64)
+        bad = k.fill_datetimes(*cells, us, valid)
+        buffer = pa.py_buffer(us)
+    if bad >= 0:
+        _bad_value(table, column, cells, int(bad), "bytes that no server sends")
+    lost = (valid == 0) & (cells.size >= 0)
+    count = int(np.count_nonzero(lost))
+    if count and column.strict:
+        raise _zero_date(table, column, _shown(cells, int(np.flatnonzero(lost)[0])))
+    if count:
+        stats.null_dates[column.name] = stats.null_dates.get(column.name, 0) + count
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(column.raw, rows, [bitmap, buffer])
+
+
+def _validity(size: Ints) -> pa.Buffer | None:
+    there = size >= 0
+    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def _bytes_array(kind: pa.DataType, cells: Cells) -> pa.Array:
+    rows = len(cells.at)
+    data = np.empty(int(k.measure_bytes(cells.size)), dtype=np.uint8)
+    offsets = np.empty(rows + 1, dtype=np.int32)
+    k.fill_bytes(*cells, offsets, data)
+    return pa.Array.from_buffers(kind, rows, [_validity(cells.size), pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _shown(cells: Cells, row: int) -> str:
+    at, size = int(cells.at[row]), max(int(cells.size[row]), 0)
+    return cells.buf[at : at + min(size, 40)].tobytes().decode("utf-8", "backslashreplace")
+
+
+def _bad_value(
+    table: str, column: ReadColumn, cells: Cells, row: int, why: str, *, lost_bytes: bool = False
+) -> NoReturn:
+    place = f"table {table}, column {column.name}"
+    if lost_bytes:
+        raise UnsupportedError(
+            f"a text of the key with bytes that mean nothing in its character set ({_shown(cells, row)!r}): as ? in "
+            "Delta, different keys would be the same",
+            place=place,
+            remedy=f"Write columns: {{{column.name}: bytes}}, or mode: append.",
+        )
+    raise DamagedError(f"the server sent {_shown(cells, row)!r}: {why}", place=place)
+
+
+def _zero_date(table: str, column: ReadColumn, value: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the zero or impossible date {value}, which Delta cannot hold, in a column where it must not become null",
+        place=f"table {table}, column {column.name}",
+        remedy=f"Correct the row on the source, or write columns: {{{column.name}: text}}.",
+    )

@@ -1,0 +1,151 @@
+"""What a snapshot's JSON files hold: its description, and a record of each chunk (``docs/formats/snapshot.md``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cdc.positions import BinlogPosition
+from cdc.schemas import ColumnSchema, TableSchema
+from cdc.snapshot.keys import Key, PagingKey
+from cdc.snapshot.positions import LowMark, Method
+
+FORMAT = "towpath-snapshot"
+FORMAT_VERSION = 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Segment(_Part):
+    """A range of keys that one connection reads, chunk after chunk."""
+
+    after: Key | None = None
+    """Exclusive; null: from the first row on."""
+    upto: Key | None = None
+    """Inclusive; null: to the last row."""
+
+
+class SnapshotInfo(_Part):
+    """``snapshot.json``: the table, the server and the settings under which every chunk is read."""
+
+    format: Literal["towpath-snapshot"] = "towpath-snapshot"
+    version: int = FORMAT_VERSION
+    destination: str
+    db: str
+    name: str
+    server_uuid: str
+    epoch: int = Field(ge=0)
+    engine: str
+    method: Method
+    """How low marks are found."""
+    definition: TableSchema
+    """The table as information_schema described it before the first chunk, and after each."""
+    key: tuple[str, ...]
+    """The source's names of the columns that identify a row; empty: none, so the chunk must be exact."""
+    index: str | None
+    """The unique index in whose order the table is read; null: in one piece."""
+    index_columns: tuple[str, ...] = ()
+    policies: dict[str, str]
+    """The column policies that are applied in the files, by the source's name in lower case."""
+    values: dict[str, Any]
+    """The value policies: the fields of :class:`~cdc.decode.ValuePolicies`."""
+    chunk_rows: int = Field(ge=1)
+    estimated_rows: int = Field(ge=0)
+    row_bytes: int = Field(ge=0)
+    """Mean size of a row by the table's statistics; 0: not known."""
+    segments: tuple[Segment, ...]
+
+    @property
+    def table(self) -> str:
+        """``db.table``."""
+        return f"{self.db}.{self.name}"
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a read view shows the same rows from beginning to end."""
+        return self.engine.lower() == "innodb"
+
+    @property
+    def paging(self) -> PagingKey | None:
+        """The key by which the table is read in chunks; None: in one piece."""
+        if self.index is None:
+            return None
+        known: dict[str, ColumnSchema] = {column.name: column for column in self.definition.columns}
+        return PagingKey(self.index, tuple(known[name] for name in self.index_columns))
+
+
+class PositionRecord(_Part):
+    """A position in the source's binlog."""
+
+    file: str
+    pos: int = Field(ge=0)
+
+    def value(self) -> BinlogPosition:
+        return BinlogPosition(self.file, self.pos)
+
+
+class LowRecord(PositionRecord):
+    """A chunk's low mark."""
+
+    method: Method
+    pending: tuple[str, ...] = ()
+    time_us: int = 0
+    local_time_us: int = 0
+
+    def mark(self) -> LowMark:
+        return LowMark(self.method, self.file, self.pos, self.pending, self.time_us, self.local_time_us)
+
+
+class ChunkRecord(_Part):
+    """``chunk-SSS-NNNNNN.json``: a chunk that was read. It is written after the rows."""
+
+    version: int = FORMAT_VERSION
+    segment: int = Field(ge=0)
+    number: int = Field(ge=1)
+    after: Key | None
+    """The range of keys, as in :class:`Segment`."""
+    upto: Key | None
+    last: bool
+    """Whether it is the segment's last chunk."""
+    low: LowRecord
+    high: PositionRecord
+    rows: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+    """Size of the Parquet file."""
+    sha256: str
+    """Of the Parquet file."""
+    null_dates: dict[str, int] = {}
+    """Zero and impossible dates that became null, by column."""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of both files, without their suffix."""
+        return chunk_name(self.segment, self.number)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the chunk shows the table at exactly one position."""
+        return self.low.method == "exact" and (self.low.file, self.low.pos) == (self.high.file, self.high.pos)
+
+
+def chunk_name(segment: int, number: int) -> str:
+    return f"chunk-{segment:03d}-{number:06d}"
+
+
+@dataclass(frozen=True)
+class ChunkRange:
+    """A chunk that is to be read."""
+
+    segment: int
+    number: int
+    after: Key | None
+    upto: Key | None
+    limit: int | None
+    """The number of rows after which it ends; None: with its range."""
+    last: bool = True
+    """Without a limit: whether it is the segment's last chunk."""

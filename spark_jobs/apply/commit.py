@@ -1,0 +1,83 @@
+"""The one statement of a table that carries its new applied position, and what the statement changed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.apply.large_values import careful_parquet, has_large_values
+from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.delta.log import DeltaState
+    from spark_jobs.delta.tables import Target
+    from spark_jobs.runtime.session import TableSession
+
+
+def _nothing(table: str) -> None:
+    """The default of :data:`before_statement`."""
+
+
+before_statement: Callable[[str], None] = _nothing
+"""Hook: called with ``db.table`` right before a table's statement, after its applied position was read and the lease
+was checked. The entry point of a driver may replace it; drivers of tests stop there."""
+
+
+@dataclass(frozen=True)
+class MergeStats:
+    """The rows that a MERGE changed."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    null_dates: int = 0
+    """Zero and impossible dates that became null."""
+    ran: bool = True
+    """False: the table had the batch's position already, and the statement did nothing."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What the statement's commit says beside its rows. ``state`` is the table as its applied position was read."""
+
+    session: TableSession
+    target: Target
+    state: DeltaState
+    seq: int
+    """The applied position after the commit."""
+    metadata: str
+    """The user metadata, as the value of a Spark setting."""
+    check: Callable[[], object]
+    """Raises if the statement may not run any more."""
+
+    def execute(self, statement: str) -> MergeStats:
+        """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position."""
+        spark = self.session.spark
+        with careful_parquet(spark) if has_large_values(self.state) else nullcontext():
+            spark.conf.set(APP_ID, self.target.application_id(self.state))
+            spark.conf.set(VERSION, str(self.seq))
+            spark.conf.set(METADATA, self.metadata)
+            try:
+                self.check()
+                before_statement(self.target.table)
+                rows: list[Any] = spark.sql(statement).collect()
+            finally:
+                forget_transaction(spark)
+        if not rows:
+            return MergeStats(ran=False)
+        row = rows[0]
+        return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
+
+    def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:
+        """Runs the statement that ``make`` returns for the name of a view of these rows."""
+        view = f"towpath_rows_{uuid.uuid4().hex}"
+        rows.createOrReplaceTempView(view)
+        try:
+            return self.execute(make(view))
+        finally:
+            self.session.spark.catalog.dropTempView(view)

@@ -1,0 +1,142 @@
+"""Brings a table to a full state that is known at one position, as a snapshot of the source gives it.
+
+Used where a table that has rows is loaded anew. ``soft_delete`` and ``scd2`` compare the state with the present rows:
+equal rows stay untouched, and the history remains. ``append`` inserts the state beside the changes. Each function runs
+one statement, which carries the position. The caller must make sure that no other statement for the table runs
+meanwhile, and that the position lies after the table's applied one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from spark_jobs.apply.rows import DELETE, INSERT, SEEN
+from spark_jobs.apply.statements import empty_statement, key_ranges, soft_delete_statement
+from spark_jobs.apply.versions import recent, versions
+from spark_jobs.delta.sql import quote
+from spark_jobs.delta.tables import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from spark_jobs.apply.commit import Commit, MergeStats
+    from spark_jobs.apply.merge import Keys
+
+_INEXACT = (t.FloatType, t.DoubleType, t.ArrayType)
+"""Types whose values are compared by their texts: 0.0 and -0.0 are different values, NaN is itself."""
+
+
+def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: datetime) -> MergeStats:
+    """Brings a table of mode ``soft_delete`` or ``scd2`` to the state of the source at ``commit.seq``.
+
+    ``rows``: all rows of the source at that position, one for each key, with the names and types of the Delta table;
+    it is read once. ``commit_time``: of the transaction at that position. Rows that are missing in ``rows`` are marked
+    as deleted, or closed; rows that differ are updated, or get a new version; deleted ones that are there again are
+    revived. Equal rows stay as they are. The table may be empty.
+    """
+    mode, names = commit.target.apply.mode, rows.columns
+    events = _differences(commit, rows, keys.names, commit_time).persist()
+    try:
+        ranges = key_ranges(events, keys.names)
+        if ranges is None:
+            return commit.execute(empty_statement(commit.target))
+        if mode == "soft_delete":
+            return commit.execute_with(
+                events,
+                lambda view: soft_delete_statement(commit.target, view, keys.names, names, ranges, not keys.is_primary),
+            )
+        from spark_jobs.apply.merge import merge_versions
+
+        conditions = [*ranges, recent(events)]
+        found = versions(commit, events.drop(SEEN), keys.names, conditions)
+        return merge_versions(commit, found, keys, conditions)
+    finally:
+        events.unpersist()
+
+
+def insert_snapshot(commit: Commit, rows: DataFrame, commit_time: datetime, gtid: str | None) -> MergeStats:
+    """Inserts all rows of the source at ``commit.seq`` into a table of mode ``append``, with ``_op`` ``snapshot``.
+
+    ``_row`` rises from row to row, with gaps. ``rows`` has the names and types of the Delta table. A repetition of the
+    statement is skipped by its position.
+    """
+    own = {name.lower() for name in rows.columns}
+    values: dict[str, Column] = {
+        "_op": f.lit("snapshot"),
+        "_seq": f.lit(commit.seq).cast("long"),
+        "_row": f.monotonically_increasing_id(),
+        "_commit_time": _time(commit_time),
+        "_gtid": f.lit(gtid).cast("string"),
+    }
+    columns = []
+    for field in schema_of(commit.state).fields:
+        value = values.get(field.name)
+        if value is None:
+            value = f.col(quote(field.name)) if field.name.lower() in own else f.lit(None)
+        columns.append(value.cast(field.dataType).alias(field.name))
+    listed = [quote(field.name) for field in schema_of(commit.state).fields]
+    return commit.execute_with(
+        rows.select(*columns),
+        lambda view: (
+            f"MERGE INTO {commit.target.sql} t USING {view} s ON false WHEN NOT MATCHED THEN "  # noqa: S608
+            f"INSERT ({', '.join(listed)}) VALUES ({', '.join('s.' + name for name in listed)})"
+        ),
+    )
+
+
+def _time(moment: datetime) -> Column:
+    micros = round(moment.timestamp() * 1_000_000)
+    return f.timestamp_micros(f.lit(micros).cast("long"))
+
+
+def _differences(commit: Commit, rows: DataFrame, keys: Sequence[str], commit_time: datetime) -> DataFrame:
+    """Returns the changes that lead from the present rows to these, as if one transaction had made them."""
+    names, marks = rows.columns, commit.target.apply.mode == "soft_delete"
+    gone = "t._deleted" if marks else "false"
+    where = "true" if marks else "t._valid_to IS NULL"
+    old = [f"t.{quote(name)} AS {quote('_towpath_old_' + name)}" for name in names]
+    present = commit.session.spark.sql(
+        f"SELECT {', '.join(old)}, {gone} AS _towpath_gone, true AS _towpath_old "  # noqa: S608
+        f"FROM {commit.target.sql} VERSION AS OF {commit.state.version} t WHERE {where}"
+    )
+    new = rows.withColumn("_towpath_new", f.lit(True))
+    same = reduce(and_, [_new(key).eqNullSafe(_old(key)) for key in keys])
+    found = new.join(present, same, "full_outer")
+    is_new, is_old = f.col("_towpath_new").isNotNull(), f.col("_towpath_old").isNotNull()
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    differs = reduce(or_, [~_equal(_new(name), _old(name), kinds[name]) for name in names])
+    upserted = is_new & (~is_old | f.col("_towpath_gone") | differs)
+    removed = is_old & ~is_new & ~f.col("_towpath_gone")
+    values = [f.when(is_new, _new(name)).otherwise(_old(name)).alias(name) for name in names]
+    return found.where(upserted | removed).select(
+        f.when(is_new, f.lit(INSERT)).otherwise(f.lit(DELETE)).cast("byte").alias("_op"),
+        f.lit(commit.seq).cast("long").alias("_seq"),
+        f.lit(0).cast("long").alias("_row"),
+        _time(commit_time).alias("_commit_time"),
+        is_new.alias(SEEN),
+        *values,
+    )
+
+
+def _new(name: str) -> Column:
+    return f.col(quote(name))
+
+
+def _old(name: str) -> Column:
+    return f.col(quote("_towpath_old_" + name))
+
+
+def _equal(one: Column, other: Column, kind: t.DataType) -> Column:
+    if isinstance(kind, t.VariantType):
+        one, other = f.to_json(one), f.to_json(other)
+    elif isinstance(kind, _INEXACT):
+        one, other = one.cast("string"), other.cast("string")
+    return one.eqNullSafe(other)
