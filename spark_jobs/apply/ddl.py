@@ -48,8 +48,8 @@ def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlSta
                 raise UnsupportedDdlError(
                     f"batch {manifest.batch} has a statement that may change any table: {one.shown}",
                     place=f"{manifest.positions.last.file}:{manifest.positions.last.pos}",
-                    remedy=f"Skip it with `cdc batch get {config.name}` and `cdc batch ack {config.name}`, and load the "
-                    f"tables that it changed with `cdc snapshot {config.name} DB.TABLE`.",
+                    remedy=f"Skip it with `cdc batch get {config.name}` and `cdc batch ack {config.name}`, and load "
+                    f"the tables that it changed with `cdc snapshot {config.name} DB.TABLE`.",
                 )
     return found
 

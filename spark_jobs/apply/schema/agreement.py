@@ -46,9 +46,9 @@ def _fits(column: Column, known: ColumnSchema) -> bool:
 def disagreement(target: Target, layout: TableLayout, schema: TableSchema | None) -> str | None:
     """Returns how the rows' columns differ from the tracked schema, with both; None if they agree as far as a table map
     shows. ``schema``: None if the source is known to have no such table."""
-    if schema is None:
-        return f"the rows have the columns {_shown(columns_of_layout(layout, target.policies), layout)}, and the source has no such table"
     rows = columns_of_layout(layout, target.policies)
+    if schema is None:
+        return f"there are rows with the columns ({_cut(_shown(rows, layout))}), and the table was dropped"
     tracked = columns_of_schema(schema, target.policies)
     names = [column.name for column in layout.columns] == [column.name for column in schema.columns]
     if names and [f.dataType for f in rows.fields] == [f.dataType for f in tracked.fields]:
@@ -95,10 +95,11 @@ def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> 
         if found is None or not _takes(target, found.type, field.dataType):
             has = "no such column" if found is None else f"a column of type {found.type.simpleString()}"
             raise TargetError(
-                f"the source's rows have the column {field.name} of type {field.dataType.simpleString()}, and the Delta "
-                f"table has {has}: another program has changed it",
+                f"the source's rows have the column {field.name} of type {field.dataType.simpleString()}, and the "
+                f"Delta table has {has}: another program has changed it",
                 place=f"table {target.table} at {target.path}",
-                remedy=f"Undo that change, or load the table anew with `cdc snapshot {target.destination} {target.table}`.",
+                remedy="Undo that change, or load the table anew with "
+                f"`cdc snapshot {target.destination} {target.table}`.",
             )
         kept.append(field.name)
     return columns if len(kept) == len(columns.fields) else columns.only(kept)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 
-from cdc.config.columns import RESERVED
+from cdc.targets import MODE_COLUMNS
 from spark_jobs.delta.sql import quote
-from spark_jobs.delta.tables import BEFORE, ddl_type
+from spark_jobs.delta.tables import BEFORE, MODE_PROPERTY, ddl_type
 
 if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
@@ -50,7 +50,8 @@ def columns_of(state: DeltaState, *, before: bool = False) -> list[DeltaColumn]:
         nested = [f["type"] for f in fields if f["name"] == BEFORE]
         fields = nested[0]["fields"] if nested else []
     else:
-        fields = [f for f in fields if f["name"].lower() not in RESERVED]
+        own = MODE_COLUMNS[state.properties.get(MODE_PROPERTY, "upsert")]
+        fields = [f for f in fields if f["name"].lower() not in own]
     return [
         DeltaColumn(f["name"], f.get("metadata", {}).get(_PHYSICAL, f["name"]), t.StructField.fromJson(f).dataType)
         for f in fields

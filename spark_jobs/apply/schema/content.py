@@ -25,8 +25,8 @@ def delete_statement(target: Target) -> str:
 
 
 def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> str:
-    """Returns what TRUNCATE TABLE means in the table's mode: no rows, rows marked as deleted, no current version, or one
-    more change."""
+    """Returns what TRUNCATE TABLE means in the table's mode: no rows, rows marked as deleted, no current version, or
+    one more change."""
     time = f"timestamp_micros({round(by.commit_time.timestamp() * 1_000_000)}L)"
     if target.apply.mode == "soft_delete":
         return (

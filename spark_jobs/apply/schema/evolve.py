@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cdc.sql.track import apply_changes
-
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
-from cdc.sql.changes import Change, CreateTable, UnknownEffect, Unsupported
+from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
 from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING
 from spark_jobs.apply.large_values import LARGE_PROPERTY
 from spark_jobs.apply.schema.columns import (
@@ -208,10 +206,8 @@ class Evolution:
             raise unknown(target, by, f"it was the table {effect.origin}, whose rows are not in the lake")
         if other.apply.mode != target.apply.mode or not target.policies.treats_alike(other.policies):
             raise unknown(target, by, f"the table {effect.origin} has another mode or other policies")
-        after = self._after(effect, record.schema, source)
-        found = plan(
-            target, columns_of(source), follow(record.schema, after, effect.changes, by.sql_mode), record.schema, after
-        )
+        after, followed = self._follow(effect, record.schema, source)
+        found = plan(target, columns_of(source), followed, record.schema, after)
         self._require_known(found, by)
         self._replace(self._within_policy(found.columns, by), after, source)
 
@@ -247,36 +243,34 @@ class Evolution:
         if before is None:
             raise unknown(target, by, "the definition before it is not known")
         try:
-            after = self._after(effect, before, state)
+            after, followed = self._follow(effect, before, state)
         except UnsupportedDdlError:
             stored = self._around.stored.get(target.table)
             if stored is None or has_rows(state.path, target.table):
                 raise
-            after = stored  # the table was created from a definition that was ahead of the statements
-            followed: tuple[Followed, ...] = differences(after, after, by.sql_mode)
-            self._change(by, state, after, after, followed, anew=True)
+            # The table was created from a definition that was ahead of the statements.
+            self._change(by, state, stored, stored, differences(stored, stored, by.sql_mode), anew=True)
             return
-        self._change(by, state, before, after, follow(before, after, effect.changes, by.sql_mode))
+        self._change(by, state, before, after, followed)
 
-    def _after(self, effect: TableEffect, before: TableSchema, state: DeltaState) -> TableSchema:
-        """Returns the source's schema after the statement. Raises for changes that nobody knows."""
+    def _follow(
+        self, effect: TableEffect, before: TableSchema, state: DeltaState
+    ) -> tuple[TableSchema, tuple[Followed, ...]]:
+        """Returns the source's schema after the statement, and its columns. Raises for changes that nobody knows."""
         by, target = effect.by, self._target
         for change in effect.changes:
             if isinstance(change, Unsupported):
                 raise not_understood(target, by, change.clause)
             if isinstance(change, UnknownEffect) and has_rows(state.path, target.table):
                 raise unknown(target, by, change.reason)
-        known: tuple[Change, ...] = tuple(c for c in effect.changes if not isinstance(c, UnknownEffect))
         try:
-            after = apply_changes(before, known)
+            return follow(before, effect.changes, by.sql_mode)
         except UnsupportedDdlError as error:
             raise UnsupportedDdlError(
                 f"{error.message}: {by.shown}",
                 place=f"table {target.table}",
                 remedy=f"Load the table anew with `cdc snapshot {target.destination} {target.table}`.",
             ) from error
-        assert after is not None  # only a table that is dropped has no schema
-        return after
 
     def _change(
         self,
@@ -390,7 +384,7 @@ class Evolution:
                 policy = f"schema_changes: {apply.schema_changes}"
                 raise refusal(self._target, by, f"puts the column {key} into the key", policy)
 
-    # --- the table's records and properties ----------------------------------------------------------------------------
+    # --- records and properties ------------------------------------------------------------------------------------
 
     def _record(self, state: DeltaState, by: DdlStatement) -> Record | None:
         return self._known or record_in_force(state, before=by.seq)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc.sql.conversions import Effect, value_effect
-
 from cdc.schemas import ColumnSchema, TableSchema
-from cdc.sql.changes import AddColumn, Change, ChangeColumn, DropColumn, Null, OldRows, RenameColumn, Unknown
+from cdc.sql.changes import Change, Null, OldRows, Unknown
+from cdc.sql.conversions import ValueEffect, value_effect
+from cdc.sql.track import plan_columns
 
 NULL = Null()
+_UNSAID = Unknown("the statement does not say what it holds")
 
 
 @dataclass(frozen=True)
@@ -20,38 +21,26 @@ class Followed:
     column: ColumnSchema
     old: ColumnSchema | None
     """The column that it was; None for a new one."""
-    effect: Effect | None = None
+    effect: ValueEffect | None = None
     """What became of the old values; None if the definition is the same."""
     old_rows: OldRows = NULL
     """What a new column holds in the rows that were there."""
 
 
-def follow(before: TableSchema, after: TableSchema, changes: Sequence[Change], sql_mode: int) -> tuple[Followed, ...]:
-    """Returns the columns of ``after``, in their order."""
-    names: dict[str, str | None] = {column.name.lower(): column.name.lower() for column in before.columns}
-    added: dict[str, OldRows] = {}
-    for change in changes:
-        if isinstance(change, DropColumn):
-            names[change.name.lower()] = None
-        elif isinstance(change, RenameColumn):
-            names[change.name.lower()] = change.to.lower()
-        elif isinstance(change, ChangeColumn):
-            names[change.name.lower()] = change.column.name.lower()
-        elif isinstance(change, AddColumn):
-            added[change.column.name.lower()] = change.old_rows
-    origins = {to: column for column in before.columns if (to := names[column.name.lower()]) is not None}
+def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tuple[TableSchema, tuple[Followed, ...]]:
+    """Returns the schema after the changes of one statement, and its columns. Raises UnsupportedDdlError for changes
+    that contradict the schema."""
+    plan = plan_columns(before, changes)
     found = []
-    for column in after.columns:
-        old = origins.get(column.name.lower())
-        if old is None:
-            old_rows = added.get(column.name.lower(), Unknown("the statement does not say where it comes from"))
-            found.append(Followed(column, None, None, old_rows))
+    for one in plan.columns:
+        if one.old is None:
+            found.append(Followed(one.column, None, None, one.old_rows or _UNSAID))
         else:
-            found.append(Followed(column, old, _effect(old, column, sql_mode)))
-    return tuple(found)
+            found.append(Followed(one.column, one.old, _effect(one.old, one.column, sql_mode)))
+    return plan.schema, tuple(found)
 
 
-def _effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> Effect | None:
+def _effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
     same = (old.column_type.lower(), old.charset) == (new.column_type.lower(), new.charset)
     if same and (new.nullable or not old.nullable) and old.extra == new.extra:
         return None

@@ -72,7 +72,8 @@ def plan(
     target: Target, there: Sequence[DeltaColumn], followed: Iterable[Followed], before: TableSchema, after: TableSchema
 ) -> Plan:
     """Returns the table after the columns were ``followed`` from one source schema to the other. ``there``: the columns
-    of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot have."""
+    of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot
+    have."""
     work = _Work(target, {c.name.lower(): c for c in there}, _columns(before, target), _columns(after, target))
     wanted = Plan()
     for one in followed:

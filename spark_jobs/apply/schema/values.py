@@ -83,20 +83,13 @@ _ANY = ColumnSchema(
 
 
 def _text_change(old: ColumnSchema, new: ColumnSchema) -> Expression | None:
-    """Returns the change of values whose type in Delta stays: more digits of a TIME, a longer BINARY."""
-    if old.data_type == new.data_type == "binary" and _size(new) > _size(old):
-        return lambda value: f"rpad({value}, {_size(new)}, X'00')"
+    """Returns the change of values whose type in Delta stays: more digits of a TIME."""
     if old.data_type == new.data_type == "time":
         digits, more = _fraction(old), _fraction(new) - _fraction(old)
         if more > 0:
             zeros = ("" if digits else ".") + "0" * more
             return lambda value: f"concat({value}, {literal(zeros)})"
     return None
-
-
-def _size(column: ColumnSchema) -> int:
-    found = _SIZE.search(column.column_type)
-    return int(found[1]) if found is not None else 1
 
 
 def _fraction(column: ColumnSchema) -> int:
@@ -127,8 +120,8 @@ def _casts(have: t.DataType, want: t.DataType) -> bool:
     integer = isinstance(have, t.ByteType | t.ShortType | t.IntegerType | t.LongType)
     if isinstance(want, t.StringType):
         return integer or isinstance(have, t.DecimalType | t.DateType)
-    if isinstance(want, t.DoubleType):
-        return integer or isinstance(have, t.FloatType | t.DecimalType)
+    if isinstance(want, t.FloatType | t.DoubleType):
+        return integer
     return isinstance(have, t.DateType) and isinstance(want, t.TimestampNTZType)
 
 
