@@ -102,11 +102,12 @@ def prepare(
     found = _survey(manifest, config, wanted, schemas)
     tables = [table for table in wanted if table in found.layouts or manifest.ddl]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
-        # An included table exists in Delta even while it is empty.
+        # An included table exists in Delta even while it is empty. Those that the meta knows are there.
         tables += [
             table
             for table in sorted(schemas.tables)
             if table not in (*tables, *subscription.parked)
+            and subscription.table(table) is None
             and manifest.wants(table)
             and config.tables.includes(*split_table(table))
         ]

@@ -21,6 +21,7 @@ from cdc.source.connection import query
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from spark_jobs.apply.schema.statements import read_statements
 
 Database = Callable[[Server], str]
 
