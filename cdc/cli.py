@@ -26,6 +26,7 @@ from cdc.commands import (
     capture,
     check,
     decode,
+    history,
     init,
     inspect,
     later,
@@ -93,7 +94,7 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, maintain, later):
+for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, history, maintain, later):
     _module.register(app)
 
 

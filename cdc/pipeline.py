@@ -1,19 +1,17 @@
 """The three steps of a run, for ``cdc apply`` and for the DAG: fetch a batch, merge it, ack it or roll it back.
 
-The configuration says where the merge runs: in this process (a ``local`` master), on a Spark Connect server, or under
-spark-submit on any other master.
+:mod:`cdc.runs` takes batch after batch with these steps. The configuration says where the merge runs: in this process
+(a ``local`` master), on a Spark Connect server, or under spark-submit on any other master.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.batches.manifest import TableResult
@@ -22,8 +20,10 @@ from cdc.errors import MergeFailedError
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from spark_jobs.apply.prepare import PreparedBatch
+    from spark_jobs.runtime.submit import SubmittedDriver
 
-_submitted: subprocess.Popen[str] | None = None
+_submitted: SubmittedDriver | None = None
 
 
 def fetch(
@@ -31,19 +31,44 @@ def fetch(
     owner: str,
     until: datetime | None = None,
     wait_s: float | None = None,
-    *,
-    ahead: bool = False,
 ) -> Lease | None:
     """Takes the next batch. Returns None if there is no transaction within ``wait_s`` (default: ``batch.max_wait_s``).
 
     ``until`` (with a time zone): only transactions that were committed before; None then means that all of them were
     taken. Raises StoreIncompleteError if the store has no more of them, and is not known to be complete up to
-    ``until`` within ``wait_s`` (default: ``batch.until_wait_s``). ``ahead``: the batch after the outstanding ones.
-    Raises LeaseHeldError.
+    ``until`` within ``wait_s`` (default: ``batch.until_wait_s``). Raises LeaseHeldError.
     """
     from cdc.batches.service import BatchService
 
-    return BatchService(config).get(owner, wait_s=wait_s, until=until, ahead=ahead)
+    return BatchService(config).get(owner, wait_s=wait_s, until=until)
+
+
+def fetch_following(
+    config: DestinationConfig,
+    owner: str,
+    acked: Lease,
+    until: datetime | None = None,
+    wait_s: float | None = None,
+) -> Lease | None:
+    """Takes the batch that follows one that the caller has just acked; see :func:`fetch`. Raises TokenError if another
+    process of this owner has taken it."""
+    from cdc.batches.service import BatchService
+
+    return BatchService(config).get_following(acked, owner, wait_s=wait_s, until=until)
+
+
+def stored_seq(config: DestinationConfig) -> int:
+    """Returns the seq up to which the store has the source's transactions; 0 if it is empty."""
+    from cdc.batches.service import BatchService
+
+    return BatchService(config).last_seq()
+
+
+def next_seq(config: DestinationConfig) -> int | None:
+    """Returns the seq of the first transaction that no batch has yet; None if there is none."""
+    from cdc.batches.service import BatchService
+
+    return BatchService(config).next_seq()
 
 
 def resume(config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
@@ -94,9 +119,9 @@ def release(config: DestinationConfig, owner: str) -> list[int]:
 
 def stop() -> None:
     """Kills the driver that this process has started; a running merge fails. Safe in signal handlers."""
-    process = _submitted
-    pids = [process.pid] if process is not None and process.poll() is None else []
-    if "spark_jobs.runtime.session" in sys.modules:
+    pid = None if _submitted is None else _submitted.pid()
+    pids = [] if pid is None else [pid]
+    if "spark_jobs.runtime.driver" in sys.modules:
         from spark_jobs.runtime import driver
 
         pid = driver.pid()
@@ -106,21 +131,11 @@ def stop() -> None:
 
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    from cdc.batches.parking import TableGate
-    from cdc.batches.service import BatchService
-    from spark_jobs.apply.prepare import prepare
     from spark_jobs.apply_batch import merge_tables
     from spark_jobs.runtime import session
     from spark_jobs.runtime.failures import explain
 
-    service, manifest = BatchService(config), lease.manifest
-    batch = prepare(
-        manifest,
-        config,
-        lambda: _check(service, lease),
-        service.subscription(manifest.subscriber),
-        TableGate(service.meta, manifest.subscriber),
-    )
+    manifest, batch = lease.manifest, _prepared(config, lease)
     if not batch.tables:
         return []
     warm = session.acquire(config.spark)
@@ -140,57 +155,51 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
         raise failure from error
 
 
-def _check(service: Any, lease: Lease) -> None:
-    service.check(lease.manifest.batch, lease.token, subscriber=lease.manifest.subscriber)
+def _prepared(config: DestinationConfig, lease: Lease) -> PreparedBatch:
+    from cdc.batches.parking import TableGate
+    from cdc.batches.service import BatchService
+    from spark_jobs.apply.prepare import prepare
+
+    service, manifest = BatchService(config), lease.manifest
+
+    def check() -> object:
+        return service.check(manifest.batch, lease.token, subscriber=manifest.subscriber)
+
+    gate = TableGate(service.meta, manifest.subscriber)
+    return prepare(manifest, config, check, service.subscription(manifest.subscriber), gate)
+
+
+@contextmanager
+def session(config: DestinationConfig) -> Iterator[None]:
+    """Keeps a driver under spark-submit for all merges of the block. It is started when the first merge needs it. A
+    session in this process, or on a Connect server, stays warm anyway."""
+    global _submitted
+    from spark_jobs.runtime.submit import SubmittedDriver
+
+    assert _submitted is None, "one session at a time"
+    driver = _submitted = SubmittedDriver(config)
+    try:
+        yield
+    finally:
+        _submitted = None
+        driver.close()
 
 
 def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    """Runs the merge under spark-submit and waits for it."""
-    global _submitted
-    from spark_jobs import apply_batch
-    from spark_jobs.runtime.driver import submit_options
-    from spark_jobs.runtime.jars import spark_home
-    from spark_jobs.runtime.session import settings, worker_path
+    """Runs the merge in a driver under spark-submit: that of :func:`session`, else one for this batch alone."""
+    from spark_jobs.runtime.submit import DriverEndedError
 
-    with (
-        tempfile.TemporaryDirectory(prefix="towpath-") as folder,
-        submit_options(settings(config.spark)) as options,
-    ):
-        results = Path(folder) / "results.json"
-        command = [str(spark_home() / "bin" / "spark-submit"), "--master", config.spark.master, *options]
-        command += [apply_batch.__file__, str(config.file)]
-        command += ["--manifest", str(lease.manifest_path), "--results", str(results)]
-        environment = os.environ | {
-            apply_batch.TOKEN_VARIABLE: lease.token,
-            "SPARK_HOME": str(spark_home()),
-            "PYTHONPATH": worker_path(),
-            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-        }
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, text=True)
-        _submitted = process
-        try:
-            code = process.wait()
-        finally:
-            _submitted = None
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        return _read_results(results, code, lease)
-
-
-def _read_results(path: Path, code: int, lease: Lease) -> list[TableResult]:
-    from spark_jobs.runtime.failures import from_json
-
-    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    error = content.get("error")
-    if error is not None:
-        raise from_json(error)
-    if code != 0 or "results" not in content:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if _submitted is None:
+        with session(config):
+            return _submit(config, lease)
+    if not lease.manifest.row_events and not _prepared(config, lease).tables:
+        return []
+    try:
+        found = _submitted.run("apply_batch", {"manifest": str(lease.manifest_path), "token": lease.token})
+    except DriverEndedError as error:
         raise MergeFailedError(
-            f"the Spark driver {how} before the batch was merged",
+            f"the Spark driver {error} before the batch was merged",
             place=f"batch {lease.manifest.batch}",
             remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
-        )
-    return [TableResult.model_validate(item) for item in content["results"]]
+        ) from None
+    return [TableResult.model_validate(item) for item in found]

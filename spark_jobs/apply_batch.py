@@ -1,9 +1,7 @@
 """Applies one batch to its Delta tables, several tables in parallel, each in a session of its own.
 
-:mod:`cdc.pipeline` calls :func:`prepare` and :func:`merge_tables` in its own process, or runs this file with
-spark-submit::
-
-    spark-submit … spark_jobs/apply_batch.py CONF_FILE --manifest PATH --results PATH      (token in $CDC_BATCH_TOKEN)
+:mod:`cdc.pipeline` calls :func:`prepare` and :func:`merge_tables` in its own process; under spark-submit
+:mod:`spark_jobs.serve` calls :func:`run`.
 
 The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :func:`merge_tables`, and for each table
 :func:`apply_table`, which creates and alters the Delta table and leaves the rows to
@@ -12,15 +10,10 @@ The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :fun
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import Manifest, Parking, TableResult
@@ -45,7 +38,7 @@ from spark_jobs.delta.tables import (
     require_ownership,
     target_of,
 )
-from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone, to_json
+from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 
 if TYPE_CHECKING:
@@ -56,7 +49,6 @@ if TYPE_CHECKING:
 
 MAX_PARALLEL = 8
 _ATTEMPTS = 4
-TOKEN_VARIABLE = "CDC_BATCH_TOKEN"
 _log = get_logger(__name__)
 
 
@@ -230,52 +222,3 @@ def _result_of_ddl(table: str, state: DeltaState) -> TableResult:
         applied_seq=state.applied_seq,
         generation=state.generation,
     )
-
-
-# --- as a program ----------------------------------------------------------------------------------------------------
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Applies the batch of a manifest. Writes ``{"results": […]}`` or ``{"error": {…}}`` to the results file."""
-    parser = argparse.ArgumentParser(prog="apply_batch.py", description="Apply one batch to its Delta tables.")
-    parser.add_argument("conf_file", type=Path)
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--results", type=Path, required=True)
-    arguments = parser.parse_args(argv)
-    try:
-        results = _main(arguments.conf_file, arguments.manifest)
-    except CdcError as error:
-        arguments.results.write_text(json.dumps({"error": to_json(error)}), encoding="utf-8")
-        return error.exit_code
-    arguments.results.write_text(
-        json.dumps({"results": [result.model_dump(mode="json") for result in results]}), encoding="utf-8"
-    )
-    return 0
-
-
-def _main(conf_file: Path, manifest_path: Path) -> list[TableResult]:
-    from cdc.batches.manifest_files import load_manifest
-    from cdc.batches.service import BatchService
-    from cdc.config import load
-    from spark_jobs.runtime.session import from_submit
-
-    config = load(conf_file)
-    manifest = load_manifest(manifest_path)
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    service = BatchService(config)
-    spark = from_submit()
-    try:
-        return run(
-            spark,
-            manifest,
-            config,
-            check=lambda: service.check(manifest.batch, token, subscriber=manifest.subscriber),
-            subscription=service.subscription(manifest.subscriber),
-            gate=TableGate(service.meta, manifest.subscriber),
-        )
-    finally:
-        spark.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -95,11 +95,11 @@ def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
 
 
 def apply_dag(dag_id: str, name: str, file: Path) -> DAG:
-    """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every``: a run applies one batch, or its
-    data interval."""
+    """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every``: a run applies what the store
+    has, within ``airflow.run_for``, or its data interval."""
     settings, error = _settings(file)
     every = timedelta(seconds=settings.apply_every)
-    what = "a batch" if settings.until == "none" else "what was committed before the end of each run's interval"
+    what = "the changes" if settings.until == "none" else "what was committed before the end of each run's interval"
     dag = DAG(
         dag_id,
         # In Airflow 3 a plain timedelta makes intervals of length zero. Their end is right, but the interval does not

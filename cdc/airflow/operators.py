@@ -7,6 +7,7 @@ retries (see :mod:`cdc.errors`); for other errors the task's retries apply.
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,13 @@ from cdc.airflow import interval, xcom
 from cdc.airflow.connections import airflow_connections
 from cdc.config import DestinationConfig, load
 from cdc.errors import PermanentError
+from cdc.runs import Merged, Run, RunListener
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from cdc.batches.lease import Lease
+    from cdc.batches.results import RunStats
 
 
 class _DestinationOperator(BaseOperator):
@@ -102,57 +107,106 @@ class FetchOperator(_DestinationOperator):
             self.log.info("Nothing new in the store of %s.", config.name)
             followers = sorted(self.get_flat_relative_ids(upstream=False))
             raise DownstreamTasksSkipped(tasks=followers)  # type: ignore[no-untyped-call]
-        manifest = lease.manifest
-        self.log.info(
-            "Batch %d: %d transactions, %d row events of %s (seq %d to %d).",
-            manifest.batch,
-            manifest.transactions,
-            manifest.row_events,
-            ", ".join(manifest.tables) or "no table",
-            manifest.first_seq,
-            manifest.last_seq,
-        )
+        self.log.info("Batch %d is leased.", lease.manifest.batch)
         return xcom.from_lease(lease)
 
 
 class MergeOperator(_DestinationOperator):
-    """Merges the batch of the task ``fetch_task_id``, and returns one result per table.
+    """Merges the batch of the task ``fetch_task_id`` and those that follow it, in one Spark session, and acks all but
+    the last one, which it returns with one result per table.
 
-    With ``airflow.until: interval_end`` it also merges the following batches up to the interval's end, and returns the
-    last one.
+    The run ends when it has applied what the store had when it began, or ``airflow.run_for`` is spent; with
+    ``airflow.until: interval_end`` it ends at the end of the run's data interval (see :mod:`cdc.runs`).
     """
 
     def __init__(self, *, fetch_task_id: str = "fetch", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.fetch_task_id = fetch_task_id
+        self._run: Run | None = None
+        self._killed = False
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Raises MergeFailedError (retried), TokenError if this run no longer owns the batch."""
-        from cdc.batches.results import read_results, run_stats
+        """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
+        batch."""
+        from cdc.batches.results import run_stats
 
         with xcom.airflow_errors():
             config, ti = self._config(), context["ti"]
             fetched = ti.xcom_pull(task_ids=self.fetch_task_id)
-            until = interval.end(config, context)
-            if until is not None and fetched is not None:
-                return interval.merge_all(config, self._owner, until, fetched, ti.try_number == 1)
-            lease = xcom.to_lease(config, fetched)
+            limits = interval.limits(config, context)
+            lease = self._lease(config, fetched, limits.until, getattr(ti, "try_number", 1) == 1)
             with run_stats() as stats:
-                results = xcom.pipeline().merge(config, lease)
-                stats.add(read_results(results))
-        return xcom.from_results(lease, results)
+                log = _RunLog(self.log, stats)
+                run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
+                if self._killed:
+                    run.stop()
+                last = None if lease is None else run.merge(lease)
+            if run.spent:
+                self.log.info("%.0f s are spent, and more is waiting: the next run takes it.", config.airflow.run_for)
+        return xcom.from_run(last, fetched, log.batches_acked)
+
+    def _lease(self, config: DestinationConfig, fetched: Any, until: datetime | None, first_try: bool) -> Lease | None:
+        """Returns the batch to begin with: the fetched one. A later try gets the first outstanding or waiting batch:
+        an earlier one may have acked some, and the new token stops it if it is still alive."""
+        if first_try or fetched is None:
+            return xcom.to_lease(config, fetched)
+        return xcom.pipeline().fetch(config, self._owner, until, None if until is not None else 0.0)
 
     def on_kill(self) -> None:
-        """Kills the driver that this task started."""
+        """Kills the driver that this task started, and lets the run begin no other batch."""
+        self._killed = True
+        if self._run is not None:
+            self._run.stop()
         xcom.pipeline().stop()
 
 
+class _RunLog(RunListener):
+    """Writes a line for each batch and each table of it to the task's log."""
+
+    def __init__(self, log: Any, stats: RunStats) -> None:
+        self._log, self._stats = log, stats
+        self.batches_acked = 0
+
+    def began(self, lease: Lease) -> None:
+        manifest = lease.manifest
+        self._log.info(
+            "Batch %d: %d %s, %d row events of %s (seq %d to %d).",
+            manifest.batch,
+            manifest.transactions,
+            "DDL statements" if manifest.ddl else "transactions",
+            manifest.row_events,
+            ", ".join(manifest.tables) or "no table",
+            manifest.first_seq,
+            manifest.last_seq,
+        )
+
+    def merged(self, batch: Merged) -> None:
+        self._stats.add(batch.results)
+        for result in batch.results:
+            self._log.info(
+                "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
+                batch.lease.batch,
+                result.table,
+                result.inserted,
+                result.updated,
+                result.deleted,
+                result.skipped,
+                result.delta_version,
+                result.seconds,
+            )
+
+    def acked(self, batch: Merged) -> None:
+        self.batches_acked += 1
+        self._log.info("Batch %d is acked.", batch.lease.batch)
+
+
 class FinalizeOperator(_DestinationOperator):
-    """Acks the batch when the merge succeeded, else rolls it back and fails the run.
+    """Acks the run's last batch when the merge succeeded, else rolls back what is outstanding and fails the run.
 
     It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback
     and raises no exception. A merge counts as successful only if it also returned results for this very batch, so
-    marking it as successful by hand does not ack a batch that was never merged.
+    marking it as successful by hand does not ack a batch that was never merged. Batches that the merge acked before it
+    failed stay acked.
     """
 
     def __init__(self, *, fetch_task_id: str = "fetch", merge_task_id: str = "merge", **kwargs: Any) -> None:
@@ -173,38 +227,17 @@ class FinalizeOperator(_DestinationOperator):
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )
         merged = ti.xcom_pull(task_ids=self.merge_task_id)
-        succeeded = states[self.merge_task_id] == "success"
+        steps = xcom.pipeline()
         with xcom.airflow_errors():
             config = self._config()
-            if interval.end(config, context) is None:
-                ended = self._one(config, fetched, merged if succeeded else None)
-            else:
-                ended = self._interval(config, fetched, merged if succeeded else None)
-        if ended is None:
-            return
+            if states[self.merge_task_id] == "success" and xcom.is_result_of(merged, fetched):
+                if merged["batch"] is not None:
+                    steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
+                    self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
+                return
+            gone = steps.release(config, self._owner)
+        ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(
             f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "
             "run takes the same changes again."
         )
-
-    def _one(self, config: DestinationConfig, fetched: Any, merged: Any) -> str | None:
-        """Acks the batch and returns None, or rolls it back and says so."""
-        ok = xcom.is_result_of(merged, fetched)
-        lease = xcom.to_lease(config, fetched)
-        xcom.pipeline().finalize(config, lease, ok, xcom.to_results(merged) if ok else None)
-        if not ok:
-            return f"Batch {lease.manifest.batch} was rolled back"
-        self.log.info("Batch %d is acked.", lease.manifest.batch)
-        return None
-
-    def _interval(self, config: DestinationConfig, fetched: Any, merged: Any) -> str | None:
-        """Acks the interval's last batch and returns None, or rolls back outstanding batches and says so."""
-        if not interval.is_result_of(merged, fetched):
-            gone = xcom.pipeline().release(config, self._owner)
-            what = " and ".join(str(batch) for batch in gone)
-            return f"Batch {what} was rolled back" if gone else "No batch was outstanding"
-        if merged["batch"] is not None:
-            lease = xcom.to_lease(config, merged)
-            xcom.pipeline().finalize(config, lease, True, xcom.to_results(merged))
-            self.log.info("Batch %d is acked; it is the interval's last.", lease.manifest.batch)
-        return None

@@ -1,8 +1,8 @@
 """The XComs between the tasks of a run. They hold references, never data.
 
-``fetch`` returns the batch's id, the lease's fingerprint and the manifest's path; ``merge`` returns the first two and
-one result per table. Airflow shows XComs to all its users, so they hold no token. The tasks look the token up in the
-meta by the fingerprint (:meth:`cdc.batches.service.BatchService.resume`).
+``fetch`` returns the batch's id, the lease's fingerprint and the manifest's path; ``merge`` returns the first two of
+the run's last batch, and one result per table. Airflow shows XComs to all its users, so they hold no token. The tasks
+look the token up in the meta by the fingerprint (:meth:`cdc.batches.service.BatchService.resume`).
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from airflow.sdk.exceptions import AirflowFailException
 
 from cdc.errors import BatchError, PermanentError
+from cdc.runs import Steps
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.runs import Merged
 
 
-class Pipeline(Protocol):
-    """The steps of a run. Implemented by ``cdc.pipeline``, and by a fake in ``cdc.testing.pipeline``."""
+class Pipeline(Steps, Protocol):
+    """The steps of a run, and those around it. Implemented by ``cdc.pipeline``, and by a fake in
+    ``cdc.testing.pipeline``."""
 
     def fetch(
-        self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
+        self, config: DestinationConfig, owner: str, until: datetime | None = None, wait_s: float | None = None
     ) -> Lease | None: ...
 
     def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease: ...
-
-    def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]: ...
-
-    def finalize(self, config: DestinationConfig, lease: Lease, ok: bool, results: Any) -> None: ...
 
     def release(self, config: DestinationConfig, owner: str) -> list[int]: ...
 
@@ -62,22 +61,19 @@ def to_lease(config: DestinationConfig, fetched: Mapping[str, Any] | None) -> Le
     return pipeline().resume(config, fetched["batch"], fetched["lease"])
 
 
-def from_results(lease: Lease, results: Sequence[Any]) -> dict[str, Any]:
-    """Returns the XCom of ``merge``: the merged batch, and one JSON object per table."""
-    from cdc.batches.results import read_results
-
-    tables = [result.model_dump(mode="json") for result in read_results(results)]
-    return {"batch": lease.manifest.batch, "lease": lease.fingerprint, "results": tables}
+def from_run(last: Merged | None, fetched: Mapping[str, Any], acked: int) -> dict[str, Any]:
+    """Returns the XCom of ``merge``: the batch that is left to be acked, if any, with one JSON object per table; the
+    number of batches that the run acked; and the fetched batch that it began with."""
+    began_with = {"acked": acked, "fetched": [fetched["batch"], fetched["lease"]]}
+    if last is None:
+        return {"batch": None, "lease": None, "results": [], **began_with}
+    tables = [result.model_dump(mode="json") for result in last.results]
+    return {"batch": last.lease.batch, "lease": last.lease.fingerprint, "results": tables, **began_with}
 
 
 def is_result_of(merged: Mapping[str, Any] | None, fetched: Mapping[str, Any]) -> bool:
-    """Whether this merge merged that batch, under that very lease."""
-    return merged is not None and (merged["batch"], merged["lease"]) == (fetched["batch"], fetched["lease"])
-
-
-def to_results(merged: Mapping[str, Any]) -> list[Any]:
-    """Returns the results in the XCom of ``merge``."""
-    return list(merged["results"])
+    """Whether this merge began with that batch, under that very lease."""
+    return merged is not None and merged.get("fetched") == [fetched["batch"], fetched["lease"]]
 
 
 @contextmanager

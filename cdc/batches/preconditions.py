@@ -64,6 +64,16 @@ def is_repeated(known: Subscription, batch: int, token: str, outcome: Literal["a
     return True
 
 
+def require_last_acked(known: Subscription, batch: int, token: str) -> None:
+    """Checks that nothing was handed out since this batch was acked with this token. Raises TokenError."""
+    last = known.finished[-1] if known.finished else None
+    if known.outstanding or last is None or (last.batch, last.token, last.outcome) != (batch, token, "acked"):
+        raise TokenError(
+            f"another process has taken the batches after batch {batch}",
+            remedy="This process ends here; batches that it acked stay acked.",
+        )
+
+
 def require_manifest_of(entry: Outstanding, manifest: Manifest, path: Path) -> None:
     """Checks that a manifest belongs to an outstanding batch. Raises DamagedError."""
     said = (manifest.batch, manifest.after_seq, manifest.first_seq, manifest.last_seq)

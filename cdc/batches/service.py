@@ -24,6 +24,7 @@ from cdc.batches.preconditions import (
     are_same_bytes,
     incomplete_error,
     is_repeated,
+    require_last_acked,
     require_manifest_of,
     require_store,
     require_token,
@@ -64,6 +65,8 @@ class Reader(Protocol):
 
     def removed_seq(self) -> int: ...
 
+    def last_seq(self) -> int | None: ...
+
     def require_kept(self, after_seq: int) -> None: ...
 
     def exists(self) -> bool: ...
@@ -89,6 +92,8 @@ class _Request:
     """By the monotonic clock."""
     lease_s: float
     ahead: bool
+    after: Lease | None = None
+    """The batch that this process has just acked: only the one that follows it is wanted."""
 
 
 class BatchService:
@@ -142,14 +147,46 @@ class BatchService:
         store begins behind the cursor; StorageError if the meta knows of a store that is missing; and
         StoreIncompleteError, which says how far the store is complete.
         """
-        check_name(subscriber)
-        limits = limits_of(self._config.batch) if limits is None else limits
-        default_wait_s = self._config.batch.max_wait_s
-        if until is not None:
-            limits, default_wait_s = replace(limits, until_us=time_us(until)), self._config.batch.until_wait_s
-        deadline = time.monotonic() + (default_wait_s if wait_s is None else wait_s)
         lease_s = self._config.batch.lease_s if lease_s is None else lease_s
-        lease = self._get(_Request(owner, subscriber, limits, until, deadline, lease_s, ahead))
+        limits, deadline = self._limits(limits, until), self._deadline(wait_s, until)
+        return self._get_and_clean(_Request(owner, check_name(subscriber), limits, until, deadline, lease_s, ahead))
+
+    def get_following(
+        self, acked: Lease, owner: str, *, wait_s: float | None = None, until: datetime | None = None
+    ) -> Lease | None:
+        """Hands out the batch that follows one that the caller has just acked; see :meth:`get` for the rest.
+
+        Raises TokenError if another process of the owner has gone on in the meantime: only one of them may, and the one
+        that came later has the batch.
+        """
+        limits, deadline = self._limits(None, until), self._deadline(wait_s, until)
+        subscriber, lease_s = acked.manifest.subscriber, self._config.batch.lease_s
+        return self._get_and_clean(_Request(owner, subscriber, limits, until, deadline, lease_s, False, acked))
+
+    def next_seq(self, subscriber: str = "apply") -> int | None:
+        """Returns the seq of the first transaction that no batch has yet; None if the store has no more for the
+        subscriber. Hands out nothing."""
+        known = self.subscription(subscriber)
+        selection = self._select(known, known.start_seq(), replace(limits_of(self._config.batch), max_transactions=1))
+        return None if selection is None else selection.first_seq
+
+    def last_seq(self) -> int:
+        """Returns the seq up to which the store has the source's transactions; 0 if it is empty."""
+        return self._reader.last_seq() or 0
+
+    def _limits(self, limits: Limits | None, until: datetime | None) -> Limits:
+        limits = limits_of(self._config.batch) if limits is None else limits
+        return limits if until is None else replace(limits, until_us=time_us(until))
+
+    def _deadline(self, wait_s: float | None, until: datetime | None) -> float:
+        """Returns the end of a wait, by the monotonic clock."""
+        default_s = self._config.batch.max_wait_s if until is None else self._config.batch.until_wait_s
+        return time.monotonic() + (default_s if wait_s is None else wait_s)
+
+    def _get_and_clean(self, request: _Request) -> Lease | None:
+        """Hands out a batch, and removes what is not needed any more."""
+        subscriber = request.subscriber
+        lease = self._get(request)
         if lease is None:
             skip_filtered(self.meta, self._reader, subscriber)
         if self._stage is not None and self._reader.exists():
@@ -342,6 +379,8 @@ class BatchService:
                 time.sleep(min(pause_s, left_s))
                 continue
             known = seen or self._add_subscriber(subscriber)
+            if request.after is not None:
+                require_last_acked(known, request.after.batch, request.after.token)
             if self._due(known, request) is not None:
                 lease = self._get_outstanding(known, request)
                 if lease is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,11 +13,13 @@ import typer
 from cdc.commands.common import Destination, Json, err, load, out, print_json, say
 from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
+from cdc.runs import RunListener
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.batches.manifest import TableResult
     from cdc.config import DestinationConfig
+    from cdc.runs import Merged
 
 _log = get_logger(__name__)
 _SHOWN = {"table", "inserted", "updated", "deleted", "skipped", "delta_version", "seconds"}
@@ -30,7 +33,7 @@ def apply(
     ctx: typer.Context,
     dest: Destination = None,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Go on, batch after batch, until the store has nothing more.")
+        bool, typer.Option("--until-empty", help="Go on until the store has nothing more, however long that takes.")
     ] = False,
     until: Annotated[
         str | None,
@@ -52,45 +55,92 @@ def apply(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Apply changes to the Delta tables: fetch a batch, merge it, ack it, or roll it back when that fails.
+    """Apply changes to the Delta tables: fetch a batch, merge it, ack it, and so on; a batch that fails is rolled back.
 
-    SIGTERM and Ctrl-C end it: the batch under way is rolled back, and its transactions come again.
+    Without options it does what a run of the apply DAG does: it applies what the store has when it begins, and begins
+    no further batch once airflow.run_for is spent. SIGTERM and Ctrl-C end it: the batch under way is rolled back, and
+    its transactions come again.
     """
     from cdc import pipeline
     from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.results import run_stats
+    from cdc.runs import Run, RunLimits
 
     config = load(ctx, dest)
     limit = _time(until) if until is not None else None
-    repeat = until_empty or limit is not None
-    done: list[dict[str, Any]] = []
+    if limit is not None:
+        limits, first_wait_s = RunLimits(until=limit, wait_s=wait), wait
+    elif until_empty:
+        limits, first_wait_s = RunLimits(follow=True), 0.0 if wait is None else wait
+    else:
+        limits, first_wait_s = RunLimits(run_for_s=config.airflow.run_for), wait
+    owner = cli_owner(config)
+    report = _Report(json_output)
     try:
         with exclusive(config), run_stats() as stats, _rolled_back_at_a_signal(config):
-            while True:
-                # With a time limit each fetch waits until the store is known to be complete; the last one confirms it.
-                wait_s = 0.0 if limit is None and (done or (until_empty and wait is None)) else wait
-                lease = pipeline.fetch(config, cli_owner(config), limit, wait_s)
-                if lease is None:
-                    break
-                results = _one_batch(config, lease, json_output)
-                stats.add(results)
-                done.append(_as_json(lease, results))
-                if not json_output:
-                    _show(lease, results)
-                if not repeat:
-                    break
+            run = Run(pipeline, config, owner, limits, report)
+            lease = pipeline.fetch(config, owner, limit, first_wait_s)
+            try:
+                last = None if lease is None else run.merge(lease)
+            except Exception:
+                if run.merging is not None:
+                    _roll_back(config, run.merging)
+                raise
+            finally:
+                report.end()
+                stats.add(report.results)
+            if last is not None:
+                pipeline.finalize(config, last.lease, True, last.results)
+                report.acked(last)
     except _Stopped as stopped:
         say(str(stopped))
-        if json_output and not done:
-            print_json({"batches": []})
         return
     finally:
-        if json_output and done:
-            print_json({"batches": done})
-    if json_output and not done:
-        print_json({"batches": []})
-    elif not done:
+        if json_output and (report.done or sys.exception() is None):
+            print_json({"batches": report.done})
+    if json_output:
+        return
+    if not report.done:
         out().print("Nothing to apply.")
+    if run.spent:
+        out().print(
+            f"{config.airflow.run_for:g} s (airflow.run_for) are spent, and more is waiting: run it again, or with "
+            "--until-empty."
+        )
+
+
+class _Report(RunListener):
+    """Shows the batches of the run, and collects them for JSON."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._status: Any = None
+        self.done: list[dict[str, Any]] = []
+        """The acked batches."""
+        self.results: list[TableResult] = []
+
+    def began(self, lease: Lease) -> None:
+        """Shows on a terminal what is merged."""
+        if self._quiet or not err().is_terminal:
+            return
+        tables = ", ".join(lease.manifest.tables[:3]) + (", …" if len(lease.manifest.tables) > 3 else "")
+        self._status = err().status(f"Batch {lease.batch}: {lease.manifest.row_events} row events of {tables}")
+        self._status.start()
+
+    def merged(self, batch: Merged) -> None:
+        self.results += batch.results
+        self.end()
+
+    def end(self) -> None:
+        """Removes what :meth:`began` shows."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def acked(self, batch: Merged) -> None:
+        self.done.append(_as_json(batch.lease, batch.results))
+        if not self._quiet:
+            _show(batch.lease, batch.results)
 
 
 class _Stopped(Exception):
@@ -113,24 +163,6 @@ def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
             raise _Stopped(f"{config.name}: stopped; no batch was under way.") from None
         what = f"batch {gone[0]} was" if len(gone) == 1 else f"batches {', '.join(map(str, gone))} were"
         raise _Stopped(f"{config.name}: stopped; {what} rolled back. The next run takes the same changes.") from None
-
-
-def _one_batch(config: DestinationConfig, lease: Lease, quiet: bool) -> list[TableResult]:
-    """Merges and acks the batch, or rolls it back and raises the error. The caller handles signals."""
-    from cdc import pipeline
-
-    try:
-        if quiet or not err().is_terminal:
-            results = pipeline.merge(config, lease)
-        else:
-            tables = ", ".join(lease.manifest.tables[:3]) + (", …" if len(lease.manifest.tables) > 3 else "")
-            with err().status(f"Batch {lease.batch}: {lease.manifest.row_events} row events of {tables}"):
-                results = pipeline.merge(config, lease)
-    except Exception:
-        _roll_back(config, lease)
-        raise
-    pipeline.finalize(config, lease, True, results)
-    return results
 
 
 def _roll_back(config: DestinationConfig, lease: Lease) -> None:

@@ -14,6 +14,10 @@ class AirflowConfig(Section):
 
     apply_every: DurationS = 60.0
     """Interval of the apply DAG."""
+    run_for: DurationS = 300.0
+    """Time budget of a run of the apply DAG, and of `cdc apply` without options. A run takes batch after batch until it
+    has applied what the store had when it began; once the budget is spent it begins no further batch and ends as a
+    success, and the next run goes on. It does not limit runs with `until: interval_end`."""
     capture_for: DurationS = 3600.0
     """Duration of a run of the capture DAG. The run ends cleanly, and the next run starts at once."""
     retries: Whole = Field(default=3, ge=0)
@@ -22,7 +26,7 @@ class AirflowConfig(Section):
         Literal["interval_end", "none"],
         Doc(
             choices={
-                "none": "a run applies one batch",
+                "none": "a run applies what the store has when it begins, within `run_for`",
                 "interval_end": "a run applies exactly what was committed before the end of its data interval, in as "
                 "many batches as that takes",
             }

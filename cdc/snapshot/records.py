@@ -42,6 +42,8 @@ class SnapshotInfo(_Part):
     engine: str
     method: Method
     """How low marks are found."""
+    has_row_metadata: bool
+    """Whether the server's table maps hold the members of ENUM and SET."""
     definition: TableSchema
     """The table as information_schema described it before the first chunk, and after each."""
     key: tuple[str, ...]

@@ -258,6 +258,7 @@ def find_table(conn: Connection, config: DestinationConfig, table: str) -> tuple
 
 
 def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, source: SourceIdentity) -> SnapshotInfo:
+    server = describe(conn)
     schema = definition(conn, config.tables, db, name)
     reading = TableReading.of(config, db, name, schema)
     facts = query(
@@ -278,7 +279,8 @@ def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, s
         server_uuid=source.server_uuid,
         epoch=source.epoch,
         engine=engine,
-        method=positions.method_of(conn, describe(conn)),
+        method=positions.method_of(conn, server),
+        has_row_metadata=server.has_row_metadata,
         definition=schema,
         key=reading.key,
         index=None if paging is None else paging.index,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,10 @@ def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Man
 class FakePipeline:
     """Returns ``waiting`` batches, one at a time, by the rules of the batch protocol.
 
-    ``acked`` and ``rolled_back`` record the batches' ids in order, ``calls`` every called step, and ``limits`` the
-    ``until`` of each fetch. A function in ``fail`` under a step's name (``fetch``, ``merge``, ``finalize``,
-    ``release``) is called in that step, and may raise.
+    ``acked`` and ``rolled_back`` record the batches' ids in order, ``calls`` every called step, ``limits`` the
+    ``until`` of each fetch, and ``sessions`` the number of sessions for merges. A function in ``fail`` under a step's
+    name (``fetch``, ``merge``, ``finalize``, ``release``) is called in that step, and may raise. Appending to
+    ``waiting`` puts a transaction into the store.
     """
 
     def __init__(self, folder: Path, batches: int = 1) -> None:
@@ -56,8 +58,9 @@ class FakePipeline:
         self.recorded: dict[int, Any] = {}
         self.fail: dict[str, Callable[[], None]] = {}
         self.limits: list[datetime | None] = []
+        self.sessions = 0
         self._tokens: dict[int, str] = {}
-        self._leases: dict[tuple[int, str], Lease] = {}
+        self.leases: dict[tuple[int, str], Lease] = {}
 
     def _step(self, name: str) -> None:
         self.calls.append(name)
@@ -65,25 +68,48 @@ class FakePipeline:
             self.fail[name]()
 
     def fetch(
-        self, config: DestinationConfig, owner: str, until: datetime | None = None, *, ahead: bool = False
+        self, config: DestinationConfig, owner: str, until: datetime | None = None, wait_s: float | None = None
     ) -> Lease | None:
-        """Returns the first waiting batch (``ahead``: the second) with a new token; None if there is none."""
+        """Returns the first waiting batch with a new token; None if there is none."""
         self._step("fetch")
         self.owners.append(owner)
         self.limits.append(until)
-        if len(self.waiting) <= ahead:
+        if not self.waiting:
             return None
-        manifest = self.waiting[int(ahead)]
+        manifest = self.waiting[0]
         path = self.folder / f"{manifest.batch}.json"
         path.write_text(manifest.model_dump_json(), encoding="utf-8")
         token = self._tokens[manifest.batch] = f"token-{len(self.calls)}"
         lease = Lease(manifest, path, token, datetime.now(UTC) + timedelta(hours=1))
-        self._leases[manifest.batch, lease.fingerprint] = lease
+        self.leases[manifest.batch, lease.fingerprint] = lease
         return lease
+
+    def fetch_following(
+        self, config: DestinationConfig, owner: str, acked: Lease, until: datetime | None, wait_s: float | None
+    ) -> Lease | None:
+        """Like :meth:`fetch`, after the ack of a batch. Raises TokenError if something else happened since."""
+        if self._tokens or self.acked[-1:] != [acked.batch]:
+            raise TokenError(f"another process has taken the batches after batch {acked.batch}")
+        return self.fetch(config, owner, until)
+
+    @contextmanager
+    def session(self, config: DestinationConfig) -> Iterator[None]:
+        """Counts the sessions."""
+        self.sessions += 1
+        yield
+
+    def stored_seq(self, config: DestinationConfig) -> int:
+        """Returns the last seq of the waiting batches."""
+        return max((manifest.last_seq for manifest in self.waiting), default=0)
+
+    def next_seq(self, config: DestinationConfig) -> int | None:
+        """Returns the first seq of the batch that is due after the outstanding ones."""
+        due = [manifest.first_seq for manifest in self.waiting if manifest.batch not in self._tokens]
+        return min(due, default=None)
 
     def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
         """Returns the lease that :meth:`fetch` returned, valid or not."""
-        return self._leases[batch, fingerprint]
+        return self.leases[batch, fingerprint]
 
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]:
         """Merges nothing. Raises TokenError for a token that is not the latest."""

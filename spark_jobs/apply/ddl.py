@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.errors import UnsupportedDdlError
-from cdc.sql.changes import CreateTable, RenameTable, Unsupported
+from cdc.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Unsupported
 from cdc.targets import split_table
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
@@ -30,6 +30,8 @@ from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, s
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
     from cdc.decode import TableLayout
@@ -63,6 +65,21 @@ def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
             if made is not None and f"{made[0]}.{made[1]}" == table:
                 return True
     return False
+
+
+def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) -> set[str]:
+    """Returns those of the tables whose rows or definition a statement may change."""
+    found: set[str] = set()
+    databases: set[str] = set()
+    for one in statements:
+        for change in one.statement.changes:
+            if isinstance(change, DropDatabase):
+                databases.add(change.db)
+            elif not isinstance(change, NoEffect) and change.table is not None:
+                found.add(".".join(change.table))
+                if isinstance(change, RenameTable):
+                    found.add(".".join(change.to))
+    return {table for table in tables if table in found or split_table(table)[0] in databases}
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class PreparedBatch:
     statements: tuple[DdlStatement, ...] = ()
     """The statements of a DDL batch."""
     tables: tuple[str, ...] = ()
-    """The tables to work on: those with rows, those that the DDL names, and those that may be missing in Delta."""
+    """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
     gate: TableGate | None = None
     """The way to each table beside other jobs; None for the job that has a table for itself."""
 
@@ -72,7 +72,8 @@ class PreparedBatch:
         return self.schemas.tables.get(table) if self.schemas is not None else None
 
     def changes(self, table: str) -> bool:
-        """Whether the batch commits to this table: it has rows of it, or DDL that names it."""
+        """Whether the batch commits to this table, which is one of :attr:`tables`: it has rows of it, or DDL that names
+        it."""
         return table in self.manifest.tables and (self.layout(table) is not None or self.manifest.ddl)
 
 
@@ -100,7 +101,13 @@ def prepare(
         if config.tables.includes(*split_table(table)) and table not in subscription.parked
     )
     found = _survey(manifest, config, wanted, schemas)
-    tables = [table for table in wanted if table in found.layouts or manifest.ddl]
+    changed = ddl.changed_tables(statements, wanted)
+    # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
+    tables = [
+        table
+        for table in wanted
+        if table in found.layouts or table in changed or (manifest.ddl and subscription.table(table) is None)
+    ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # An included table exists in Delta even while it is empty. Those that the meta knows are there.
         tables += [

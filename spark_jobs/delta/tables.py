@@ -38,6 +38,10 @@ EPOCH_PROPERTY = "towpath.epoch"
 COLUMNS_PROPERTY = "towpath.columns"
 """The policies that were applied to the columns, as JSON: {source's name in lower case: label}."""
 
+LARGE_PROPERTY = "towpath.large_values"
+"""``true`` once the table has had values of many megabytes. A merge may have to rewrite them together with neighbouring
+rows; see :mod:`spark_jobs.apply.large_values`."""
+
 BEFORE = "_before"
 _APPEND = (
     t.StructField("_op", t.StringType()),

@@ -30,7 +30,7 @@ tables: {{include: ['shop\\..*']}}
 store: {{path: ./data/{name}/store}}
 meta: {{path: ./data/{name}/meta}}
 apply: {{target: ./lake}}
-airflow: {{apply_every: 5s, capture_for: 30s, retries: {retries}, until: {until}}}
+airflow: {{apply_every: 5s, run_for: {run_for}, capture_for: 30s, retries: {retries}, until: {until}}}
 """
 
 Write = Callable[..., Path]
@@ -41,10 +41,14 @@ Run = Callable[..., dict[str, str | None]]
 def write_conf(tmp_path: Path) -> Write:
     """Writes ``conf/<name>.yaml`` and returns the folder."""
 
-    def write(name: str = "shop", retries: int = 0, text: str | None = None, until: str = "none") -> Path:
+    def write(
+        name: str = "shop", retries: int = 0, text: str | None = None, until: str = "none", run_for: str = "5m"
+    ) -> Path:
         folder = tmp_path / "conf"
         folder.mkdir(exist_ok=True)
-        (folder / f"{name}.yaml").write_text(text or CONFIGURATION.format(name=name, retries=retries, until=until))
+        (folder / f"{name}.yaml").write_text(
+            text or CONFIGURATION.format(name=name, retries=retries, until=until, run_for=run_for)
+        )
         return folder
 
     return write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -83,6 +84,15 @@ def test_an_incomplete_store_fails_the_run_and_what_was_merged_is_acked(
     assert (pipeline.acked, pipeline.rolled_back) == ([1, 2], [])
     assert apply()["run"] == "success"
     assert pipeline.acked == [1, 2, 3]
+
+
+def test_the_interval_is_not_limited_by_the_time_of_a_run(
+    write_conf: Callable[..., Any], run_dag: Callable[..., States], pipeline: FakePipeline
+) -> None:
+    pipeline.waiting = [sample_manifest(number) for number in (1, 2, 3)]
+    pipeline.fail["merge"] = lambda: time.sleep(0.02)
+    assert run_dag(build_dags(write_conf(until="interval_end", run_for="0.01"))["apply_shop"], DATE)["run"] == "success"
+    assert pipeline.acked == [1, 2, 3], "a green run says that its interval is applied"
 
 
 def test_nothing_in_the_interval_is_a_success(apply: Callable[..., States], pipeline: FakePipeline) -> None:

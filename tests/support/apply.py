@@ -98,6 +98,10 @@ class Loop:
     def path(self, table: str) -> Path:
         return Path(table_path(self.config.apply.target, self.db, table))
 
+    def version(self, table: str) -> int:
+        """Returns the newest version of the Delta table."""
+        return DeltaTable(str(self.path(table))).version()
+
     def delta(self, table: str, columns: str = "*", order: str = "1") -> list[dict[str, Any]]:
         """Returns the rows of the Delta table by the ``deltalake`` library, ordered by column numbers."""
         reader = QueryBuilder().register("t", DeltaTable(str(self.path(table))))

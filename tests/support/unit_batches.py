@@ -67,6 +67,9 @@ class NumberStore:
         """Returns a beginning that is not recorded: before the first transaction."""
         return self.begins or Beginning(0, "binlog.000001", 4, None, 0, "not recorded")
 
+    def last_seq(self) -> int | None:
+        return self.last or None
+
     removed: int = 0
 
     def removed_seq(self) -> int:

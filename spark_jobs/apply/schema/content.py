@@ -20,6 +20,12 @@ def fill_statement(target: Target, columns: Sequence[PlannedColumn]) -> str:
     return f"UPDATE {target.sql} SET {', '.join(values)}"  # noqa: S608 - names are quoted, values are literals
 
 
+def position_statement(target: Target) -> str:
+    """Returns a MERGE of no rows, which still commits the position."""
+    nothing = f"(SELECT * FROM {target.sql} WHERE false)"  # noqa: S608
+    return f"MERGE INTO {target.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
+
+
 def delete_statement(target: Target) -> str:
     return f"DELETE FROM {target.sql}"  # noqa: S608
 

@@ -16,7 +16,6 @@ from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
 from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING
-from spark_jobs.apply.large_values import LARGE_PROPERTY
 from spark_jobs.apply.schema.columns import (
     MAPPING,
     WIDENING,
@@ -25,15 +24,21 @@ from spark_jobs.apply.schema.columns import (
     is_mapped,
     next_step,
 )
-from spark_jobs.apply.schema.content import delete_statement, fill_statement, rewrite_statement, truncate_statement
+from spark_jobs.apply.schema.content import (
+    delete_statement,
+    fill_statement,
+    position_statement,
+    rewrite_statement,
+    truncate_statement,
+)
 from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
-from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import DeltaState, has_rows, state_before
 from spark_jobs.delta.tables import (
     COLUMNS_PROPERTY,
+    LARGE_PROPERTY,
     Origin,
     Target,
     create,
@@ -113,7 +118,7 @@ class Evolution:
             if effect is not None:
                 self._apply(effect)
         if self._is_recorded and not self._has_position:
-            self._commit(empty_statement(self._target))
+            self._commit(position_statement(self._target))
         return Evolved(self._state, self._has_position, self._changed)
 
     def start_anew(self, schema: TableSchema) -> DeltaState:
@@ -188,7 +193,7 @@ class Evolution:
         if policy == "fail" and not effect.is_renamed:
             raise refusal(self._target, effect.by, "drops the table", "on_drop: fail")
         self._set(state, Record(effect.by.seq, None), {})
-        self._commit(delete_statement(self._target) if policy == "drop" else empty_statement(self._target))
+        self._commit(delete_statement(self._target) if policy == "drop" else position_statement(self._target))
 
     def _rename(self, effect: TableEffect) -> None:
         """Gives the table the rows of the one that has its name now."""
@@ -306,7 +311,7 @@ class Evolution:
         self._steps(Goals.of_json(pending.columns))
         is_history = target.apply.mode == "append"
         updates = [] if is_history else found.updates
-        self._commit(fill_statement(target, updates) if updates else empty_statement(target))
+        self._commit(fill_statement(target, updates) if updates else position_statement(target))
 
     def _declare(self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema) -> Record:
         """Records what the table must become, and switches on what its ALTERs need."""
@@ -351,7 +356,7 @@ class Evolution:
         if policy == "fail":
             raise refusal(self._target, by, "removes all rows", "on_truncate: fail")
         if policy == "ignore":
-            self._commit(empty_statement(self._target))
+            self._commit(position_statement(self._target))
         else:
             self._commit(truncate_statement(self._target, by, state.applied_seq))
 

@@ -339,3 +339,40 @@ def test_two_threads_of_one_owner_never_hold_valid_tokens_together(config: Desti
             continue
         valid.append(lease)
     assert len(valid) == 1
+
+
+class TestFollowing:
+    """The batch after one that was just acked."""
+
+    def test_it_is_handed_out_to_the_process_that_acked(self, config: DestinationConfig) -> None:
+        service = make_service(config, NumberStore(last=9))
+        lease: Lease | None = get(service)
+        for following in (4, 7, None):
+            assert lease is not None
+            assert service.next_seq() == following
+            service.ack(lease.batch, lease.token)
+            acked, lease = lease, service.get_following(lease, A)
+            assert (None if lease is None else lease.manifest.first_seq) == following
+        assert service.get_following(acked, A) is None
+        assert service.last_seq() == 9
+
+    def test_an_orphan_gets_nothing(self, service: BatchService) -> None:
+        """Both processes merged batch 1; the one that acks and asks first goes on."""
+        lease = get(service)
+        service.ack(lease.batch, lease.token)
+        following = service.get_following(lease, A)
+        assert following is not None
+        service.ack(lease.batch, lease.token)  # by the orphan: a repetition
+        with pytest.raises(TokenError, match="another process has taken the batches after batch 1"):
+            service.get_following(lease, A)
+        service.ack(following.batch, following.token)
+        with pytest.raises(TokenError):
+            service.get_following(lease, A)
+
+    def test_after_a_rollback_by_another_it_is_refused(self, service: BatchService) -> None:
+        lease = get(service)
+        service.ack(lease.batch, lease.token)
+        other = get(service)
+        service.rollback(other.batch, other.token)
+        with pytest.raises(TokenError):
+            service.get_following(lease, A)

@@ -1,0 +1,270 @@
+"""Every change of one row that a store still has, found by the row's key.
+
+The index tells which transactions may have rows of the table. Of those only the key columns are decoded, and compared
+as Arrow arrays; the transactions with a match are then decoded whole. Each transaction is decoded with the columns that
+the table had at that moment. Values are those of the binlog: the policies of the configuration do not apply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.decode import DecodeOptions, DecodeStats
+from cdc.decode.jsonl import json_lines
+from cdc.decode.layout import BEFORE, METADATA_FIELDS, TableLayout
+from cdc.decode.reader import Decoder
+from cdc.decode.scan import table_events
+from cdc.decode.transactions import Transactions, history_of, open_range
+from cdc.errors import UsageError
+from cdc.positions import make_file_name, split_seq
+from cdc.schemas import Schemas, TableSchema
+from cdc.store.formats.layout import list_segments, schemas_folder
+from cdc.store.formats.state import TableNumbers
+from cdc.store.reader.reader import StoreReader
+
+_OPTIONS = DecodeOptions(images="both")
+_DELETE, _INSERT = 0, 1
+_HINTS = {"binary": " in hexadecimal digits", "date": " like 2026-03-01", "timestamp": " like 2026-03-01 09:00:00"}
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """The values of a row's key, as texts, by the names of the columns."""
+
+    table: str
+    values: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str, table: str, definition: TableSchema, keys: Sequence[str] | None = None) -> RowKey:
+        """Reads a key: ``7``, ``a=1,b=x`` or a JSON object. ``keys``: the columns of the configuration, for a table
+        without a primary key; without them any columns may be given. Raises UsageError."""
+        wanted = [_column(table, definition, name) for name in keys or definition.primary_key]
+        values = {_column(table, definition, name): value for name, value in _values(text, wanted).items()}
+        shown = f"table {table}"
+        if wanted and {*values} != {*wanted}:
+            raise UsageError(
+                f"the key is {', '.join(wanted)}, and {', '.join(values)} is given",
+                place=shown,
+                remedy=f"Give {','.join(f'{name}=…' for name in wanted)}, or a JSON object.",
+            )
+        if not values:
+            raise UsageError("no key is given", place=shown, remedy="Give one like id=7, or a JSON object.")
+        return cls(table, values)
+
+
+def _values(text: str, wanted: Sequence[str]) -> dict[str, str]:
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text, parse_int=str, parse_float=str)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{text!r} is not a JSON object: {error.msg}", remedy="Correct it.") from None
+        if not isinstance(found, dict):
+            raise UsageError(f"{text!r} is not a JSON object", remedy="Correct it.")
+        for name, value in found.items():
+            if not isinstance(value, str):
+                what = "null" if value is None else json.dumps(value)
+                raise UsageError(
+                    f"{name} is {what}, which identifies no row", remedy="Give a number or a text for each column."
+                )
+        return found
+    name, equal, _ = text.partition("=")
+    if len(wanted) == 1 and not (equal and name.strip().lower() == wanted[0].lower()):
+        return {wanted[0]: text}
+    if len(wanted) == 1:
+        return {wanted[0]: text[len(name) + 1 :]}
+    values = {}
+    for part in text.split(","):
+        name, equal, value = part.partition("=")
+        if not equal or not name.strip():
+            raise UsageError(
+                f"{text!r} is not a key",
+                remedy='Give the columns as a=1,b=x; values with a comma need a JSON object: \'{"a": 1, "b": "x,y"}\'.',
+            )
+        values[name.strip()] = value
+    return values
+
+
+def _column(table: str, definition: TableSchema, name: str) -> str:
+    found = next((c.name for c in definition.columns if c.name.lower() == name.lower()), None)
+    if found is None:
+        raise UsageError(
+            f"it has no column {name}", place=f"table {table}", remedy=f"It has {', '.join(definition.column_names)}."
+        )
+    return found
+
+
+def definition_of(reader: StoreReader, table: str) -> TableSchema:
+    """Returns the newest description of a table that the store has. Raises UsageError if there is none."""
+    folder = schemas_folder(reader.path)
+    files = sorted((int(one.stem), one) for one in folder.glob("*.json") if one.stem.isdigit())
+    known: set[str] = set()
+    for _, file in reversed(files):
+        schemas = Schemas.load(file)
+        if table in schemas.tables:
+            return schemas.tables[table]
+        known |= schemas.tables.keys()
+    raise UsageError(
+        "the store knows no such table",
+        place=f"table {table}",
+        remedy=f"It knows {', '.join(sorted(known)[:20]) or 'no table'}." if known else "Start `cdc capture` first.",
+    )
+
+
+@dataclass
+class Search:
+    """What a search has found and passed so far."""
+
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """The changes of the row, oldest first, in the form of ``cdc history --json``."""
+    rows: int = 0
+    """Rows of the table that were compared."""
+    lacking: dict[str, int] = field(default_factory=dict)
+    """Rows whose table had no column of this name at that time; they were not compared."""
+    transactions: int = 0
+    """Transactions that were read."""
+    of: int = 0
+    """Transactions that may have rows of the table."""
+
+
+def search(reader: StoreReader, key: RowKey, progress: Callable[[Search], None] = lambda _: None) -> Search:
+    """Finds every change of the row in the store. ``progress`` is called now and then.
+
+    Raises DamagedError, StorageError, UnsupportedTypeError, UsageError for a value that does not fit its column.
+    """
+    found = Search()
+    numbers = TableNumbers(reader.path)
+    if key.table not in numbers.names:
+        return found
+    mask = 1 << numbers.bit(key.table)
+    found.of = sum(int(np.count_nonzero(e["table_mask"] & np.uint64(mask))) for e in reader.all_entries())
+    for segment in list_segments(reader.path):
+        transactions = open_range(segment, table_mask=mask).between(0, None)
+        if not len(transactions.entries):
+            continue
+        history = history_of(segment, key.table)
+        matched: list[np.ndarray[Any, Any]] = []
+        for batch, mine in _decoded(transactions, key, history, found, all_columns=False):
+            matched.append(batch.column(1).filter(mine).to_numpy())
+            progress(found)
+        found.transactions += len(transactions.entries)
+        seqs = np.unique(np.concatenate(matched)) if matched else np.empty(0)
+        if len(seqs):
+            some = replace(transactions, entries=transactions.entries[np.isin(transactions.entries["seq"], seqs)])
+            for batch, mine in _decoded(some, key, history, Search(), all_columns=True):
+                found.changes += _changes(batch.filter(mine), key, reader.base_name)
+        progress(found)
+    return found
+
+
+def _decoded(
+    transactions: Transactions, key: RowKey, history: Any, found: Search, *, all_columns: bool
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """Yields the table's rows, and for each whether it is the wanted one before or after the change."""
+    decoder: Decoder | None = None
+    stats = DecodeStats()
+    for run in table_events(transactions, key.table, _OPTIONS.target_bytes, history):
+        names = [column.name for column in run.layout.columns]
+        lacking = [name for name in key.values if name not in names]
+        if decoder is None or decoder.layout is not run.layout:
+            wanted = _decodable(run.layout) if all_columns else list(key.values)
+            decoder = None if lacking else Decoder(transactions, run.layout, replace(_OPTIONS, columns=wanted), stats)
+        if decoder is None:
+            for name in lacking:
+                found.lacking[name] = found.lacking.get(name, 0) + len(run)
+            continue
+        done = 0
+        while done < len(run):
+            batch, count = decoder.decode(run.slice(done, len(run)))
+            done += count
+            found.rows += batch.num_rows
+            after, before = _matches(batch, key)
+            yield batch, pc.or_(after, before)
+
+
+def _decodable(layout: TableLayout) -> list[str]:
+    return [name for name, kind in layout.shape if kind is not None]
+
+
+def _matches(batch: pa.RecordBatch, key: RowKey) -> tuple[pa.Array, pa.Array]:
+    """Returns whether the row is the wanted one after the change, and before it."""
+    op = batch.column(0)
+    old = batch.column(batch.schema.get_field_index(BEFORE))
+    after, before = pc.not_equal(op, _DELETE), pc.not_equal(op, _INSERT)
+    for name, text in key.values.items():
+        column = batch.column(batch.schema.get_field_index(name))
+        wanted = _literal(text, column.type, f"column {name} of table {key.table}")
+        after = pc.and_(after, pc.fill_null(pc.equal(column, wanted), False))
+        before = pc.and_(before, pc.fill_null(pc.equal(pc.struct_field(old, name), wanted), False))
+    return after, before
+
+
+def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
+    """Returns a value of a column's type. Raises UsageError."""
+    try:
+        value: Any = text
+        if pa.types.is_integer(kind):
+            value = int(text)
+        elif pa.types.is_decimal(kind):
+            value = Decimal(text)
+        elif pa.types.is_floating(kind):
+            value = float(text)
+        elif pa.types.is_date(kind):
+            value = date.fromisoformat(text)
+        elif pa.types.is_timestamp(kind):
+            moment = datetime.fromisoformat(text)
+            value = moment.replace(tzinfo=None if kind.tz is None else moment.tzinfo or UTC)
+        elif pa.types.is_binary(kind):
+            value = bytes.fromhex(text[2:] if text[:2].lower() == "0x" else text)
+        elif not pa.types.is_string(kind):
+            raise UsageError(f"values of type {kind} identify no row", place=place, remedy="Give other columns.")
+        return pa.scalar(value, kind)
+    except (ValueError, InvalidOperation, OverflowError, pa.ArrowInvalid):
+        hint = next((hint for word, hint in _HINTS.items() if str(kind).startswith(word)), "")
+        raise UsageError(
+            f"{text!r} is no value of the column's type, {kind}", place=place, remedy=f"Give one{hint}."
+        ) from None
+
+
+def _changes(batch: pa.RecordBatch, key: RowKey, base_name: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch, which are few, in the form of ``cdc history --json``."""
+    after, before = (mask.to_pylist() for mask in _matches(batch, key))
+    lines = b"".join(json_lines(batch)).decode().splitlines()
+    names = [name for name in batch.schema.names if name != BEFORE][len(METADATA_FIELDS) :]
+    for line, is_after, is_before in zip(lines, after, before, strict=True):
+        row = json.loads(line)
+        new, old = {name: row[name] for name in names}, row[BEFORE]
+        position = split_seq(row["_seq"])
+        change = {
+            "seq": row["_seq"],
+            "row": row["_row"],
+            "op": row["_op"],
+            "commit_time": row["_commit_time"],
+            "gtid": row["_gtid"],
+            "file": make_file_name(base_name, position.file_number),
+            "pos": position.offset,
+            "before": old if is_before else None,
+            "after": new if is_after else None,
+        }
+        if row["_op"] == "update" and not (is_after and is_before):
+            # The key changed: the row went away under this key, or came.
+            other = new if is_before else old
+            change["op"] = "delete" if is_before else "insert"
+            change["moved_to" if is_before else "moved_from"] = {name: other[name] for name in key.values}
+        yield change
+
+
+def changed_columns(change: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the columns of a change with their values before and after; of an update only those that changed."""
+    before, after = change["before"] or {}, change["after"] or {}
+    names = [*after, *(name for name in before if name not in after)]
+    pairs = {name: (before.get(name), after.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if change["op"] != "update" or pair[0] != pair[1]}
