@@ -102,6 +102,17 @@ class LowRecord(PositionRecord):
         return LowMark(self.method, self.file, self.pos, self.pending, self.time_us, self.local_time_us)
 
 
+class Loaded(_Part):
+    """``loaded.json``: the snapshot was loaded into the table."""
+
+    format: Literal["towpath-snapshot"] = "towpath-snapshot"
+    version: int = FORMAT_VERSION
+    low_seq: int
+    """The snapshot and every change of the table after this seq make the table."""
+    high_seq: int
+    """The position at which the table equalled the source."""
+
+
 class ChunkRecord(_Part):
     """``chunk-SSS-NNNNNN.json``: a chunk that was read. It is written after the rows."""
 

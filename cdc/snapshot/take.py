@@ -204,7 +204,8 @@ def begin_or_resume(conn: Connection, config: DestinationConfig, table: str, sou
     """
     db, name = find_table(conn, config, table)
     info = _describe(conn, config, db, name, source)
-    before = SnapshotFiles.find(config, db, name)
+    # One that was loaded is kept: the table can be built again from it until the next one is loaded.
+    before = [one for one in SnapshotFiles.find(config, db, name) if one.loaded() is None]
     last = newest(before)
     current = None
     if last is not None and _may_continue(conn, last, info):
