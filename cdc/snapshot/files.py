@@ -365,6 +365,19 @@ def digest_of(path: Path) -> tuple[int, str]:
         return source.tell(), digest.hexdigest()
 
 
+def unfinished(config: DestinationConfig) -> list[SnapshotFiles]:
+    """Returns the snapshots of all tables that are not loaded yet, by table."""
+    above = snapshots_folder(config)
+    tables = [db.below(name) for one in above.names() for db in (above.below(one),) for name in db.names()]
+    found = [
+        SnapshotFiles.open(folder)
+        for table in tables
+        for folder in (table.below(one) for one in table.names())
+        if INFO in folder.names()
+    ]
+    return sorted((one for one in found if one.loaded() is None), key=lambda one: one.info.table)
+
+
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:
     """Returns the newest of some snapshots of a table."""
     return max(snapshots, key=lambda one: one.id, default=None)

@@ -133,7 +133,8 @@ def take_snapshots(
                     errors[table] = error
             left = again
         for table, failure in errors.items():
-            _log.error("snapshot failed", table=table, reason=str(failure))
+            if len(errors) > 1:
+                _log.error("snapshot failed", table=table, reason=str(failure))
             jobs[table].mark("snapshot", str(failure), None)
     if errors:
         raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
