@@ -290,11 +290,17 @@ def replay(
     return run(config, tables, Request(from_, to, into, mode), progress=progress)
 
 
-def retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`."""
+def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
+    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`.
+    ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
+    from cdc.batches.lease import renewed
+    from cdc.batches.service import BatchService
     from cdc.table_jobs import catch_up
 
-    return catch_up.retry_parked(config)
+    if lease is None:
+        return catch_up.retry_parked(config)
+    with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
+        return catch_up.retry_parked(config)
 
 
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
@@ -318,10 +324,3 @@ def plan_replay(
     from cdc.table_jobs.replay import Request
 
     return plan.plan_replay(config, tables, Request(from_, to, into, mode))
-
-
-def give_back(config: DestinationConfig, tables: Sequence[str]) -> list[str]:
-    """Lets apply bring back tables whose replay was cut off; see :func:`cdc.table_jobs.replay.give_back`."""
-    from cdc.table_jobs import replay
-
-    return replay.give_back(config, tables)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class FetchOperator(DestinationOperator):
     """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
 
-    If there is nothing to apply, the later tasks are skipped and the run succeeds. With ``airflow.until:
+    If there is nothing to apply, parked tables are tried again, the later tasks are skipped and the run succeeds. With ``airflow.until:
     interval_end`` the batch holds only transactions that were committed before the end of the run's data interval.
     """
 
@@ -33,6 +33,8 @@ class FetchOperator(DestinationOperator):
         with xcom.airflow_errors():
             config = self._config()
             lease = xcom.pipeline().fetch(config, self._owner, interval.end(config, context))
+            if lease is None:
+                xcom.pipeline().retry_parked(config)
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
             followers = sorted(self.get_flat_relative_ids(upstream=False))
@@ -113,6 +115,9 @@ class _RunLog(RunListener):
     def merged(self, batch: Merged) -> None:
         self._stats.add(batch.results)
         for result in batch.results:
+            if result.parked is not None:
+                self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
+                continue
             self._log.info(
                 "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
                 batch.lease.batch,

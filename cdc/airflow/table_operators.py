@@ -167,8 +167,8 @@ class FinalizeBackfillOperator(DestinationOperator):
     """Ends a backfill: says what was done, or fails the run and says how to go on.
 
     It runs in any case, and asks Airflow for the states of the tasks before it. Each table is replaced by one commit,
-    so there is no half of it to roll back; a table whose replay was cut off is given back to apply as it is. A table
-    whose snapshot was cut off waits for the next try, or for the snapshot DAG.
+    so there is no half of it to roll back. A table whose replay was cut off is brought level by the next run of apply,
+    and a table whose snapshot was cut off waits for the next try, or for the snapshot DAG.
     """
 
     def __init__(self, *, work: Mapping[str, str], plan_task_id: str = "plan", **kwargs: Any) -> None:
@@ -185,10 +185,6 @@ class FinalizeBackfillOperator(DestinationOperator):
         task = self.work[asked["kind"]]
         state = xcom.task_states(context, [task])[task]
         if state != "success" or ti.xcom_pull(task_ids=task) is None:
-            with xcom.airflow_errors():
-                given_back = jobs.pipeline().give_back(self._config(), asked["tables"])
-            if given_back:
-                self.log.warning("Apply brings back: %s.", ", ".join(given_back))
             raise AirflowFailException(
                 f"The backfill is not done: the task {task} ended as {state}; see its log. Clear that task to go on: "
                 "tables that are done, and chunks that were read, are kept."

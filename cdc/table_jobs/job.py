@@ -44,10 +44,6 @@ class Job:
             }
         )
 
-    def parked(self) -> ParkedTable:
-        """Returns why the table is parked."""
-        return self.batches.meta.read().subscription(SUBSCRIBER).parked[self.table]
-
     def keep_from(self, seq: int) -> None:
         """Lets retention keep the transactions after ``seq`` for this table."""
         parking.keep_from(self.batches.meta, SUBSCRIBER, self.table, seq)

@@ -133,7 +133,8 @@ def take_snapshots(
                     errors[table] = error
             left = again
         for table, failure in errors.items():
-            _log.error("snapshot failed", table=table, reason=str(failure))
+            if len(errors) > 1:
+                _log.error("snapshot failed", table=table, reason=str(failure))
             jobs[table].mark("snapshot", str(failure), None)
     if errors:
         raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
@@ -182,7 +183,7 @@ def _safe_low(reader: StoreReader) -> int:
 def _read(
     config: DestinationConfig, tables: Sequence[str], progress: ProgressCallback | None
 ) -> dict[str, SnapshotFiles | CdcError]:
-    from cdc.snapshot.take import take_all
+    from cdc.snapshot import take_all
 
     source = open_meta(config).source()
     assert source is not None  # there is a store

@@ -79,7 +79,7 @@ def test_tables_are_filled_then_replayed(
     assert f"version {before}, " in str(plan.tables[0].now)
     assert (version(loop), parked(loop)) == (before, {})
 
-    # A replay that is cut off is given back to apply, and the same form may be run again.
+    # After a replay that fails apply brings the table level, and the same form may be run again.
     def fails(*_: Any) -> None:
         raise MergeFailedError("the disk is full")
 

@@ -95,9 +95,5 @@ class FakeJobs:
         self._step("plan_replay", list(tables), arguments)
         return Plan(tuple(tables))
 
-    def give_back(self, config: DestinationConfig, tables: Sequence[str]) -> list[str]:
-        self.calls.append(("give_back", list(tables)))
-        return list(tables)
-
     def stop(self) -> None:
         self.calls.append(("stop",))
