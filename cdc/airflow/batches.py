@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class FetchOperator(DestinationOperator):
     """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
 
-    If there is nothing to apply, parked tables are tried again, the later tasks are skipped and the run succeeds. With ``airflow.until:
-    interval_end`` the batch holds only transactions that were committed before the end of the run's data interval.
+    If there is nothing to apply, parked tables are tried again, the later tasks are skipped and the run succeeds. With
+    ``airflow.until: interval_end`` the batch holds only transactions that were committed before the end of the run's
+    data interval.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
