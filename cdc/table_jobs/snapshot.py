@@ -183,7 +183,7 @@ def _safe_low(reader: StoreReader) -> int:
 def _read(
     config: DestinationConfig, tables: Sequence[str], progress: ProgressCallback | None
 ) -> dict[str, SnapshotFiles | CdcError]:
-    from cdc.snapshot.take import take_all
+    from cdc.snapshot import take_all
 
     source = open_meta(config).source()
     assert source is not None  # there is a store
