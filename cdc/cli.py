@@ -29,10 +29,12 @@ from cdc.commands import (
     history,
     init,
     inspect,
-    later,
     maintain,
+    replay,
+    snapshot,
     standby,
     status,
+    verify,
 )
 from cdc.commands.common import Globals
 from cdc.errors import CdcError
@@ -94,7 +96,22 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (init, check, capture, standby, apply, status, batch, inspect, decode, history, maintain, later):
+for _module in (
+    init,
+    check,
+    capture,
+    standby,
+    snapshot,
+    apply,
+    replay,
+    status,
+    batch,
+    inspect,
+    decode,
+    history,
+    maintain,
+    verify,
+):
     _module.register(app)
 
 

@@ -36,6 +36,8 @@ class LedgerEntry:
     last_seq: int
     store_begins: int | None
     generation: int
+    rebuild: str | None = None
+    """``snapshot`` or ``replay`` if the commit made the table anew: it then had everything up to ``last_seq``."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class TableHistory:
     """Whether Delta still has all commits of the table."""
     record: TableRecord | None = None
     """The meta's record of the table."""
+    parked: bool = False
+    """Whether apply leaves the table out at present, so that its changes wait in the store."""
 
 
 @dataclass
@@ -96,9 +100,15 @@ def read_commits(
                 last_seq=int(entry["last_seq"]),
                 store_begins=entry.get("store_begins"),
                 generation=generation,
+                rebuild=_rebuild(entry),
             )
         )
     return sorted(found, key=lambda commit: commit.version)
+
+
+def _rebuild(entry: Mapping[str, Any]) -> str | None:
+    found = entry.get("rebuild")
+    return str(found.get("kind")) if isinstance(found, dict) else None
 
 
 class Ledger:
@@ -126,6 +136,9 @@ class Ledger:
         for commit in table.commits:
             self._require_same_history(name, previous, commit, report)
             previous = commit
+            if commit.rebuild is not None:  # what it had before does not matter any more
+                reached = commit.last_seq
+                continue
             if commit.last_seq <= reached:
                 report.faults.append(
                     f"{name}: batch {commit.batch} ends at {commit.last_seq}, which an earlier one had reached"
@@ -203,14 +216,19 @@ class Ledger:
         report.faults.append(f"{name}: nothing proves what was applied between {after_seq} and {until_seq}{why}")
 
     def _require_merged(self, name: str, table: TableHistory, start: int, report: LedgerReport) -> None:
-        """Checks that each acked batch that changed the table left a commit, or found its changes applied."""
+        """Checks that each acked batch that changed the table left a commit, or found its changes applied. A table that
+        was parked gets its changes later, so the check begins when it is not parked any more."""
         for manifest in self._acked:
             if manifest.acked is None or _covers(table.commits, start, manifest.after_seq, manifest.last_seq):
                 continue
             results = {result.table: result for result in manifest.acked.tables}
             by_hand = not results and manifest.row_events > 0 and name in manifest.tables
-            if by_hand or (name in results and (results[name].applied_seq or 0) > 0):
-                how = "by hand" if by_hand else "with its changes"
+            result = results.get(name)
+            left_out = result is not None and result.parked is not None
+            if left_out and table.parked:
+                continue
+            if by_hand or left_out or (result is not None and (result.applied_seq or 0) > 0):
+                how = "by hand" if by_hand else "without it" if left_out else "with its changes"
                 self._report_missing(
                     name, manifest.after_seq, manifest.last_seq, report, f"; batch {manifest.batch} was acked {how}"
                 )
@@ -220,6 +238,8 @@ def _covers(commits: Sequence[LedgerEntry], reached: int, after_seq: int, last_s
     """Whether the batches of these commits together hold all of (after_seq, last_seq] behind ``reached``."""
     at = max(reached, after_seq)
     for commit in commits:
-        if commit.after_seq <= at < commit.last_seq:
+        if commit.rebuild is not None:
+            at = max(at, commit.last_seq)
+        elif commit.after_seq <= at < commit.last_seq:
             at = commit.last_seq
     return at >= last_seq

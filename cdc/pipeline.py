@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,13 @@ from cdc.errors import MergeFailedError
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.snapshot.progress import ProgressCallback
+    from cdc.table_jobs.replay import ReplayResult
+    from cdc.table_jobs.snapshot import SnapshotResult
+    from cdc.verify.report import Report
+    from cdc.verify.run import Options
     from spark_jobs.apply.prepare import PreparedBatch
+    from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
 
 _submitted: SubmittedDriver | None = None
@@ -203,3 +209,88 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
             remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
         ) from None
     return [TableResult.model_validate(item) for item in found]
+
+
+def verify(
+    config: DestinationConfig,
+    tables: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    limit: int = 20,
+    wait_s: float = 60.0,
+) -> Report:
+    """Compares the Delta tables (None: all) with the source, and the store with what the source executed.
+
+    Nothing is written. Differences and doubts are in the report, not raised: see :attr:`Report.exit_code`. ``progress``
+    is called with what is being done, except under spark-submit. ``limit``: differing rows that are looked for in each
+    table. ``wait_s``: how long to wait until capture has read what the source had at the start. Raises UsageError for
+    an unknown table, IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading
+    meta and store raises.
+    """
+    from cdc.verify.run import Options
+    from cdc.verify.run import verify as run
+    from spark_jobs.runtime.session import acquire, in_process
+
+    options = Options(limit, wait_s)
+    if config.spark.remote is None and not in_process(config.spark):
+        return _submit_verify(config, list(tables or ()), options)
+    from spark_jobs.verify import SparkLake
+
+    warm = acquire(config.spark)
+    return run(config, SparkLake(config, warm.tables), tables or (), options, progress)
+
+
+def _submit_verify(config: DestinationConfig, tables: list[str], options: Options) -> Report:
+    """Verifies in a driver under spark-submit."""
+    from cdc.verify.report import report_of
+    from spark_jobs.runtime.submit import DriverEndedError
+
+    if _submitted is None:
+        with session(config):
+            return _submit_verify(config, tables, options)
+    try:
+        found = _submitted.run("verify", {"tables": tables, "limit": options.limit, "wait_s": options.wait_s})
+    except DriverEndedError as error:
+        raise MergeFailedError(
+            f"the Spark driver {error} before the tables were compared",
+            place=config.name,
+            remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
+        ) from None
+    return report_of(found)
+
+
+# --- jobs on single tables -------------------------------------------------------------------------------------------
+
+
+def snapshot(
+    config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
+) -> list[SnapshotResult]:
+    """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source; see
+    :func:`cdc.table_jobs.snapshot.take_snapshots`."""
+    from cdc.table_jobs.snapshot import take_snapshots
+
+    return take_snapshots(config, tables, progress=progress)
+
+
+def replay(
+    config: DestinationConfig,
+    tables: Sequence[str],
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    into: str | None = None,
+    mode: str | None = None,
+    progress: Callable[[CatchUp], None] = lambda _: None,
+) -> list[ReplayResult]:
+    """Builds tables again from the store; see :func:`cdc.table_jobs.replay.replay`."""
+    from cdc.table_jobs.replay import Request
+    from cdc.table_jobs.replay import replay as run
+
+    return run(config, tables, Request(from_, to, into, mode), progress=progress)
+
+
+def retry_parked(config: DestinationConfig) -> list[CatchUp]:
+    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`."""
+    from cdc.table_jobs import catch_up
+
+    return catch_up.retry_parked(config)

@@ -182,6 +182,8 @@ def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> T
     if state is not None:
         require_ownership(state, target, batch.manifest)
     elif _awaits_first_snapshot(batch, table):
+        if not changes:
+            return None
         raise NeedsSnapshotError(
             "the table was there before capture began, and has not been loaded yet",
             place=f"table {table}",

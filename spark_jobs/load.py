@@ -3,7 +3,7 @@ table that was rebuilt beside it.
 
 The state of a snapshot is exact at one position, ``high_seq``. Its chunks were read at different moments, all after
 ``low_seq`` and none after ``high_seq``. A row whose key changes between the two is taken from its last change, every
-other row from its chunk; docs/decisions/0061 has the proof.
+other row from its chunk; docs/decisions/0062 has the proof.
 
 One commit replaces the table: rows, schema, properties and applied position change together.
 """
@@ -15,26 +15,58 @@ import uuid
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc.errors import NeedsSnapshotError
-from spark_jobs.apply.merge import TableMerge, read_changes
+from cdc.decode.layout import survey
+from cdc.decode.policies import value_policies
+from cdc.decode.transactions import ALL_TABLES
+from cdc.errors import NeedsSnapshotError, TargetError
+from cdc.schemas import Schemas
+from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id
+from spark_jobs.apply.commit import Commit
+from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
+from spark_jobs.apply.large_values import LARGE_BYTES
+from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, require_keys, with_variants
+from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
-from spark_jobs.delta.tables import BEFORE, Origin, Target, properties_of, sql_properties
+from spark_jobs.delta.tables import (
+    BEFORE,
+    MODE_PROPERTY,
+    Origin,
+    Target,
+    delta_schema,
+    evolve,
+    properties_of,
+    record_policies,
+    require_owner,
+    sql_properties,
+    target_of,
+)
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
-from spark_jobs.source.columns import SourceColumns
+from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+    from cdc.batches.manifest import Manifest
+    from cdc.config import DestinationConfig
+    from cdc.schemas import TableSchema
+    from cdc.snapshot.files import SnapshotFiles
     from spark_jobs.delta.log import DeltaState
+    from spark_jobs.runtime.session import TableSession, TableSessions
+
+
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+"""A property that Delta alone sets."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +116,6 @@ def transaction(
     spark: SparkSession, target: Target, position: Position, generation: int, rebuild: Rebuild
 ) -> Iterator[None]:
     """Lets the statement in the block carry the position of a generation."""
-    from cdc.targets import application_id
-
     spark.conf.set(APP_ID, application_id(target.destination, target.table, generation))
     spark.conf.set(VERSION, str(position.seq))
     spark.conf.set(METADATA, user_metadata(target, position, generation, rebuild))
@@ -152,8 +182,6 @@ def replace_table(
 ) -> None:
     """Makes ``rows`` the whole content of the table, in one commit that carries schema, properties and position. The
     table may exist or not."""
-    from cdc.targets import GENERATION_PROPERTY
-
     view = f"towpath_rows_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(view)
     clear_unborn(target.path)
@@ -179,19 +207,71 @@ class Load:
     """The source's primary key."""
     position: Position
     rebuild: Rebuild
-    properties: dict[str, str]
-    """Properties beside the usual ones."""
+    schema: TableSchema
+    """The source's schema at the position."""
 
 
-def load_mirror(spark: SparkSession, load: Load, rows: DataFrame) -> None:
-    """Makes the rows of :func:`state_of_snapshot` the content of an ``upsert`` table, as its next generation."""
+def _replace(spark: SparkSession, load: Load, rows: DataFrame) -> None:
+    """Makes rows the whole content of the table, as its next generation."""
     state, position = load.state, load.position
     generation = 0 if state is None else state.generation + 1
-    origin = Origin(position.server_uuid, position.epoch, position.seq, generation)
-    properties = properties_of(load.target, load.columns, load.primary, origin) | load.properties
-    if state is not None and state.properties.get("delta.columnMapping.mode", "none") != "none":
-        properties.setdefault("delta.columnMapping.mode", state.properties["delta.columnMapping.mode"])
-    replace_table(spark, load.target, with_variants(rows, load.columns.variants), properties, position, load.rebuild)
+    record = Record(position.seq, load.schema)
+    origin = Origin(position.server_uuid, position.epoch, position.seq, generation, record)
+    properties = kept_properties(state) | properties_of(load.target, load.columns, load.primary, origin)
+    replace_table(spark, load.target, rows, properties, position, load.rebuild)
+
+
+def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
+    """Takes a table's applied position back to an earlier one and leaves its rows alone: the changes after it are then
+    applied once more. Raises TargetError if there is no such table."""
+    target = target_of(config, table)
+    state = target.state()
+    if state is None:
+        raise TargetError(
+            "there is no Delta table",
+            place=f"table {table} at {target.path}",
+            remedy=f"Run `cdc replay {config.name} {table}` without --from, or `cdc snapshot`.",
+        )
+    require_owner(state, target)
+    generation = state.generation + 1
+    changed = {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    with sessions.one() as session:
+        session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
+        rebuild = Rebuild("replay", uuid.uuid4().hex)
+        with transaction(session.spark, target, position, generation, rebuild):
+            session.spark.sql(empty_statement(target))
+
+
+def replace_by(
+    sessions: TableSessions, config: DestinationConfig, built: DestinationConfig, table: str, position: Position
+) -> None:
+    """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
+    other one. Raises TargetError for a table of another owner, NeedsSnapshotError if nothing was built."""
+    target, side = target_of(config, table), target_of(built, table)
+    state, found = target.state(), side.state()
+    if found is None:
+        raise TargetError("the store has no rows of the table to build it from", place=f"table {table}")
+    if state is not None:
+        require_owner(state, target)
+    generation = 0 if state is None else state.generation + 1
+    schema = tracked_schema(found)
+    kept = {
+        key: value
+        for key, value in {**kept_properties(state), **found.properties}.items()
+        if key != _MAX_COLUMN_ID and not key.startswith(SCHEMA_PROPERTY)
+    }
+    properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    if schema is not None:
+        properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+    with sessions.one() as session:
+        rows = session.spark.read.format("delta").load(side.path)
+        replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex))
+
+
+def kept_properties(state: DeltaState | None) -> dict[str, str]:
+    """Returns the properties that somebody else gave a table, and that a new generation keeps."""
+    found = {} if state is None else state.properties
+    return {key: value for key, value in found.items() if not key.startswith("towpath.") and key != _MAX_COLUMN_ID}
 
 
 def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: str) -> None:
@@ -205,3 +285,132 @@ def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: s
             place=f"table {table}",
             remedy="The snapshot begins anew.",
         )
+
+
+def load_snapshot(
+    sessions: TableSessions,
+    config: DestinationConfig,
+    files: SnapshotFiles,
+    manifest: Manifest | None,
+    low_seq: int,
+    position: Position,
+) -> None:
+    """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
+
+    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. Raises
+    NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
+    """
+    table = files.info.table
+    target = target_of(config, table)
+    state = target.state()
+    if state is not None:
+        require_owner(state, target)
+    schema = files.info.definition
+    columns = columns_of_schema(schema, target.policies)
+    target.policies.require_there(schema.column_names)
+    load = Load(
+        target=target,
+        state=state,
+        columns=columns,
+        primary=schema.primary_key,
+        position=position,
+        rebuild=Rebuild("snapshot", files.id, low_seq),
+        schema=schema,
+    )
+    with sessions.one() as session:
+        changes = None if manifest is None else _changes(session, load, manifest, schema, files.info.key, low_seq)
+        names = columns.keys(files.info.key) if files.info.key else ()
+        rows = state_of_snapshot(session.spark, files.paths(), columns, names, changes)
+        is_primary = set(files.info.key) == set(schema.primary_key)
+        load_state(session, load, rows, Keys(tuple(names), is_primary))
+
+
+def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
+    """Brings a table to the state that ``rows`` are: in the shape of the Delta columns, JSON as text.
+
+    A mirror is replaced. The other modes keep the history that they have: the differences are merged, or the rows are
+    inserted beside the changes. A table that does not exist, or has another mode, is made from the rows.
+    """
+    state, mode = load.state, load.target.apply.mode
+    rows = with_variants(rows, load.columns.variants)
+    moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
+    if state is None or mode == "upsert" or state.properties.get(MODE_PROPERTY) != mode:
+        shaped = _initial_rows(rows, delta_schema(load.columns.fields, mode), load.position)
+        _replace(session.spark, load, shaped)
+        return
+    state = _next_generation(session.spark, load, state)
+    metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)
+    commit = Commit(session, load.target, state, load.position.seq, metadata, lambda: None)
+    if mode == "append":
+        insert_snapshot(commit, rows, moment, load.position.gtid)
+    else:
+        merge_full_state(commit, rows, keys, moment)
+
+
+def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> DataFrame:
+    """Returns rows with the metadata columns that they have in a table that begins with them."""
+    time = f.timestamp_micros(f.lit(position.time_us).cast("long"))
+    values: dict[str, Column] = {
+        "_op": f.lit("snapshot"),
+        "_seq": f.lit(position.seq),
+        "_row": f.monotonically_increasing_id(),
+        "_commit_time": time,
+        "_gtid": f.lit(position.gtid),
+        "_deleted": f.lit(False),
+        "_valid_from": time,
+        "_valid_to": f.lit(None),
+        "_current": f.lit(True),
+        BEFORE: f.lit(None),
+    }
+    own = set(rows.columns)
+    return rows.select(
+        *[
+            (f.col(quote(field.name)) if field.name in own else values[field.name])
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in schema.fields
+        ]
+    )
+
+
+def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
+    """Adds the columns that the snapshot has and the table lacks, records the source's schema, and begins the next
+    generation: its position may be the one that the table has already, and must not be skipped."""
+    record = Record(load.position.seq, load.schema)
+    names = [name for name in load.schema.column_names if load.target.policies.lake_name(name) is not None]
+    state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
+    state = evolve(spark, load.target, state, load.columns, names)
+    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
+    spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
+    return load.target.state() or state
+
+
+def _changes(
+    session: TableSession, load: Load, manifest: Manifest, schema: TableSchema, keys: Sequence[str], low_seq: int
+) -> DataFrame | None:
+    """Returns the changes of a manifest; None if it has no rows of the table."""
+    target = load.target
+    found = survey(
+        manifest.ranges,
+        [target.table],
+        Schemas(tables={target.table: schema}),
+        lambda _: value_policies(target.apply),
+        table_mask=manifest.table_mask(target.table) or ALL_TABLES,
+    )
+    layout = found.layouts.get(target.table)
+    if layout is None:
+        return None
+    columns = columns_of_layout(layout, target.policies)
+    require_same_columns(columns, load.columns, target.table)
+    merge = TableMerge(
+        session=session,
+        target=target,
+        manifest=manifest,
+        layout=layout,
+        columns=columns,
+        schema=schema,
+        check=lambda: None,
+        is_large=found.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
+    )
+    is_primary = set(keys) == set(layout.primary_key)
+    return changes_between(merge, columns, low_seq, is_primary=is_primary)

@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,20 @@ def apply_batch(spark: SparkSession, config: DestinationConfig, manifest: str, t
     return [result.model_dump(mode="json") for result in results]
 
 
-JOBS: Mapping[str, Callable[..., Any]] = {"apply_batch": apply_batch}
+def verify(
+    spark: SparkSession, config: DestinationConfig, tables: list[str], limit: int, wait_s: float
+) -> dict[str, Any]:
+    """Compares tables with the source. Returns the report as a JSON object."""
+    from cdc.verify.run import Options
+    from cdc.verify.run import verify as run
+    from spark_jobs.runtime.session import TableSessions
+    from spark_jobs.verify import SparkLake
+
+    with closing(TableSessions(spark, None)) as sessions:
+        return run(config, SparkLake(config, sessions), tables, Options(limit, wait_s)).document()
+
+
+JOBS: Mapping[str, Callable[..., Any]] = {"apply_batch": apply_batch, "verify": verify}
 """The jobs by their names: functions of the session, the configuration and JSON values, which return JSON values."""
 
 

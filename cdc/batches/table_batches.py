@@ -59,7 +59,7 @@ class TableBatches:
         from cdc.store.reader.batch_builder import Limits
 
         limits, reader = self._config.batch, self.reader
-        pattern = re.escape(table)
+        pattern = re.escape(table).replace(",", r"\,")
         if whole:
             wanted = Limits(1 << 62, until_seq=until_seq)
         else:

@@ -75,7 +75,7 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
         _require_available(candidate.position, candidate.sizes, f"{conn.host}:{conn.port}", first=True)
     # The server knows its GTID set for the present only.
-    start_gtid = clock_and_position(conn).gtid if config.source.start == "now" else None
+    start_gtid = clock_and_position(conn).gtid if config.source.start in ("now", "snapshot") else None
     identity = meta.bind_source(candidate.identity(start_gtid))
     if last_seq is None:
         flavor = candidate.info.flavor
@@ -130,16 +130,9 @@ def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -
     start = config.source.start
     if start == "earliest":
         return BinlogPosition(files[0], 4)
-    if start == "now":
-        return current_position(conn)
     if isinstance(start, StartPosition):
         return BinlogPosition(start.file, start.pos)
-    raise ConfigError(
-        f"source.start: {start} is not available yet",
-        place=str(config.file),
-        remedy="Use start: now, earliest (everything that the server's binlogs still hold) or {file: …, pos: …}; "
-        "before MySQL 8.0 and MariaDB 10.5 only now is possible.",
-    )
+    return current_position(conn)  # now; and snapshot, which reads the tables once capture runs
 
 
 def no_event_at_start(config: DestinationConfig, error: CdcError) -> ConfigError:

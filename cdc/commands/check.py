@@ -46,22 +46,13 @@ def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> N
 def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     """Returns all findings and the exit code, which is 1 if the only error is that the source does not answer."""
     from cdc.commands import check_local
-    from cdc.source.findings import error, from_error
+    from cdc.source.findings import from_error
     from cdc.source.preflight import check_source
     from cdc.store.formats.state import is_locked
     from cdc.store.reader.reader import StoreReader
 
     findings: list[Finding] = []
     unreachable: list[Finding] = []
-    if config.source.start == "snapshot":
-        findings.append(
-            error(
-                "source: start",
-                "start: snapshot is not available yet",
-                "Set source.start to now, to earliest (all changes that the binlog still holds) or to a position. "
-                "Before MySQL 8.0 and MariaDB 10.5 only now is possible.",
-            )
-        )
     local = check_local.examine(config)
     last_seq: int | None = None
     first_start = False

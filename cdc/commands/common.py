@@ -57,6 +57,17 @@ def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     return load_destination(options(ctx).conf_dir, dest)
 
 
+def destination_and_tables(ctx: typer.Context, names: list[str]) -> tuple[DestinationConfig, list[str]]:
+    """Loads the destination of a command with the arguments ``[DEST] [TABLE]…``, and returns the tables. The first name
+    is the destination unless it is ``DB.TABLE`` and no configuration is called so. Raises ConfigError, UsageError."""
+    from cdc.config import destinations, load_destination
+
+    folder = options(ctx).conf_dir
+    if names and (names[0] in destinations(folder) or "." not in names[0]):
+        return load_destination(folder, names[0]), names[1:]
+    return load_destination(folder, None), names
+
+
 def print_json(obj: Any) -> None:
     """Prints a JSON document on standard output. Accepts pydantic models, dataclasses, datetimes and paths too."""
     sys.stdout.write(json.dumps(obj, indent=2, ensure_ascii=False, default=_plain) + "\n")

@@ -368,18 +368,11 @@ def _report(
     folder = config.file.parent
     options = "" if folder == as_named(Path("conf")) else f" --conf-dir {shlex.quote(str(folder))}"
     say()
-    if info.has_row_metadata:
-        say("Snapshots are not available yet, so choose where to begin: in that file, replace `start: snapshot` by")
-        say("  start: earliest    all changes that the server's binlog still holds, or")
-        say("  start: now         only what changes from now on")
-    else:
-        say("Snapshots are not available yet. In that file, replace `start: snapshot` by")
-        say("  start: now         only what changes from now on")
-        say(f"Changes from before cannot be read, because the binlog of {info.product} does not name columns.")
     say("Then:")
     for command, what in (
         ("check", "finds what is missing, and says how to repair it"),
-        ("capture", "reads the binlog into the store, until stopped (--until-current: until it has everything)"),
-        ("apply", "merges a batch from the store into the Delta tables (--until-empty: all batches)"),
+        ("capture", "reads the binlog into the store, until stopped: leave it running"),
+        ("snapshot", "fills the Delta tables with the rows that are there now"),
+        ("apply", "merges a batch of changes into the Delta tables (--until-empty: all batches)"),
     ):
         say(f"  cdc{options} {f'{command} {config.name}':<20}  {what}")

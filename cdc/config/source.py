@@ -54,12 +54,12 @@ class SourceConfig(Section):
     start: Annotated[
         Start,
         Doc(
-            example="earliest",
+            example="snapshot",
             choices={
+                "snapshot": "the tables as they are, by `cdc snapshot`, then their changes",
                 "earliest": "all changes that the server's binlog still holds",
                 "now": "only what changes from now on",
                 "{file: binlog.000012, pos: 4}": "the changes from this position of the binlog on",
-                "snapshot": "the tables as they are, then their changes; not available yet, so choose another one",
             },
         ),
     ] = "snapshot"

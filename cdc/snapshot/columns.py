@@ -19,7 +19,7 @@ from cdc.decode.column_types import ValuePolicies
 from cdc.decode.conversions.base import BadValueError, Conversion
 from cdc.decode.conversions.values import boolean, vector_floats
 from cdc.errors import DamagedError, UnsupportedError, UnsupportedTypeError
-from cdc.schemas import ColumnSchema, TableSchema, quoted_members
+from cdc.schemas import ColumnSchema, quoted_members
 from cdc.snapshot import kernels as k
 from cdc.source.connection import quoted
 from cdc.sql.tokens import word_set
@@ -91,8 +91,11 @@ class Cells(NamedTuple):
 # ---------------------------------------------------------------- the columns of a table
 
 
-def read_column(table: str, column: ColumnSchema, values: ValuePolicies) -> ReadColumn:
-    """Returns how a column is read. Raises UnsupportedTypeError."""
+def read_column(
+    table: str, column: ColumnSchema, values: ValuePolicies, *, has_row_metadata: bool = True
+) -> ReadColumn:
+    """Returns how a column is read. ``has_row_metadata``: as :class:`~cdc.source.server.ServerInfo` has it. Raises
+    UnsupportedTypeError."""
     kind, full, name = column.data_type.lower(), column.column_type.lower(), column.name
     plain = partial(ReadColumn, name, quoted(name))
     if kind in _INTEGERS:
@@ -113,15 +116,8 @@ def read_column(table: str, column: ColumnSchema, values: ValuePolicies) -> Read
         return _moment(plain, column, values)
     if kind == "time":
         return plain("time", pa.int64()) if values.time == "microseconds" else plain("bytes", pa.string())
-    if kind == "enum":
-        members = pa.array(["", *quoted_members(column.column_type)], pa.string())
-        # The number is smaller than the text, and MySQL 5.6 prints some texts with wrong bytes.
-        number = f"CAST({quoted(name)} AS UNSIGNED)"
-        return ReadColumn(name, number, "integer", pa.int32(), partial(_enum_texts, members), pa.string())
-    if kind == "set":
-        members_of = quoted_members(column.column_type)
-        number = f"CAST({quoted(name)} AS UNSIGNED)"
-        return ReadColumn(name, number, "decimal", _U64, partial(_set_texts, members_of), pa.string())
+    if kind in ("enum", "set"):
+        return _members(column, has_row_metadata)
     if kind in _TEXTS:
         return _text(plain, table, column, values)
     if kind == "vector":
@@ -131,6 +127,22 @@ def read_column(table: str, column: ColumnSchema, values: ValuePolicies) -> Read
     if kind in _BYTES:
         return plain("bytes", pa.binary())
     raise _unsupported(table, column)
+
+
+def _members(column: ColumnSchema, has_row_metadata: bool) -> ReadColumn:
+    """ENUM and SET: by number, which is short, and by the members that information_schema shows.
+
+    It shows characters beyond U+FFFF as question marks. Servers whose table maps hold the members print the true ones.
+    MySQL 5.6 prints some SETs with wrong bytes; there the members are those of the configuration, as in the stream.
+    """
+    name, members = column.name, quoted_members(column.column_type)
+    if has_row_metadata and any("?" in member for member in members):
+        return ReadColumn(name, f"CONVERT({quoted(name)} USING utf8mb4)", "bytes", pa.string(), is_utf8=True)
+    number = f"CAST({quoted(name)} AS UNSIGNED)"
+    if column.data_type == "enum":
+        texts = pa.array(["", *members], pa.string())
+        return ReadColumn(name, number, "integer", pa.int32(), partial(_enum_texts, texts), pa.string())
+    return ReadColumn(name, number, "decimal", _U64, partial(_set_texts, members), pa.string())
 
 
 def _integer(plain: Callable[..., ReadColumn], kind: str, full: str, values: ValuePolicies) -> ReadColumn:
@@ -203,11 +215,6 @@ def _unsupported(table: str, column: ColumnSchema) -> UnsupportedTypeError:
         place=f"table {table}",
         remedy="Exclude the table, or the column (apply.columns: {NAME: drop}).",
     )
-
-
-def read_columns(table: str, schema: TableSchema, values: ValuePolicies, names: Sequence[str]) -> list[ReadColumn]:
-    """Returns how the named columns of a table are read. Raises UnsupportedTypeError."""
-    return [read_column(table, column, values) for column in schema.columns if column.name in names]
 
 
 # ---------------------------------------------------------------- conversions

@@ -28,13 +28,14 @@ from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import DamagedError, UsageError, VersionError
 from cdc.permissions import READ, secure_folder
 from cdc.snapshot import positions
-from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, SnapshotInfo
+from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, Loaded, SnapshotInfo
 from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.staged import fetch_errors, filesystem
 from cdc.targets import encode_name
 
 INFO = "snapshot.json"
 PROGRESS = "progress.json"
+LOADED = "loaded.json"
 _LOCAL = "file://"
 _COPY_BYTES = 1 << 20
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -291,6 +292,19 @@ class SnapshotFiles:
         if not self.is_complete():
             raise UsageError(f"the snapshot {self.folder.uri} is not complete")
         return records
+
+    # --- loaded
+
+    def loaded(self) -> Loaded | None:
+        """Returns the positions with which the snapshot was loaded; None if it was not loaded yet."""
+        data = self.folder.read(LOADED)
+        return None if data is None else _parse(Loaded, data, self.folder.name(LOADED))
+
+    def mark_loaded(self, low_seq: int, high_seq: int) -> None:
+        """Records that the snapshot was loaded. It is kept so that the table can be built again from it, and is not
+        continued any more."""
+        content = Loaded(low_seq=low_seq, high_seq=high_seq)
+        self.folder.write(LOADED, content.model_dump_json(indent=1).encode() + b"\n")
 
     # --- changes
 

@@ -55,7 +55,13 @@ class SegmentReader:
         self._files = files
         self._info = files.info
         self._segment = segment
-        self._table = TableReading.of(config, self._info.db, self._info.name, self._info.definition)
+        self._table = TableReading.of(
+            config,
+            self._info.db,
+            self._info.name,
+            self._info.definition,
+            has_row_metadata=self._info.has_row_metadata,
+        )
         self._paging = self._info.paging
         self._throttle = Throttle(config.source, config.snapshot, readers)
         self._on_rows = on_rows

@@ -42,6 +42,8 @@ class SnapshotInfo(_Part):
     engine: str
     method: Method
     """How low marks are found."""
+    has_row_metadata: bool
+    """Whether the server's table maps hold the members of ENUM and SET."""
     definition: TableSchema
     """The table as information_schema described it before the first chunk, and after each."""
     key: tuple[str, ...]
@@ -98,6 +100,17 @@ class LowRecord(PositionRecord):
 
     def mark(self) -> LowMark:
         return LowMark(self.method, self.file, self.pos, self.pending, self.time_us, self.local_time_us)
+
+
+class Loaded(_Part):
+    """``loaded.json``: the snapshot was loaded into the table."""
+
+    format: Literal["towpath-snapshot"] = "towpath-snapshot"
+    version: int = FORMAT_VERSION
+    low_seq: int
+    """The snapshot and every change of the table after this seq make the table."""
+    high_seq: int
+    """The position at which the table equalled the source."""
 
 
 class ChunkRecord(_Part):

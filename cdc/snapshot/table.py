@@ -36,9 +36,13 @@ class TableReading:
     policed: ColumnPolicies
     labels: dict[str, str]
     """The column policies, by the source's name in lower case."""
+    has_row_metadata: bool = True
+    """As :class:`~cdc.source.server.ServerInfo` has it."""
 
     @classmethod
-    def of(cls, config: DestinationConfig, db: str, name: str, schema: TableSchema) -> TableReading:
+    def of(
+        cls, config: DestinationConfig, db: str, name: str, schema: TableSchema, *, has_row_metadata: bool = True
+    ) -> TableReading:
         """Reads the policies of the configuration. Raises UnsupportedTypeError, UnsupportedError, ConfigError."""
         table = f"{db}.{name}"
         apply = config.table_apply(table)
@@ -68,7 +72,7 @@ class TableReading:
             policed = police(table, SourceColumn(column.name, read.arrow, read.digits), policy)
             assert policed is not None  # only a dropped column has none
             columns.append(policed)
-        return cls(db, name, schema, key, values, ColumnPolicies(tuple(columns), secret), labels)
+        return cls(db, name, schema, key, values, ColumnPolicies(tuple(columns), secret), labels, has_row_metadata)
 
     @property
     def table(self) -> str:
@@ -79,7 +83,11 @@ class TableReading:
     def columns(self) -> tuple[ReadColumn, ...]:
         """The columns that are read and stay."""
         wanted = self.policed.sources
-        return tuple(read_column(self.table, c, self.values) for c in self.schema.columns if c.name in wanted)
+        return tuple(
+            read_column(self.table, column, self.values, has_row_metadata=self.has_row_metadata)
+            for column in self.schema.columns
+            if column.name in wanted
+        )
 
     @property
     def arrow_schema(self) -> pa.Schema:

@@ -204,7 +204,8 @@ def begin_or_resume(conn: Connection, config: DestinationConfig, table: str, sou
     """
     db, name = find_table(conn, config, table)
     info = _describe(conn, config, db, name, source)
-    before = SnapshotFiles.find(config, db, name)
+    # One that was loaded is kept: the table can be built again from it until the next one is loaded.
+    before = [one for one in SnapshotFiles.find(config, db, name) if one.loaded() is None]
     last = newest(before)
     current = None
     if last is not None and _may_continue(conn, last, info):
@@ -258,6 +259,7 @@ def find_table(conn: Connection, config: DestinationConfig, table: str) -> tuple
 
 
 def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, source: SourceIdentity) -> SnapshotInfo:
+    server = describe(conn)
     schema = definition(conn, config.tables, db, name)
     reading = TableReading.of(config, db, name, schema)
     facts = query(
@@ -278,7 +280,8 @@ def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, s
         server_uuid=source.server_uuid,
         epoch=source.epoch,
         engine=engine,
-        method=positions.method_of(conn, describe(conn)),
+        method=positions.method_of(conn, server),
+        has_row_metadata=server.has_row_metadata,
         definition=schema,
         key=reading.key,
         index=None if paging is None else paging.index,

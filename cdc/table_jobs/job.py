@@ -18,6 +18,7 @@ from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from spark_jobs.load import Position
     from spark_jobs.runtime.session import TableSessions
 
 SUBSCRIBER = "apply"
@@ -103,3 +104,18 @@ def table_sessions(config: DestinationConfig) -> TableSessions:
             remedy="Set spark.remote to a Spark Connect server of that cluster, or spark.master to local[*].",
         )
     return session.acquire(config.spark).tables
+
+
+def position_of(mine: Job, seq: int) -> Position:
+    """Returns what a load records of a position: identity of the source, GTID and time of the last transaction."""
+    from spark_jobs.load import Position
+
+    source = mine.batches.meta.source()
+    assert source is not None  # the store has transactions
+    reader = mine.batches.reader
+    begins, last = reader.beginning(), reader.entry_at(seq)
+    time_us, gtid = 0 if begins is None else begins.time_us, None
+    if last is not None:
+        end = reader.commit_position(last)
+        time_us, gtid = end.commit_time_us or time_us, end.gtid
+    return Position(seq, source.server_uuid, source.epoch, gtid, time_us)

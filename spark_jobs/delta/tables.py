@@ -210,17 +210,22 @@ def ddl_type(kind: t.DataType) -> str:
     return kind.simpleString()
 
 
-def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> None:
-    """Raises TargetError for a table of another owner or mode, IdentityError for a batch of another source."""
-    where = f"table {target.table} at {target.path}"
+def require_owner(state: DeltaState, target: Target) -> None:
+    """Raises TargetError for a table of another owner."""
     owner = state.properties.get(DESTINATION_PROPERTY)
     if owner != target.destination:
         whose = "was not made by Towpath" if owner is None else f"belongs to the destination {owner!r}"
         raise TargetError(
             f"the Delta table {whose}",
-            place=where,
+            place=f"table {target.table} at {target.path}",
             remedy="Move it away, or give this destination another apply.target.",
         )
+
+
+def require_ownership(state: DeltaState, target: Target, manifest: Manifest) -> None:
+    """Raises TargetError for a table of another owner or mode, IdentityError for a batch of another source."""
+    where = f"table {target.table} at {target.path}"
+    require_owner(state, target)
     mode = state.properties.get(MODE_PROPERTY, target.apply.mode)
     if mode != target.apply.mode:
         raise TargetError(

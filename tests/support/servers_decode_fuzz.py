@@ -1,10 +1,11 @@
-"""Random tables on a real server, their binlog, and four answers for each row: SELECT's, ours, the slow decoder's, and
-mysql-replication's if that is right."""
+"""Random tables on a real server, their binlog, and five answers for each row: SELECT's, ours, the snapshot reader's, the
+slow decoder's, and mysql-replication's if that is right."""
 
 from __future__ import annotations
 
 import re
 import struct
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pymysql
 
 from cdc import decode
@@ -20,12 +22,15 @@ from cdc.config import TablesConfig
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.schemas import read_schemas
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support import snapshots
 from tests.support.random_tables import Facts, RandomTable, random_table
 from tests.support.random_tables.table import quoted
 from tests.support.rows import RowChange
 from tests.support.rows.events import RowReader
 from tests.support.servers_mysql_replication import is_geometry, peer_changes, peer_value_differs
+from tests.support.snapshots import write_config
 
+MAPPED = {"tinyint(1)": "boolean", "bit(1)": "boolean", "time": "microseconds"}
 State = dict[int, dict[str, Any]]
 _OPS = {0: "delete", 1: "insert", 2: "update"}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
@@ -43,6 +48,10 @@ class Played:
     """SELECT's answer after the inserts."""
     final: State
     """SELECT's answer at the end."""
+    snapshot: State
+    """The same rows as a snapshot reads them."""
+    mapped: State
+    """The same with :data:`MAPPED` types."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +67,17 @@ class Batch:
 
 def play(server: Server, facts: Facts, database: str, seeds: list[int]) -> Batch:
     """Makes and changes the tables of the seeds, in a binlog file of their own."""
-    steps: list[tuple[RandomTable, State, State]] = []
+    steps: list[tuple[RandomTable, State, State, State, State]] = []
     schemas = Schemas(tables={})
-    with server.connect() as connection, connection.cursor() as cursor, _plain_connection(server) as reader:
+    with (
+        server.connect() as connection,
+        connection.cursor() as cursor,
+        _plain_connection(server) as reader,
+        tempfile.TemporaryDirectory(prefix="towpath-fuzz-") as folder,
+    ):
+        include = f"{re.escape(database)}\\..*"
+        plain = write_config(server, Path(folder) / "plain", include)
+        mapped = write_config(server, Path(folder) / "mapped", include, apply={"types": MAPPED})
         cursor.execute(f"USE `{database}`")
         cursor.execute("SET NAMES utf8mb4")
         cursor.execute("SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'")
@@ -78,13 +95,25 @@ def play(server: Server, facts: Facts, database: str, seeds: list[int]) -> Batch
             _execute(cursor, table, table.inserts)
             inserted = _select(reader, database, table.name, schema)
             _execute(cursor, table, table.changes)
-            steps.append((table, inserted, _select(reader, database, table.name, schema)))
+            steps.append(
+                (
+                    table,
+                    inserted,
+                    _select(reader, database, table.name, schema),
+                    _state(snapshots.select(plain, database, table.name)),
+                    _state(snapshots.select(mapped, database, table.name)),
+                )
+            )
         cursor.execute("FLUSH BINARY LOGS")
     played = tuple(
-        Played(table, f"{database}.{table.name}", schemas.tables[f"{database}.{table.name}"], inserted, final)
-        for table, inserted, final in steps
+        Played(table, f"{database}.{table.name}", schemas.tables[f"{database}.{table.name}"], *states)
+        for table, *states in steps
     )
     return Batch(server, facts, path, schemas, played)
+
+
+def _state(rows: pa.Table) -> State:
+    return {row["k"]: row for row in rows.to_pylist()}
 
 
 def _create(cursor: Any, facts: Facts, table: RandomTable) -> None:
@@ -232,9 +261,33 @@ def differences(batch: Batch, tally: Tally) -> Iterator[str]:
                 yield _told(batch, played, line)
             for line in _row_by_row(played, ours, reference):
                 yield _told(batch, played, line)
+            for line in _states(batch, played, played.snapshot, played.final, "snapshot"):
+                yield _told(batch, played, line)
+            for line in _mapped(batch, played):
+                yield _told(batch, played, line)
         if played.full_name in peers:
             for line in _against_peer(batch, played, reference, peers[played.full_name]):
                 yield _told(batch, played, line)
+
+
+def _mapped(batch: Batch, played: Played) -> Iterator[str]:
+    """The rows that a snapshot reads with mapped types are those that the stream leaves with them."""
+    values = decode.ValuePolicies(tinyint1="boolean", bit1="boolean", time="microseconds")
+    options = decode.DecodeOptions(policies=values, images="both")
+    left: State = {}
+    for record_batch in decode.read(batch.path, table=played.full_name, options=options, schemas=batch.schemas):
+        for row in record_batch.to_pylist():
+            if row["_before"] is not None:
+                del left[row["_before"]["k"]]
+            if _OPS[row["_op"]] != "delete":
+                left[row["k"]] = {name: value for name, value in row.items() if name not in _META}
+    if repr(sorted(left.items())) != repr(sorted(played.mapped.items())):
+        for key in left.keys() | played.mapped.keys():
+            one, two = left.get(key, {}), played.mapped.get(key, {})
+            for name in one.keys() | two.keys():
+                if repr(one.get(name)) != repr(two.get(name)):
+                    kind = _column_type(played, name)
+                    yield f"mapped, k={key}, {kind}: stream {one.get(name)!r:.300}, snapshot {two.get(name)!r:.300}"
 
 
 def _told(batch: Batch, played: Played, line: str) -> str:

@@ -191,6 +191,15 @@ class StoreReader:
         """Returns the verified entries of the transactions inside a byte range of a segment."""
         return read_entries(segment, offset, length)
 
+    def entry_at(self, seq: int) -> np.void | None:
+        """Returns the last entry up to a seq; None if there is none."""
+        for name in reversed(kept_names(self.path)):
+            index = IndexFile(self._segment(name))
+            stop = index.after(seq)
+            if stop:
+                return index.verified(stop - 1, stop)[0]  # type: ignore[no-any-return]
+        return None
+
     def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
         """Yields the verified entries after a seq, up to another one, in order, some thousands at a time. Raises
         DamagedError."""

@@ -14,6 +14,7 @@ from tests.support.type_matrix.workload import Observed
 
 BEFORE = "_before"
 OPS = ("insert", "update", "delete")
+SNAPSHOT = "snapshot"
 _DECODED = {0: "delete", 1: "insert", 2: "update"}
 _SHOWN = 200
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -57,6 +58,8 @@ def compare(seen: Observed, arrived: pa.Table, result: Result) -> None:
         result.faults.append(f"{seen.table.name}: inserts have a value in {BEFORE}")
     for column in seen.table.columns:
         _column(seen, column, arrived, before, result)
+        for rows, wanted in zip(seen.snapshots, (seen.inserted, seen.updated), strict=False):
+            _snapshot(seen, column, rows, wanted[column.name], result)
     keys = arrived.column("id").to_pylist()
     if keys != seen.inserted["id"] + seen.updated["id"] + seen.updated["id"]:
         result.faults.append(f"{seen.table.name}: the rows are in the wrong order")
@@ -85,6 +88,18 @@ def _column(seen: Observed, column: Column, arrived: pa.Table, before: Any, resu
     ):
         result.faults += _differences(f"{name}, {op}", got, wanted)
         result.counts[(line, op)] += min(own, count)
+
+
+def _snapshot(seen: Observed, column: Column, rows: pa.Table, wanted: list[Any], result: Result) -> None:
+    """Compares a column of a snapshot with SELECT."""
+    name = f"{seen.table.name}, {column.sql[:80]} ({column.name}), snapshot"
+    kind = rows.schema.field(column.name).type if column.name in rows.column_names else None
+    if kind is None or not _alike(kind, column.delta):
+        result.faults.append(f"{name}: got type {kind}, expected {delta_name(column.delta)}")
+        return
+    result.faults += _differences(name, rows.column(column.name).to_pylist(), wanted)
+    line = Line(column.row, column.charset, delta_name(column.delta), column.note)
+    result.counts[(line, SNAPSHOT)] += min(len(column.values), seen.table.rows)
 
 
 def _differences(name: str, got: Iterable[Any], wanted: Iterable[Any]) -> list[str]:

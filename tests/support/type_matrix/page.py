@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from tests.support.type_matrix.compare import OPS, Line
+from tests.support.type_matrix.compare import OPS, SNAPSHOT, Line
 from tests.support.type_matrix.run import Run
 
 TITLES = {"mysql9": "MySQL 9", "mysql56": "MySQL 5.6", "mariadb11": "MariaDB 11.8", "mariadb10": "MariaDB 10.11"}
@@ -25,7 +25,8 @@ as a column type. The test fails for a type that a server accepts and that has n
 sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted in a real server.
 Each is compared with SELECT: the new value of an insert, both values of an update, and the old value of a delete, which
 a table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and −0.0 differs from
-0.0. All bits of a FLOAT are compared. Dates that Delta cannot represent are compared with null, the default of
+0.0. All bits of a FLOAT are compared. The rows are read by a snapshot, too, after the inserts and after the updates, and
+compared in the same way. Dates that Delta cannot represent are compared with null, the default of
 `zero_dates`.
 """
 
@@ -53,7 +54,7 @@ def versions(page: str) -> list[str]:
 
 def types(page: str) -> set[tuple[str, str]]:
     """Returns the types on a page, each with its Delta type."""
-    rows = (line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 8)
+    rows = (line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 9)
     return {(cells[0].removeprefix("| "), cells[1]) for cells in rows}
 
 
@@ -68,9 +69,12 @@ def _types(runs: Sequence[Run]) -> list[str]:
             deltas[line.row].add(line.delta)
             kinds[line.row].add(run.kind)
             notes[line.row] |= {line.note} if line.note else set()
-    table = ["| type | in Delta | servers | inserts | updates | deletes | |", "|---|---|---|--:|--:|--:|---|"]
+    table = [
+        "| type | in Delta | servers | inserts | updates | deletes | snapshot | |",
+        "|---|---|---|--:|--:|--:|--:|---|",
+    ]
     for row in sorted(counts, key=_order):
-        numbers = " | ".join(f"{counts[row][op]:,}" for op in OPS)
+        numbers = " | ".join(f"{counts[row][op]:,}" for op in (*OPS, SNAPSHOT))
         note = "; ".join(sorted(notes[row]))
         table.append(f"| {row} | {_delta(deltas[row])} | {_servers(kinds[row])} | {numbers} | {note} |")
     return table
@@ -88,9 +92,12 @@ def _charsets(runs: Sequence[Run]) -> list[str]:
                 types[name].add(line.row)
                 kinds[name].add(run.kind)
     every = max(types.values(), key=len)
-    table = ["| character set | types | servers | inserts | updates | deletes |", "|---|---|---|--:|--:|--:|"]
+    table = [
+        "| character set | types | servers | inserts | updates | deletes | snapshot |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
     for name in sorted(counts):
-        numbers = " | ".join(f"{counts[name][op]:,}" for op in OPS)
+        numbers = " | ".join(f"{counts[name][op]:,}" for op in (*OPS, SNAPSHOT))
         listed = f"all {len(every)}" if types[name] == every else ", ".join(sorted(types[name]))
         table.append(f"| {name} | {listed} | {_servers(kinds[name])} | {numbers} |")
     return [*table, "", f"The {len(every)} types: {', '.join(sorted(every))}."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from cdc.errors import CdcError
 from cdc.source.schemas import read_schemas
 from cdc.targets import table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.snapshots import selector
 from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.column import Table
 from tests.support.type_matrix.compare import Result, compare
@@ -42,7 +44,9 @@ def decoded(server: Server) -> Run:
     with _database(server) as (found, tables, database), server.connect() as connection:
         schemas = read_schemas(connection, TablesConfig(include=[f"{database}\\..*"]))
         result = Result()
-        for seen in workload.run(connection, database, tables):
+        with tempfile.TemporaryDirectory(prefix="towpath-matrix-") as folder:
+            observed = workload.run(connection, database, tables, selector(server, database, Path(folder)))
+        for seen in observed:
             try:
                 batches = list(
                     read(
@@ -68,7 +72,7 @@ def applied(server: Server, folder: Path, spark: dict[str, object]) -> Run:
     with _database(server) as (found, tables, database), server.connect() as connection:
         config = _configured(server, folder, database, spark)
         Capture(config).run(until_current=True)  # start: now, after the tables were created
-        observed = workload.run(connection, database, tables)
+        observed = workload.run(connection, database, tables, selector(server, database, folder / "snapshot"))
         Capture(config).run(until_current=True)
         service = BatchService(config)
         while (lease := service.get("matrix", wait_s=0)) is not None:

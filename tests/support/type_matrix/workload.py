@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import pyarrow as pa
 import pymysql
 
 from cdc.errors import UsageError
@@ -30,6 +31,8 @@ class Observed:
     """The binlog file that contains this table's changes only."""
     inserted: dict[str, list[Any]]
     updated: dict[str, list[Any]]
+    snapshots: tuple[pa.Table, ...] = ()
+    """The same rows as a snapshot reads them, after the inserts and after the updates."""
 
 
 def create(connection: Connection, database: str, tables: Sequence[Table]) -> None:
@@ -69,17 +72,20 @@ def _prepare(cursor: Any, database: str) -> None:
     cursor.execute(f"USE `{database}`")
 
 
-def run(connection: Connection, database: str, tables: Sequence[Table]) -> list[Observed]:
+def run(
+    connection: Connection, database: str, tables: Sequence[Table], snapshot: Callable[[str], pa.Table] | None = None
+) -> list[Observed]:
     """Inserts row n with the n-th value of each column, updates it to the next value, and deletes it. The inserts, the
-    updates and the deletes of a table are one transaction each, and each table has its own binlog file."""
+    updates and the deletes of a table are one transaction each, and each table has its own binlog file. ``snapshot``
+    reads a table as it is."""
     with connection.cursor() as cursor:
         _prepare(cursor, database)
-        seen = [_run(cursor, table) for table in tables]
+        seen = [_run(cursor, table, snapshot) for table in tables]
         cursor.execute("FLUSH BINARY LOGS")
         return seen
 
 
-def _run(cursor: Any, table: Table) -> Observed:
+def _run(cursor: Any, table: Table, snapshot: Callable[[str], pa.Table] | None) -> Observed:
     written = [column for column in table.columns if column.written]
     names = ", ".join(["id", "turn", *(quoted(column.name) for column in written)])
     cursor.execute("FLUSH BINARY LOGS")
@@ -97,6 +103,7 @@ def _run(cursor: Any, table: Table) -> Observed:
             ) from error
     cursor.execute("COMMIT")
     inserted = _select(cursor, table)
+    snapshots = () if snapshot is None else (snapshot(table.name).sort_by("id"),)
     cursor.execute("BEGIN")
     for row in range(table.rows):
         # Generated columns depend on the key, so the update changes the key if the table has any.
@@ -107,8 +114,10 @@ def _run(cursor: Any, table: Table) -> Observed:
         cursor.execute(f"UPDATE {table.name} SET {changes} WHERE id = {row}")
     cursor.execute("COMMIT")
     updated = _select(cursor, table)
+    if snapshot is not None:
+        snapshots = (*snapshots, snapshot(table.name).sort_by("id"))
     cursor.execute(f"DELETE FROM {table.name} ORDER BY id")
-    return Observed(table, file, inserted, updated)
+    return Observed(table, file, inserted, updated, snapshots)
 
 
 def _culprit(table: Table, row: int, error: pymysql.MySQLError) -> str:

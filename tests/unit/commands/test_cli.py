@@ -51,7 +51,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"towpath {__version__}\n", "")
 
 
-@pytest.mark.parametrize("name", ["snapshot", "replay", "verify"])
+@pytest.mark.parametrize("name", ["verify"])
 def test_planned_commands_are_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, err = run(capsys, name, "shop", "shop.orders", "--from", "5")
     assert (code, out) == (2, "")

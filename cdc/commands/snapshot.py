@@ -1,0 +1,96 @@
+"""``cdc snapshot``: fills tables with the rows that they have at the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
+from cdc.units import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from cdc.snapshot.progress import Progress, ProgressCallback
+
+
+def register(app: typer.Typer) -> None:
+    app.command("snapshot")(snapshot)
+
+
+def snapshot(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DEST] [TABLE]…",
+            help="The destination, which may be left out where there is only one, and tables as DB.TABLE. Without "
+            "tables: all that wait for a snapshot.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fill tables with the rows that they have at the source, while capture and apply go on.
+
+    Nothing is locked, and nothing is written to the source. Call it again after an interruption: chunks that were read
+    are not read again. Capture must be running.
+    """
+    from cdc import pipeline
+
+    config, chosen = destination_and_tables(ctx, names or [])
+    with _shown() as progress:
+        found = pipeline.snapshot(config, chosen or None, progress=progress)
+    if as_json:
+        print_json({"tables": [one.as_dict() for one in found]})
+        return
+    if not found:
+        out().print("No table waits for a snapshot.")
+        return
+    from rich.table import Table
+
+    table = Table("table", "rows", "bytes", "chunks", "changes meanwhile", "seconds", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(
+            one.table,
+            f"{one.rows:,}",
+            human_bytes(one.bytes),
+            str(one.chunks),
+            f"{one.changes:,}",
+            f"{one.seconds:.1f}",
+        )
+    tables().print(table)
+
+
+@contextmanager
+def _shown() -> Iterator[ProgressCallback | None]:
+    """Yields a callback that shows the progress of each table on a terminal; None without a terminal."""
+    console = err()
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    bars = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[shown]}"),
+        console=console,
+        transient=True,
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def show(now: Progress) -> None:
+        total = max(now.estimated_rows, now.rows) or None
+        left = "" if now.left_s is None else f", {human_seconds(now.left_s)} left"
+        shown = f"{now.rows:,} rows, {human_bytes(now.bytes)}, {now.rows_per_s:,.0f} rows/s{left}"
+        if now.table not in tasks:
+            tasks[now.table] = bars.add_task(now.table, total=total, shown=shown)
+        bars.update(tasks[now.table], completed=now.rows, total=total, shown=shown)
+
+    with bars:
+        yield show

@@ -1,0 +1,337 @@
+"""Replays: builds tables again from the store, up to now or up to any transaction that it keeps, without the source.
+
+A replay begins with a snapshot that is kept in the store, or with an empty table if the store has every change of it.
+It builds the new table beside the old one, and then replaces the old one in one commit, so that readers never see the
+table on its way.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import CdcError, CutOffError, UsageError
+from cdc.log import get_logger
+from cdc.meta import ParkedTable, Subscription, open_meta
+from cdc.positions import format_seq
+from cdc.table_jobs.catch_up import bring_level
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.snapshot.files import SnapshotFiles
+    from cdc.store.reader.reader import StoreReader
+    from spark_jobs.catch_up import CatchUp
+
+Progress = Callable[["CatchUp"], None]
+BESIDE = "_towpath/replay"
+"""Folder below ``apply.target`` in which tables are built again."""
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """A table that was built again; the keys of ``cdc replay --json``."""
+
+    table: str
+    rows: int
+    """Row events that were applied, and rows of the snapshot that the replay began with."""
+    bytes: int
+    chunks: int
+    """Batches."""
+    seconds: float
+    first_seq: int
+    last_seq: int
+    path: str
+    """Where the table lies."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a replay is asked for. Points are texts as :func:`cdc.store.reader.points.find_point` takes them."""
+
+    from_: str | None = None
+    to: str | None = None
+    into: str | None = None
+    mode: str | None = None
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a table is built from: a snapshot, or nothing, and every change after ``seq``."""
+
+    seq: int
+    snapshot: SnapshotFiles | None
+
+
+def replay(
+    config: DestinationConfig,
+    tables: Sequence[str],
+    request: Request = Request(),
+    *,
+    progress: Progress = lambda _: None,
+) -> list[ReplayResult]:
+    """Builds tables again from the store. Returns one result per table.
+
+    Without points the table ends level with the others. ``to``: as of that transaction; in place it is then parked,
+    until a replay without ``to`` brings it back. ``from_``: nothing is built anew, and the changes after that point are
+    applied once more to the table as it is. ``into``: the new table is built at ``into/DB/TABLE``, and the old one
+    stays as it is. ``mode``: with ``into``, the mode of the new table.
+
+    Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
+    table, LeaseHeldError, and what merges raise.
+    """
+    _require_sensible(config, tables, request)
+    found, errors = [], []
+    for table in dict.fromkeys(tables):
+        try:
+            if request.into is not None:
+                found.append(_into(config, table, request, progress))
+            else:
+                found.append(_in_place(config, table, request, progress))
+        except CdcError as error:
+            _log.error("replay failed", table=table, reason=str(error))
+            errors.append(error)
+    if errors:
+        raise next((error for error in errors if not error.retryable), errors[0])
+    return found
+
+
+def _require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
+    if not tables:
+        raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
+    for table in tables:
+        require_included(config, table)
+    if request.from_ is not None and (request.to is not None or request.into is not None):
+        raise UsageError(
+            "--from fills a table in place up to now, so it takes neither --to nor --into",
+            remedy="Leave out --from to build the table from its beginning.",
+        )
+    if request.mode is not None and request.into is None:
+        raise UsageError(
+            "--mode needs --into",
+            remedy="To change the mode of the table itself, change it in the configuration, then replay the table.",
+        )
+    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
+    if known is None:
+        raise UsageError(
+            "nothing was applied yet, so there is nothing to replay",
+            place=config.name,
+            remedy=f"Run `cdc apply {config.name}` first.",
+        )
+
+
+# --- in place --------------------------------------------------------------------------------------------------------
+
+
+def _in_place(config: DestinationConfig, table: str, request: Request, progress: Progress) -> ReplayResult:
+    from cdc.store.reader.points import find_point
+    from spark_jobs.delta.tables import target_of
+
+    before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
+    record = before or ParkedTable(due="hold", reason="A replay is under way.", since=datetime.now(UTC), keep_seq=0)
+    began = time.monotonic()
+    with job(config, table, record) as mine:
+        reader = mine.batches.reader
+        target = target_of(config, table)
+        if request.from_ is not None:
+            first = find_point(reader, request.from_)
+            _require_kept(reader, first, table)
+            _require_no_ddl(mine, first)
+            done = _fill(mine, first, progress)
+            return _result(table, began, done, first, done.level_seq, target.path, None)
+        base = find_base(config, table, reader, target.state())
+        upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
+        _require_reaches(base, upto, table)
+        mine.mark("hold", "A replay is under way.", base.seq)
+        side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
+        try:
+            done = _build(mine, base, side, None, upto, progress)
+            _replace(mine, side, upto)
+        finally:
+            _remove(side, table)
+        if request.to is None:
+            mine.keep_from(upto)
+            more = bring_level(mine, upto, progress)
+            done.batches, done.row_events = done.batches + more.batches, done.row_events + more.row_events
+        else:
+            mine.mark("hold", f"The table was taken back to {request.to}.", upto)
+        return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
+
+
+def _require_no_ddl(mine: Job, first: int) -> None:
+    """Raises UsageError if a DDL statement of the table lies behind a point: it cannot be applied twice."""
+    with mine.batches.next(mine.table, first, whole=True) as manifest:
+        last = manifest.last_seq if manifest is not None else first
+        is_ddl = manifest is not None and manifest.ddl
+    if not is_ddl:
+        with mine.batches.next(mine.table, last) as manifest:
+            is_ddl = manifest is not None and manifest.ddl
+    if is_ddl:
+        raise UsageError(
+            f"a DDL statement changed table {mine.table} after that point, and it cannot be applied twice",
+            remedy="Replay the whole table, without --from.",
+        )
+
+
+def _fill(mine: Job, first: int, progress: Progress) -> CatchUp:
+    """Applies the changes after a point to the table as it is, as its next generation."""
+    from spark_jobs.load import begin_generation
+
+    mine.mark("hold", "A range is being filled again.", first)
+    source = mine.batches.meta.source()
+    assert source is not None
+    begin_generation(table_sessions(mine.config), mine.config, mine.table, position_of(mine, first))
+    return bring_level(mine, first, progress)
+
+
+def _replace(mine: Job, side: str, upto: int) -> None:
+    from spark_jobs.load import replace_by
+
+    built = elsewhere(mine.config, side, None)
+    replace_by(table_sessions(mine.config), mine.config, built, mine.table, position_of(mine, upto))
+
+
+# --- beside ----------------------------------------------------------------------------------------------------------
+
+
+def _into(config: DestinationConfig, table: str, request: Request, progress: Progress) -> ReplayResult:
+    from cdc.batches.table_batches import TableBatches
+    from cdc.store.reader.points import find_point
+    from spark_jobs.delta.tables import target_of
+
+    assert request.into is not None
+    began = time.monotonic()
+    there = elsewhere(config, request.into, request.mode)
+    target = target_of(there, table)
+    if target.state() is not None:
+        raise UsageError(
+            "a Delta table is there already",
+            place=target.path,
+            remedy="Give --into another folder, or move the table away.",
+        )
+    mine = Job(config, table, TableBatches(config))
+    reader = mine.batches.reader
+    base = find_base(config, table, reader, target_of(config, table).state())
+    upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
+    _require_reaches(base, upto, table)
+    done = _build(mine, base, request.into, request.mode, upto, progress)
+    return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
+
+
+def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> DestinationConfig:
+    """Returns the configuration with another ``apply.target`` and, if given, one mode for all tables."""
+    update: dict[str, Any] = {"target": target}
+    tables = config.tables
+    if mode is not None:
+        update["mode"] = mode
+        overrides = {name: one.model_copy(update={"mode": None}) for name, one in tables.overrides.items()}
+        tables = tables.model_copy(update={"overrides": overrides})
+    return config.model_copy(update={"apply": config.apply.model_copy(update=update), "tables": tables})
+
+
+def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, progress: Progress) -> CatchUp:
+    """Builds a table at ``folder/DB/TABLE`` up to a seq."""
+    from spark_jobs.catch_up import catch_up
+    from spark_jobs.load import load_snapshot
+
+    there = elsewhere(mine.config, folder, mode)
+    sessions = table_sessions(mine.config)
+    after = base.seq
+    if base.snapshot is not None:
+        high = base.snapshot.high_seq()
+        with mine.batches.next(mine.table, base.seq, high, whole=True) as manifest:
+            load_snapshot(sessions, there, base.snapshot, manifest, base.seq, position_of(mine, high))
+        after = high
+    return catch_up(
+        there,
+        mine.table,
+        mine.batches,
+        Subscription(),
+        sessions,
+        after_seq=after,
+        until_seq=upto,
+        progress=progress,
+    )
+
+
+def _remove(side: str, table: str) -> None:
+    """Removes a table that was built beside. Failures are logged: the files are in nobody's way."""
+    from cdc.store.reader.staged import filesystem
+
+    try:
+        fs, path = filesystem(side if "://" in side else f"file://{side}")
+        fs.rm(path, recursive=True)
+    except FileNotFoundError:
+        return
+    except (OSError, CdcError) as error:
+        _log.warning("the copy of a replay was not removed", table=table, folder=side, reason=str(error))
+
+
+# --- from what -------------------------------------------------------------------------------------------------------
+
+
+def find_base(config: DestinationConfig, table: str, reader: StoreReader, state: Any) -> Base:
+    """Returns what a table can be built from. Raises CutOffError if the store has neither all of its changes nor a
+    snapshot with all changes after it."""
+    from cdc.snapshot.files import SnapshotFiles
+    from cdc.targets import SINCE_PROPERTY, split_table
+
+    kept = max(reader.removed_seq(), (begins.seq if (begins := reader.beginning()) is not None else 0))
+    for files in reversed(SnapshotFiles.find(config, *split_table(table))):
+        loaded = files.loaded()
+        if loaded is not None and loaded.low_seq >= kept:
+            return Base(loaded.low_seq, files)
+    since = None if state is None else int(state.properties.get(SINCE_PROPERTY, "0"))
+    if state is not None and state.generation == 0 and since is not None and since >= kept:
+        return Base(since, None)
+    raise CutOffError(
+        f"the store has no snapshot of table {table}, and not all of its changes: it begins after "
+        f"{kept} ({format_seq(kept)})",
+        place=str(config.store.path),
+        remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
+    )
+
+
+def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
+    begins = reader.beginning()
+    kept = max(reader.removed_seq(), begins.seq if begins is not None else 0)
+    if seq < kept:
+        raise CutOffError(
+            f"the store has no changes of table {table} before {kept} ({format_seq(kept)})",
+            place=str(reader.path),
+            remedy="Give a later point.",
+        )
+
+
+def _require_reaches(base: Base, upto: int, table: str) -> None:
+    first = base.seq if base.snapshot is None else base.snapshot.high_seq()
+    if upto < first:
+        raise CutOffError(
+            f"table {table} can be built from {first} ({format_seq(first)}) on, and {upto} ({format_seq(upto)}) lies "
+            "before that",
+            remedy="Give a later point.",
+        )
+
+
+def _result(
+    table: str, began: float, done: CatchUp, first: int, last: int, path: str, snapshot: SnapshotFiles | None
+) -> ReplayResult:
+    records = [] if snapshot is None else snapshot.records()
+    return ReplayResult(
+        table=table,
+        rows=done.row_events + sum(record.rows for record in records),
+        bytes=done.bytes + sum(record.bytes for record in records),
+        chunks=done.batches + len(records),
+        seconds=round(time.monotonic() - began, 3),
+        first_seq=first,
+        last_seq=last,
+        path=path,
+    )

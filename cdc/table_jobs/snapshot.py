@@ -1,0 +1,282 @@
+"""Snapshots: fills tables with the rows that they have at the source, beside the running capture and apply.
+
+The chunks of all tables are read first (:mod:`cdc.snapshot`). Then each table is loaded: once the store has everything
+up to the position of its last chunk, one commit makes the Delta table equal to the source at that position, and the
+catch-up takes it from there to the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import CdcError, NeedsSnapshotError, SchemaChangedError, StoreIncompleteError, UsageError
+from cdc.log import get_logger
+from cdc.meta import ParkedTable, open_meta
+from cdc.schemas import Schemas
+from cdc.table_jobs.catch_up import bring_level
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.snapshot import SnapshotFiles
+    from cdc.snapshot.progress import ProgressCallback
+    from cdc.store.reader.reader import StoreReader
+
+ATTEMPTS = 5
+"""How often a snapshot begins anew because the table changed while it was read."""
+STORE_WAIT_S = 60.0
+"""How long a load waits for capture to reach the position of the last chunk."""
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class SnapshotResult:
+    """A table that was filled; the keys of ``cdc snapshot --json``."""
+
+    table: str
+    rows: int
+    bytes: int
+    chunks: int
+    seconds: float
+    first_seq: int
+    """Every row was read after this position."""
+    last_seq: int
+    """The position at which the table equalled the source, before the catch-up."""
+    changes: int
+    """Row events between the two, of this table."""
+    applied_seq: int
+    """The table's position now."""
+    reread: int = 0
+    """How often the snapshot began anew."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def due_tables(config: DestinationConfig) -> list[str]:
+    """Returns the tables that wait for a snapshot: those that are parked for one, and, with ``start: snapshot``, those
+    that were never loaded."""
+    state = open_meta(config).read()
+    known = state.subscriptions.get(SUBSCRIBER)
+    parked = {} if known is None else known.parked
+    found = {table for table, one in parked.items() if one.due == "snapshot"}
+    if config.source.start == "snapshot":
+        loaded = set() if known is None else set(known.tables)
+        found |= {table for table in _source_tables(config) if table not in loaded and table not in parked}
+    return sorted(table for table in found if config.tables.includes(*table.split(".", 1)))
+
+
+def _source_tables(config: DestinationConfig) -> list[str]:
+    """Returns the included tables that the source had when capture last looked. Raises UsageError if it never did."""
+    from cdc.store.reader.reader import StoreReader
+
+    reader = StoreReader(config.store.path)
+    path = reader.schema_path(1 << 62) if reader.exists() else None
+    if path is None:
+        raise UsageError(
+            "nothing was captured yet, and a snapshot needs the changes that happen while it is taken",
+            place=config.name,
+            remedy=f"Start `cdc capture {config.name}` first, and leave it running.",
+        )
+    return sorted(Schemas.load(path).tables)
+
+
+def take_snapshots(
+    config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
+) -> list[SnapshotResult]:
+    """Takes snapshots of these tables (None: of all that are due) and loads them. Returns one result per table.
+
+    A table that fails stays parked, and the others are finished first; then its error is raised. Called again after a
+    kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
+    on a table), and what reading and loading raise.
+    """
+    there = _source_tables(config)
+    wanted = due_tables(config) if tables is None else list(dict.fromkeys(tables))
+    for table in wanted:
+        require_included(config, table)
+        if table not in there:
+            raise UsageError(
+                f"the source has no table {table}",
+                place=config.name,
+                remedy=f"It has {', '.join(there[:20])}{', …' if len(there) > 20 else ''}." if there else None,
+            )
+    if not wanted:
+        return []
+    _require_subscriber(config)
+    found: list[SnapshotResult] = []
+    errors: dict[str, CdcError] = {}
+    with ExitStack() as stack:
+        jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=tables is not None)) for table in wanted}
+        left, reread = list(wanted), dict.fromkeys(wanted, 0)
+        while left:
+            again: list[str] = []
+            for table, outcome in _read(config, left, progress).items():
+                try:
+                    if isinstance(outcome, CdcError):
+                        raise outcome
+                    found.append(_load(jobs[table], outcome, reread[table]))
+                except (SchemaChangedError, NeedsSnapshotError, _Inexact) as error:
+                    reread[table] += 1
+                    if reread[table] >= ATTEMPTS:
+                        errors[table] = error
+                        continue
+                    _log.warning("the snapshot of a table begins anew", table=table, reason=str(error))
+                    if not isinstance(outcome, CdcError):
+                        outcome.remove()
+                    again.append(table)
+                except CdcError as error:
+                    errors[table] = error
+            left = again
+        for table, failure in errors.items():
+            _log.error("snapshot failed", table=table, reason=str(failure))
+            jobs[table].mark("snapshot", str(failure), None)
+    if errors:
+        raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
+    return sorted(found, key=lambda one: wanted.index(one.table))
+
+
+class _Inexact(CdcError):
+    """A table without a key changed between the two positions of its snapshot, so its rows cannot be matched."""
+
+
+def _require_subscriber(config: DestinationConfig) -> None:
+    """Adds the subscriber ``apply`` if there is none yet, so that tables can be parked."""
+    from cdc.batches.service import BatchService
+
+    service = BatchService(config)
+    if SUBSCRIBER not in service.meta.read().subscriptions:
+        service.subscribe(SUBSCRIBER)
+
+
+@contextmanager
+def _snapshot_job(config: DestinationConfig, table: str, *, asked: bool) -> Iterator[Job]:
+    meta = open_meta(config)
+    before = meta.read().subscription(SUBSCRIBER).parked.get(table)
+    if before is not None and before.due == "snapshot":
+        record = before
+    else:
+        reason = "a snapshot was asked for" if asked else "the table was never loaded"
+        record = ParkedTable(due="snapshot", reason=reason, since=datetime.now(UTC), keep_seq=None)
+    with job(config, table, record) as mine:
+        mine.keep_from(_safe_low(mine.batches.reader))
+        yield mine
+
+
+def _safe_low(reader: StoreReader) -> int:
+    """Returns a seq that surely lies before every position of a snapshot that begins now, and that retention has not
+    removed: the beginning of the last but one segment."""
+    from cdc.store.formats.layout import list_segments, segment_start
+
+    starts = [start for segment in list_segments(reader.path) if (start := segment_start(segment)) is not None]
+    return max(reader.removed_seq(), starts[-2] if len(starts) > 1 else 0)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _read(
+    config: DestinationConfig, tables: Sequence[str], progress: ProgressCallback | None
+) -> dict[str, SnapshotFiles | CdcError]:
+    from cdc.snapshot.take import take_all
+
+    source = open_meta(config).source()
+    assert source is not None  # there is a store
+    return take_all(config, tables, source, progress=progress)
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
+    """Loads the chunks of a table, catches up, and unparks it."""
+    from spark_jobs.load import load_snapshot
+
+    began = time.monotonic()
+    reader = mine.batches.reader
+    high = files.high_seq()
+    _wait_for(mine, reader, high)
+    low = files.low_seq(reader)
+    mine.keep_from(low)
+    if not files.info.key and not files.is_exact(reader):
+        raise _Inexact(
+            "the table has no key, and it changed while it was read, so that its rows cannot be matched to the changes",
+            place=f"table {mine.table}",
+            remedy="Take its snapshot while the table is not written to.",
+        )
+    with mine.batches.next(mine.table, low, high, whole=True) as manifest:
+        if manifest is not None and (manifest.ddl or _has_more(mine, manifest.last_seq, high)):
+            raise SchemaChangedError(
+                "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
+            )
+        position = position_of(mine, high)
+        load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position)
+        changes = 0 if manifest is None else manifest.row_events
+    mine.keep_from(high)
+    files.mark_loaded(low, high)
+    _remove_older(mine, files)
+    bring_level(mine, high)
+    records = files.records()
+    from spark_jobs.delta.tables import target_of
+
+    state = target_of(mine.config, mine.table).state()
+    return SnapshotResult(
+        table=mine.table,
+        rows=sum(record.rows for record in records),
+        bytes=sum(record.bytes for record in records),
+        chunks=len(records),
+        seconds=round(time.monotonic() - began, 3),
+        first_seq=low,
+        last_seq=high,
+        changes=changes,
+        applied_seq=0 if state is None else max(state.applied_seq, high),
+        reread=reread,
+    )
+
+
+def _remove_older(mine: Job, files: SnapshotFiles) -> None:
+    """Removes the snapshots that the table was loaded from before."""
+    from cdc.snapshot.files import SnapshotFiles
+
+    for one in SnapshotFiles.find(mine.config, files.info.db, files.info.name):
+        if one.id < files.id:
+            one.remove()
+
+
+def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
+    """Whether the store has more of the table up to a position: a DDL statement ended the selection."""
+    with mine.batches.next(mine.table, after_seq, until_seq) as manifest:
+        return manifest is not None
+
+
+def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
+    """Waits until the store has every transaction up to a position. Raises StoreIncompleteError."""
+    from cdc.source.connection import connect
+    from cdc.source.server import clock_and_position
+
+    deadline = time.monotonic() + STORE_WAIT_S
+    clock_us: int | None = None
+    while (reader.last_seq() or 0) < high:
+        if clock_us is None:
+            # What the source has at this moment lies behind the snapshot. Once the store is complete up to it, the
+            # rest up to the position was nothing of ours.
+            with connect(mine.config.source) as connection:
+                clock_us = clock_and_position(connection).time_us
+        if reader.complete_until_us() >= clock_us:
+            return
+        if time.monotonic() > deadline:
+            capture = reader.capture_state()
+            running = capture is not None and capture.running
+            raise StoreIncompleteError(
+                f"the store of {mine.config.name} does not reach the position of the snapshot of {mine.table} yet",
+                place=str(mine.config.store.path),
+                remedy="Capture is behind: call the command again, which reads no chunk again."
+                if running
+                else f"Capture is not running: start `cdc capture {mine.config.name}`, then call the command again. No "
+                "chunk is read again.",
+            )
+        time.sleep(0.1)

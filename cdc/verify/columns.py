@@ -1,0 +1,258 @@
+"""The canonical text of each column, in which source and lake are compared.
+
+The server computes it in SQL, Spark computes it from the Delta column (:mod:`spark_jobs.verify`); both must agree to
+the byte for every type of ``docs/types.md``. A row's text is the pieces of its columns, each followed by a comma:
+
+============  ========================================================================================
+kind          piece; an empty text stands for null
+============  ========================================================================================
+``number``    integers and decimals in digits, without padding
+``truth``     1 or 0
+``word``      a text that has no comma: TIME, UUID, INET, decimals of more than 38 digits
+``real``      the 64 bits of a FLOAT or DOUBLE as 16 hexadecimal digits
+``reals``     a VECTOR: ``v``, then eight hexadecimal digits for the bytes of each element, as they are stored
+``day``       a date as text
+``instant``   DATETIME and TIMESTAMP: microseconds since the day 0 of the proleptic Gregorian calendar
+``text``      length in bytes of UTF-8, a colon, the text
+``long``      length in bytes, a colon, CRC32 of the bytes: TEXT, BLOB, BINARY, GEOMETRY
+``json``      CRC32 of the document's text
+``nothing``   the policy ``null``: always empty
+============  ========================================================================================
+
+The lengths make the pieces unambiguous, so that no two different rows have the same text. The bits of a DOUBLE come
+from a POINT, which holds them unchanged: texts of floating-point numbers differ between servers and Java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from cdc.config import ApplyConfig, ColumnPolicy
+    from cdc.schemas import ColumnSchema, TableSchema
+
+Kind = Literal[
+    "number", "truth", "word", "real", "reals", "day", "instant", "text", "long", "json", "nothing"
+]  # fmt: skip
+
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint"})
+_DECIMALS = frozenset({"decimal", "numeric", "fixed"})
+_TEXTS = frozenset({"char", "varchar", "enum", "set"})
+_LONG_TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
+_GEOMETRIES = frozenset(
+    {
+        "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
+        "geometrycollection", "geomcollection",
+    }
+)  # fmt: skip
+_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}) | _GEOMETRIES
+_WIDE_CHARSETS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+_PRECISION = re.compile(r"\((\d+)(?:,(\d+))?\)")
+_MAX_PRECISION = 38
+_US_A_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class ComparedColumn:
+    """A column that both sides can turn into canonical text."""
+
+    source: str
+    lake: str
+    """Its name in Delta."""
+    kind: Kind
+    value: str
+    """SQL of the value that the piece is made of; null stays null."""
+    piece: str
+    """SQL of the piece, which is never null."""
+    shown: str
+    """SQL of the value as people read it, as text; null stays null."""
+
+
+@dataclass(frozen=True)
+class UncomparedColumn:
+    """A column that the server cannot bring into the lake's form."""
+
+    source: str
+    lake: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table, and those that identify a row."""
+
+    compared: tuple[ComparedColumn, ...]
+    left_out: tuple[UncomparedColumn, ...]
+    keys: tuple[ComparedColumn, ...]
+    """Empty for a table without a key: its rows are compared as a multiset."""
+
+    @property
+    def row(self) -> str:
+        """SQL of a row's canonical text."""
+        return text_of(self.compared)
+
+    @property
+    def key(self) -> str:
+        """SQL of the canonical text that identifies a row."""
+        return text_of(self.keys or self.compared)
+
+    def bucket(self, buckets: int) -> str:
+        """SQL of the number of the bucket that a row belongs to; see :func:`is_plain_key`."""
+        if is_plain_key(self.keys):
+            return f"IFNULL({self.keys[0].value} MOD {buckets}, 0)"
+        return f"(CRC32({self.key}) MOD {buckets})"
+
+    @property
+    def checksum(self) -> str:
+        """SQL of a row's checksum.
+
+        CRC32 alone is linear: two rows that exchange values of one length would keep their sum. Its decimal text,
+        hashed again, is not.
+        """
+        return f"CRC32(CRC32({self.row}))"
+
+
+def is_plain_key(keys: Sequence[ComparedColumn]) -> bool:
+    """Whether the key is one integer, whose remainder is the bucket; other keys are hashed."""
+    return len(keys) == 1 and keys[0].kind == "number" and "CAST" not in keys[0].value
+
+
+def text_of(columns: Iterable[ComparedColumn]) -> str:
+    """Returns the SQL of the canonical text of these columns."""
+    return "CONCAT(" + ", ".join(f"{column.piece}, ','" for column in columns) + ")"
+
+
+def table_columns(schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool = False) -> TableColumns:
+    """Returns how the columns of a table are compared, given the policies of the configuration. Dropped columns are
+    missing. ``is_old_mysql``: a MySQL before 8.0."""
+    compared: list[ComparedColumn] = []
+    left_out: list[UncomparedColumn] = []
+    for column in schema.columns:
+        policy = apply.columns.get(column.name.lower())
+        kind = "keep" if policy is None else policy.kind
+        if kind == "drop":
+            continue
+        lake = policy.name if policy is not None and policy.kind == "rename" else column.name
+        reason = _why_not(column, kind, apply, is_old_mysql)
+        if reason is not None:
+            left_out.append(UncomparedColumn(column.name, lake, reason))
+            continue
+        compared.append(_compared(column, lake, policy, apply))
+    wanted = [] if apply.mode == "append" and not schema.primary_key else list(apply.keys or schema.primary_key)
+    by_source = {column.source.lower(): column for column in compared}
+    keys = tuple(by_source[name.lower()] for name in wanted if name.lower() in by_source)
+    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(wanted) else ())
+
+
+def _why_not(column: ColumnSchema, policy: str, apply: ApplyConfig, is_old_mysql: bool) -> str | None:
+    """Returns why a column cannot be compared by the server; None if it can."""
+    if policy == "hash":
+        return "the policy hash needs a key that the server must not see"
+    if column.data_type == "json" and apply.types.get("json") == "variant" and policy in ("keep", "rename"):
+        return "a variant has no text that the server could compute"
+    if is_old_mysql and column.data_type == "set" and column.charset in _WIDE_CHARSETS:
+        return f"MySQL before 8.0 prints a SET in {column.charset} wrongly"
+    return None
+
+
+def quoted(name: str) -> str:
+    """Returns an identifier in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _compared(column: ColumnSchema, lake: str, policy: ColumnPolicy | None, apply: ApplyConfig) -> ComparedColumn:
+    kind = "keep" if policy is None else policy.kind
+    if kind == "null":
+        return ComparedColumn(column.name, lake, "nothing", "NULL", "''", "NULL")
+    c = quoted(column.name)
+    if kind == "mask" and policy is not None:
+        return _of(column.name, lake, "text", _masked(_text(column, c), policy.last))
+    data_type = column.data_type.lower()
+    if kind == "text" and data_type in ("date", "datetime", "timestamp"):
+        return _of(column.name, lake, "word", f"CAST({c} AS CHAR)")
+    if kind == "bytes":
+        return _of(column.name, lake, "long", f"CAST({c} AS BINARY)", f"HEX({c})")
+    if data_type in _TEXTS | _LONG_TEXTS | {"json"}:
+        return _textual(column, lake, c)
+    if data_type in _BYTES:
+        return _of(column.name, lake, "long", c, f"HEX({c})")
+    return _scalar(column, lake, c, apply)
+
+
+def _of(source: str, lake: str, kind: Kind, value: str, shown: str | None = None) -> ComparedColumn:
+    if kind == "text":
+        piece = f"IFNULL(CONCAT(LENGTH({value}), ':', {value}), '')"
+    elif kind == "long":
+        piece = f"IFNULL(CONCAT(LENGTH({value}), ':', CRC32({value})), '')"
+    elif kind == "json":
+        piece = f"IFNULL(CRC32({value}), '')"
+    else:
+        piece = f"IFNULL({value}, '')"
+    return ComparedColumn(source, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
+
+
+def _text(column: ColumnSchema, c: str) -> str:
+    """SQL of a value as UTF-8 text."""
+    if column.charset in _UTF8 and column.data_type not in ("enum", "set"):
+        return c
+    return f"CONVERT({c} USING utf8mb4)"
+
+
+def _textual(column: ColumnSchema, lake: str, c: str) -> ComparedColumn:
+    if column.data_type == "json":
+        return _of(column.name, lake, "json", f"CAST({c} AS CHAR)")
+    kind: Kind = "text" if column.data_type in _TEXTS else "long"
+    value = _text(column, c)
+    return _of(column.name, lake, kind, value, value)
+
+
+def _masked(text: str, last: int) -> str:
+    hidden = f"REPEAT('*', GREATEST(CAST(CHAR_LENGTH({text}) AS SIGNED) - {last}, 0))"
+    return f"CONCAT({hidden}, RIGHT({text}, {last}))" if last else hidden
+
+
+def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> ComparedColumn:
+    """Numbers, times and the types that are printed as short words."""
+    name, data_type, full = column.name, column.data_type.lower(), column.column_type.lower()
+    if full.startswith("tinyint(1)") and apply.types.get("tinyint(1)") == "boolean":
+        return _of(name, lake, "truth", f"({c} <> 0)")
+    if data_type in _INTEGERS:
+        return _of(name, lake, "number", f"CAST({c} AS UNSIGNED)" if "zerofill" in full else c)
+    if data_type in _DECIMALS:
+        match = _PRECISION.search(full)
+        precision, scale = (int(match[1]), int(match[2] or 0)) if match else (10, 0)
+        value = f"CAST({c} AS DECIMAL({precision},{scale}))" if "zerofill" in full else c
+        return _of(name, lake, "number" if precision <= _MAX_PRECISION else "word", value)
+    if data_type in ("float", "double", "real"):
+        return _of(name, lake, "real", f"HEX(REVERSE(SUBSTR(POINT({c}, 0), 10, 8)))", f"CAST({c} AS CHAR)")
+    if data_type == "vector":
+        return _of(name, lake, "reals", f"CONCAT('v', HEX({c}))")
+    if data_type == "bit":
+        if full == "bit(1)" and apply.types.get("bit(1)") == "boolean":
+            return _of(name, lake, "truth", f"({c} <> 0)")
+        return _of(name, lake, "number", f"CAST({c} AS UNSIGNED)")
+    if data_type == "year":
+        number = f"CAST({c} AS UNSIGNED)"
+        if full == "year(2)":
+            number = f"({number} + IF({number} < 70, 2000, 1900))"
+        return _of(name, lake, "number", number)
+    if data_type == "date":
+        return _of(name, lake, "day", f"IF({_is_a_day(c)}, CAST({c} AS CHAR), NULL)")
+    if data_type in ("datetime", "timestamp"):
+        # TIME_TO_SEC has a fraction on MariaDB and none on MySQL.
+        number = f"TO_DAYS({c}) * {_US_A_DAY} + FLOOR(TIME_TO_SEC({c})) * 1000000 + MICROSECOND({c})"
+        valid = _is_a_day(c) if data_type == "datetime" else f"YEAR({c}) > 0"
+        return _of(name, lake, "instant", f"IF({valid}, CAST({number} AS SIGNED), NULL)", f"CAST({c} AS CHAR)")
+    if data_type == "time" and apply.types.get("time") == "microseconds":
+        whole = f"(HOUR({c}) * 3600 + MINUTE({c}) * 60 + SECOND({c})) * 1000000 + MICROSECOND({c})"
+        return _of(name, lake, "number", f"(IF(LEFT(CAST({c} AS CHAR), 1) = '-', -1, 1) * ({whole}))")
+    return _of(name, lake, "word", f"CAST({c} AS CHAR)")  # TIME, UUID, INET4, INET6
+
+
+def _is_a_day(c: str) -> str:
+    """SQL that is true for a date that the calendar has, from the year 1 on. Servers can store others."""
+    return f"DAYOFMONTH({c}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({c})) AND YEAR({c}) > 0"

@@ -1,0 +1,224 @@
+"""Whether the store and the cursor have everything that the source executed.
+
+With GTIDs the transactions in the store, those before its beginning and those that the source executed are compared as
+sets. Without them, only the store's own files can be checked: no segment, no index entry and no binlog file may be
+missing between its beginning and its end.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdc.errors import CdcError
+from cdc.positions import format_seq, split_seq
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.layout import segment_start, segments_folder
+from cdc.store.formats.missing import kept_names, read_damaged
+from cdc.store.formats.segment_header import segment_header_size
+from cdc.verify.gtids import GtidSet, parse_mariadb
+from cdc.verify.report import HistoryReport
+from cdc.verify.source import SourceSnapshot
+from cdc.verify.store import StoreView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cdc.batches.manifest import Manifest
+    from cdc.config import DestinationConfig
+    from cdc.meta import SourceIdentity, Subscription
+
+
+def check_history(
+    config: DestinationConfig, known: SourceIdentity, store: StoreView, wait_s: float, tick: Callable[[], None]
+) -> HistoryReport:
+    """Compares the store with the source."""
+    report = HistoryReport()
+    try:
+        check_files(store, report)
+        with SourceSnapshot(config, known) as snapshot:
+            before = snapshot.position.gtids_before
+            if before is None:
+                report.kind = "position"
+                store.wait_for(snapshot.high_seq, snapshot.position.clock_us, wait_s, tick)
+                return report
+            report.kind = "gtid"
+            store.wait_for(snapshot.high_seq, snapshot.position.clock_us, wait_s, tick)
+            stored = GtidSet.of_entries(store.entries())
+            if snapshot.info.flavor == "mysql":
+                _compare_mysql(store, stored, before, snapshot.executed() or "", report)
+            else:
+                _compare_mariadb(store, stored, before, snapshot.executed() or "", report)
+    except CdcError as error:
+        report.unknown.append(str(error))
+    return report
+
+
+# --- GTIDs
+
+
+def _begins(store: StoreView) -> tuple[str | None, bool]:
+    """Returns the GTID set before the store's beginning, if it is known, and whether retention has removed
+    transactions."""
+    beginning = store.reader.beginning()
+    return None if beginning is None else beginning.gtid, store.reader.removed_seq() > 0
+
+
+def _compare_mysql(store: StoreView, stored: GtidSet, before: str, after: str, report: HistoryReport) -> None:
+    """``before`` was executed before the position that the store has reached, ``after`` was executed by now."""
+    text, removed = _begins(store)
+    lacking = GtidSet.parse(before) - stored
+    if text is not None:
+        lacking = lacking - GtidSet.parse(text)
+    if text is None or removed:
+        # Where the store begins among a source's numbers is only known from the first one that it has.
+        lacking, older = _split_older(lacking, stored)
+        if older:
+            why = "removed by retention" if removed else "before the store's beginning"
+            report.remarks.append(f"{older.count} transactions are {why}: {older}")
+    if lacking:
+        report.faults.append(f"the source executed {lacking.count} transactions that the store lacks: {lacking}")
+    alien = stored - GtidSet.parse(after)
+    if alien:
+        report.faults.append(f"the store has {alien.count} transactions that the source did not execute: {alien}")
+
+
+def _split_older(lacking: GtidSet, stored: GtidSet) -> tuple[GtidSet, GtidSet]:
+    """Separates the numbers that lie before the first stored one of their source, and those of sources of which the
+    store has none."""
+    firsts = {name: stored.first(name) for name, _ in lacking.sources()}
+    older = GtidSet(
+        {name: [(1, (1 << 62) if first is None else first - 1)] for name, first in firsts.items() if first != 1}
+    )
+    return lacking - older, lacking - (lacking - older)
+
+
+def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str, report: HistoryReport) -> None:
+    """MariaDB numbers transactions by domain, without gaps, and tells the last number of each server in it."""
+    text, removed = _begins(store)
+    domains: dict[str, list[tuple[int, int]]] = {}
+    for name, intervals in stored.sources():
+        domains.setdefault(name.partition("-")[0], []).extend(intervals)
+    numbers = GtidSet(domains)
+    starts = {name.partition("-")[0]: number for name, number in parse_mariadb(text or "").items()}
+    for domain, intervals in numbers.sources():
+        first = intervals[0][0]
+        if domain in starts and not removed and starts[domain] + 1 < first:
+            intervals = [(starts[domain], starts[domain]), *intervals]
+        holes = [(a[1] + 1, b[0] - 1) for a, b in pairwise(intervals)]
+        if holes:
+            missing = GtidSet({domain: holes})
+            report.faults.append(
+                f"the store lacks {missing.count} numbers of the GTID domain {domain} between those that it has: "
+                f"{missing}"
+            )
+    executed = parse_mariadb(after)
+    for name, number in executed.items():
+        last = stored.last(name)
+        if last is not None and last > number:
+            report.faults.append(
+                f"the store has transactions of {name} up to {last}, and the source executed them up to {number}"
+            )
+    for name, _ in stored.sources():
+        if name not in executed:
+            report.faults.append(f"the store has transactions of {name}, and the source executed none of them")
+    for name, number in parse_mariadb(before).items():
+        domain = name.partition("-")[0]
+        reached = max(numbers.last(domain) or 0, starts.get(domain, 0))
+        if number > reached and (numbers.last(domain) is not None or domain in starts):
+            report.faults.append(
+                f"the source executed transactions of the GTID domain {domain} up to {number}, and the store has them "
+                f"up to {reached}"
+            )
+
+
+# --- the store's files
+
+
+def check_files(store: StoreView, report: HistoryReport) -> None:
+    """Checks that the store's segments follow one another, and that their indexes have every byte of them."""
+    path = store.reader.path
+    names = kept_names(path)
+    before = None
+    for number, name in enumerate(names):
+        segment = segments_folder(path) / name
+        start = segment_start(segment)
+        assert start is not None  # only names that say where they begin are listed
+        if before is not None:
+            _check_step(before, start, name, report)
+        index = IndexFile(segment)
+        _check_bytes(index, name, report, is_newest=number == len(names) - 1)
+        before = max(start, int(index.entries["seq"][-1])) if len(index.entries) else start
+    for lost in read_damaged(path):
+        report.remarks.append(
+            f"the loss of the transactions {lost.first_seq} to {lost.last_seq} in {lost.segment} was accepted on "
+            f"{lost.accepted}"
+        )
+
+
+def _check_step(before: int, start: int, name: str, report: HistoryReport) -> None:
+    one, other = split_seq(before), split_seq(start)
+    if one.epoch != other.epoch:
+        return
+    if other.file_number == one.file_number and other.offset > one.offset:
+        report.faults.append(f"the store lacks what lies between {format_seq(before)} and the segment {name}")
+    elif other.file_number > one.file_number + 1:
+        report.faults.append(
+            f"the store lacks the binlog files {one.file_number + 1} to {other.file_number - 1}, before the segment "
+            f"{name}"
+        )
+
+
+def _check_bytes(index: IndexFile, name: str, report: HistoryReport, *, is_newest: bool) -> None:
+    """Checks that each transaction of the segment begins where the one before it ends."""
+    there = index.entries[index.entries["length"] > 0]
+    if not len(there):
+        return
+    starts = there["offset"].astype(np.int64)
+    ends = starts + there["length"].astype(np.int64)
+    expected = np.concatenate([[segment_header_size(index.segment)], ends[:-1]])
+    wrong = np.flatnonzero(starts != expected)
+    lost = {(one.offset, one.offset + one.length) for one in read_damaged(index.segment.parent.parent)}
+    for at in wrong.tolist():
+        if not any(a <= int(expected[at]) and int(starts[at]) <= b for a, b in lost):
+            report.faults.append(
+                f"the index of {name} lacks the transactions before {format_seq(int(there['seq'][at]))}"
+            )
+    if not is_newest and not index.is_whole():
+        report.faults.append(f"the index of {name} lacks the last transactions of its segment")
+    if (np.diff(index.entries["seq"].astype(np.int64)) <= 0).any():
+        report.faults.append(f"the index of {name} is not in order")
+
+
+# --- the cursor
+
+
+def check_cursor(known: Subscription, acked: Iterable[Manifest], report: HistoryReport, *, begins: int | None) -> None:
+    """Checks that the cursor lies where the acked batches lead to: each batch begins where the one before it ends."""
+    manifests = sorted(acked, key=lambda manifest: manifest.batch)
+    since = known.since_seq or 0
+    reached = manifests[0].after_seq if manifests and manifests[0].batch > 1 else max(since, 0)
+    ranges = [(m.after_seq, m.last_seq) for m in manifests]
+    for after_seq, last_seq in sorted(ranges):
+        if after_seq > reached:
+            _missing(known, reached, after_seq, report)
+        reached = max(reached, last_seq)
+    if known.acked_seq > reached and (manifests or begins is not None):
+        _missing(known, reached, known.acked_seq, report)
+    for gap in known.gaps:
+        whose = gap.table or "all tables"
+        report.remarks.append(
+            f"{whose}: the loss of the transactions after {gap.after_seq} up to {gap.until_seq} was accepted "
+            f"({gap.reason})"
+        )
+
+
+def _missing(known: Subscription, after_seq: int, until_seq: int, report: HistoryReport) -> None:
+    if known.filter is not None or known.has_accepted(after_seq, until_seq):
+        return  # a filter moves the cursor over transactions that it leaves out
+    report.faults.append(
+        f"no batch has the transactions after {after_seq} ({format_seq(after_seq)}) up to {until_seq} "
+        f"({format_seq(until_seq)}), and the cursor has passed them"
+    )

@@ -1,0 +1,217 @@
+"""The report of a verification: what was proved, what differs, and what could not be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+State = Literal["proved", "differs", "unknown"]
+LONGEST_VALUE = 200
+"""Characters of a value that are reported."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that is not the same on both sides."""
+
+    key: dict[str, str | None]
+    """The key's columns, or all columns of a table without a key."""
+    source: dict[str, str | None] | None
+    """The row's values as text; None: the source does not have it."""
+    delta: dict[str, str | None] | None
+    """None: the Delta table does not have it."""
+    note: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that differ; all of them if one side lacks the row."""
+        if self.source is None or self.delta is None:
+            return sorted({*(self.source or {}), *(self.delta or {})})
+        return [name for name, value in self.source.items() if self.delta.get(name) != value]
+
+
+@dataclass
+class LedgerResult:
+    """The check of a table's commits."""
+
+    ok: bool = False
+    entries: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Missing ranges of seqs (exclusive, inclusive)."""
+    accepted: list[tuple[int, int]] = field(default_factory=list)
+    """Missing ranges that an operator has accepted."""
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ChecksumResult:
+    """The comparison of a table's rows."""
+
+    ok: bool = False
+    chunks: int = 0
+    """Buckets of rows that were compared."""
+    differences: list[Difference] = field(default_factory=list)
+    more: bool = False
+    """Whether there are further differences that were not looked for."""
+    faults: list[str] = field(default_factory=list)
+    """Differences of the whole table, such as missing columns."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Columns that were not compared, with the reason."""
+    seq: int | None = None
+    """The position of the source at which it was compared."""
+
+
+@dataclass
+class TableReport:
+    """The result for one table."""
+
+    table: str
+    mode: str
+    rows: int | None = None
+    """Rows at the source; None if they were not counted."""
+    delta_version: int | None = None
+    applied_seq: int | None = None
+    ledger: LedgerResult = field(default_factory=LedgerResult)
+    checksums: ChecksumResult = field(default_factory=ChecksumResult)
+    unknown: list[str] = field(default_factory=list)
+    """What could not be told, a sentence each."""
+
+    @property
+    def state(self) -> State:
+        faults = [*self.ledger.faults, *self.checksums.faults, *self.checksums.differences]
+        if faults or self.ledger.gaps:
+            return "differs"
+        return "proved" if self.ledger.ok and self.checksums.ok and not self.unknown else "unknown"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the table is proved to be right."""
+        return self.state == "proved"
+
+
+@dataclass
+class HistoryReport:
+    """The check of the store and the cursor against what the source executed."""
+
+    kind: Literal["gtid", "position", "none"] = "none"
+    """What the source was compared by."""
+    faults: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> State:
+        return "differs" if self.faults else "unknown" if self.unknown else "proved"
+
+
+@dataclass
+class Report:
+    """The result of a verification."""
+
+    destination: str
+    history: HistoryReport = field(default_factory=HistoryReport)
+    tables: list[TableReport] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def state(self) -> State:
+        states = {self.history.state, *(table.state for table in self.tables)}
+        return "differs" if "differs" in states else "unknown" if "unknown" in states else "proved"
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "proved"
+
+    @property
+    def exit_code(self) -> int:
+        """0: all is proved. 2: something differs or is missing. 1: it could not be told."""
+        return {"proved": 0, "differs": 2, "unknown": 1}[self.state]
+
+    def document(self) -> dict[str, Any]:
+        """Returns the document of ``--json``."""
+        return {
+            "destination": self.destination,
+            "ok": self.ok,
+            "state": self.state,
+            "history": {
+                "ok": self.history.state == "proved",
+                "kind": self.history.kind,
+                "faults": self.history.faults,
+                "remarks": self.history.remarks,
+                "unknown": self.history.unknown,
+            },
+            "tables": [_table_document(table) for table in self.tables],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def _table_document(table: TableReport) -> dict[str, Any]:
+    ledger, checksums = table.ledger, table.checksums
+    return {
+        "table": table.table,
+        "ok": table.ok,
+        "state": table.state,
+        "mode": table.mode,
+        "rows": table.rows,
+        "delta_version": table.delta_version,
+        "applied_seq": table.applied_seq,
+        "unknown": table.unknown,
+        "ledger": {
+            "ok": ledger.ok,
+            "entries": ledger.entries,
+            "gaps": [{"after_seq": after, "until_seq": until} for after, until in ledger.gaps],
+            "accepted": [{"after_seq": after, "until_seq": until} for after, until in ledger.accepted],
+            "faults": ledger.faults,
+        },
+        "checksums": {
+            "ok": checksums.ok,
+            "chunks": checksums.chunks,
+            "differences": [
+                {"key": one.key, "source": one.source, "delta": one.delta, "note": one.note}
+                for one in checksums.differences
+            ],
+            "more": checksums.more,
+            "faults": checksums.faults,
+            "left_out": checksums.left_out,
+            "seq": checksums.seq,
+        },
+    }
+
+
+def report_of(document: dict[str, Any]) -> Report:
+    """Returns the report that :meth:`Report.document` was made from."""
+    history = document["history"]
+    return Report(
+        destination=document["destination"],
+        history=HistoryReport(history["kind"], history["faults"], history["remarks"], history["unknown"]),
+        tables=[_table_of(table) for table in document["tables"]],
+        seconds=document["seconds"],
+    )
+
+
+def _table_of(found: dict[str, Any]) -> TableReport:
+    ledger, checksums = found["ledger"], found["checksums"]
+    return TableReport(
+        table=found["table"],
+        mode=found["mode"],
+        rows=found["rows"],
+        delta_version=found["delta_version"],
+        applied_seq=found["applied_seq"],
+        ledger=LedgerResult(
+            ok=ledger["ok"],
+            entries=ledger["entries"],
+            gaps=[(gap["after_seq"], gap["until_seq"]) for gap in ledger["gaps"]],
+            accepted=[(gap["after_seq"], gap["until_seq"]) for gap in ledger["accepted"]],
+            faults=ledger["faults"],
+        ),
+        checksums=ChecksumResult(
+            ok=checksums["ok"],
+            chunks=checksums["chunks"],
+            differences=[Difference(**one) for one in checksums["differences"]],
+            more=checksums["more"],
+            faults=checksums["faults"],
+            left_out=checksums["left_out"],
+            seq=checksums["seq"],
+        ),
+        unknown=found["unknown"],
+    )

@@ -1,0 +1,269 @@
+"""The source's side: a consistent snapshot at a known position, and checksums and rows in it.
+
+A transaction is in the snapshot if its seq is at most ``low_seq``, and not if it is above ``high_seq``. Which of those
+between the two are in it is not known; on MariaDB there are none. ``docs/decisions/0060`` has the reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import pymysql
+
+from cdc.config import TablesConfig
+from cdc.errors import CdcError, IdentityError, SourceRefusedError, UnsupportedError
+from cdc.positions import BinlogPosition, make_seq
+from cdc.source.connection import connect, mapped, place_of, query
+from cdc.source.history import executed_gtids
+from cdc.source.schemas import read_schemas
+from cdc.source.server import ServerInfo, current_position, describe
+from cdc.verify.columns import TableColumns, is_plain_key, quoted
+from cdc.verify.compare import BucketSum, ShownRow
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig, SourceConfig
+    from cdc.meta import SourceIdentity
+    from cdc.schemas import TableSchema
+
+_READ_TIMEOUT_S = 6 * 3600
+"""Longest wait for the first row of a statement that reads a whole table."""
+_SETTINGS = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    # The modes of the server must not change what dates and paddings look like.
+    "SET SESSION sql_mode = ''",
+)
+_FETCHED = 10_000
+
+
+@dataclass(frozen=True)
+class SnapshotPosition:
+    """What is known about the position of a snapshot."""
+
+    high: BinlogPosition
+    """No later transaction is in it."""
+    is_exact: bool
+    """Whether all transactions up to ``high`` are in it."""
+    gtids_before: str | None = None
+    """GTIDs that were executed before. MySQL: a set, whose transactions are all in the snapshot; None if the server has
+    no GTIDs. MariaDB: the last number of each domain."""
+    clock_us: int = 0
+    """The server's clock after the snapshot was taken, µs since 1970."""
+
+
+class SourceSnapshot:
+    """A transaction that sees the source as it was at one moment. Use it as a context."""
+
+    def __init__(self, config: DestinationConfig, known: SourceIdentity) -> None:
+        """Connects and takes the snapshot. Raises SourceUnavailableError, SourceRefusedError; IdentityError if the
+        server is not the one that was captured."""
+        self._known, self._config = known, config
+        self._conn = connect(config.source, read_timeout=_READ_TIMEOUT_S)
+        try:
+            self.info: ServerInfo = describe(self._conn)
+            self._require_same(config.source)
+            for statement in (*_SETTINGS, *_no_time_limit(self.info)):
+                query(self._conn, statement)
+            self.position = self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the transaction and the connection."""
+        if self._conn.open:
+            with suppress(pymysql.err.Error, OSError):
+                self._conn.close()
+
+    def cancel(self) -> None:
+        """Ends a statement that another thread waits for; it fails there."""
+        with suppress(CdcError), closing(connect(self._config.source)) as other:
+            query(other, f"KILL {self._conn.thread_id()}")  # type: ignore[no-untyped-call]
+
+    @property
+    def high_seq(self) -> int:
+        """The seq of :attr:`SnapshotPosition.high`."""
+        return make_seq(self._known.epoch, self.position.high.file_number, self.position.high.pos)
+
+    @property
+    def is_old_mysql(self) -> bool:
+        """Whether the server is a MySQL before 8.0."""
+        return self.info.flavor == "mysql" and self.info.version_info < (8,)
+
+    def _require_same(self, source: SourceConfig) -> None:
+        if self.info.server_uuid != self._known.server_uuid:
+            raise IdentityError(
+                f"the server is {self.info.server_uuid}, and the store was captured from {self._known.server_uuid}",
+                place=f"source {place_of(source)}",
+                remedy="Correct source.url.",
+            )
+
+    def _begin(self) -> SnapshotPosition:
+        if self.info.flavor == "mariadb":
+            gtids = str(query(self._conn, "SELECT @@gtid_binlog_pos AS gtids")[0]["gtids"] or "")
+            query(self._conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            status = {
+                str(row["Variable_name"]).lower(): str(row["Value"])
+                for row in query(self._conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+            }
+            clock = self._clock()
+            file, pos = status.get("binlog_snapshot_file", ""), status.get("binlog_snapshot_position", "")
+            if not file or not pos.isdecimal():
+                raise SourceRefusedError(
+                    "the server does not tell the binlog position of a consistent snapshot",
+                    remedy="Check that log_bin is ON.",
+                )
+            return SnapshotPosition(BinlogPosition(file, int(pos)), True, gtids, clock)
+        # A transaction is in the binlog before others can see it, and in gtid_executed only afterwards.
+        before = executed_gtids(self._conn, self.info.flavor)
+        query(self._conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        high = current_position(self._conn)
+        return SnapshotPosition(high, False, before, self._clock())
+
+    def _clock(self) -> int:
+        found = query(self._conn, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS us")[0]
+        return int(found["us"])
+
+    def executed(self) -> str | None:
+        """Returns the GTIDs that the server has executed by now; None without GTIDs."""
+        return executed_gtids(self._conn, self.info.flavor)
+
+    def has_later_position(self) -> bool:
+        """Whether the server's binlog has grown since the snapshot was taken."""
+        return current_position(self._conn) != self.position.high
+
+    # --- tables
+
+    def rows_estimate(self, db: str, table: str) -> int | None:
+        """Returns the server's estimate of a table's rows; None if there is no such table."""
+        found = query(
+            self._conn,
+            "SELECT TABLE_ROWS AS n FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (db, table),
+        )
+        return int(found[0]["n"] or 0) if found else None
+
+    def require_transactional(self, db: str, table: str) -> None:
+        """Raises UnsupportedError for a table of an engine without consistent snapshots, if the server writes now."""
+        found = query(
+            self._conn,
+            "SELECT t.ENGINE AS engine, e.TRANSACTIONS AS transactions FROM information_schema.TABLES t "
+            "LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE "
+            "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s",
+            (db, table),
+        )
+        if found and str(found[0]["transactions"]).upper() != "YES" and self.has_later_position():
+            raise UnsupportedError(
+                f"the table's engine {found[0]['engine']} has no consistent snapshots, and the source was written to "
+                "meanwhile",
+                place=f"table {db}.{table}",
+                remedy="Verify it while nothing is written, or change its engine to InnoDB.",
+            )
+
+    def sums(self, db: str, table: str, columns: TableColumns, buckets: int) -> dict[int, BucketSum]:
+        """Returns the checksums of all buckets of a table, by one statement that reads it once."""
+        statement = (
+            f"SELECT {columns.bucket(buckets)} AS b, COUNT(*) AS n, SUM({columns.checksum}) AS s "  # noqa: S608
+            f"FROM {quoted(db)}.{quoted(table)} GROUP BY b"
+        )
+        return {int(row["b"]): BucketSum(int(row["n"]), int(row["s"] or 0)) for row in self._query(statement)}
+
+    def rows(
+        self,
+        db: str,
+        table: str,
+        columns: TableColumns,
+        buckets: int,
+        wanted: Iterable[int],
+        keys: Sequence[str] | None = None,
+    ) -> Iterator[tuple[str, int]]:
+        """Yields the canonical key and the checksum of each row in these buckets, or of those with these keys.
+
+        Raises UnsupportedError for a row that is larger than the server's ``max_allowed_packet``.
+        """
+        statement = (
+            f"SELECT {columns.key} AS k, {columns.checksum} AS c FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
+            f"WHERE {_condition(columns, buckets, wanted, keys)}"
+        )
+        for key, checksum in self._stream(statement):
+            if key is None or checksum is None:
+                raise UnsupportedError(
+                    "a row is larger than the server's max_allowed_packet, so its checksum cannot be computed",
+                    place=f"table {db}.{table}",
+                    remedy="Raise max_allowed_packet on the source.",
+                )
+            yield _text(key), int(checksum)
+
+    def shown(
+        self, db: str, table: str, columns: TableColumns, buckets: int, wanted: Iterable[int], keys: Sequence[str]
+    ) -> Iterator[ShownRow]:
+        """Yields the rows with these canonical keys, which lie in these buckets, with their values."""
+        values = ", ".join(f"{column.piece}, {column.shown}" for column in columns.compared)
+        names = [column.lake for column in columns.compared]
+        statement = (
+            f"SELECT {columns.key}, {columns.checksum}, {values} FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
+            f"WHERE {_condition(columns, buckets, wanted, keys)}"
+        )
+        for key, checksum, *found in self._stream(statement):
+            pairs = zip(map(_text, found[::2]), map(_value, found[1::2]), strict=True)
+            yield ShownRow(_text(key), int(checksum), dict(zip(names, pairs, strict=True)))
+
+    def _query(self, statement: str) -> list[dict[str, Any]]:
+        return query(self._conn, statement)
+
+    def _stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        with mapped(self._conn), self._conn.cursor(pymysql.cursors.SSCursor) as cursor:
+            cursor.execute(statement)
+            while found := cursor.fetchmany(_FETCHED):
+                yield from found
+
+    def schemas(self, config: DestinationConfig) -> dict[str, TableSchema]:
+        """Returns the definitions of the included tables."""
+        return read_schemas(self._conn, config.tables).tables
+
+    def schema(self, db: str, table: str, config: DestinationConfig) -> TableSchema | None:
+        """Returns the definition of a table; None if there is no such table."""
+        name = re.escape(f"{db}.{table}").replace(",", r"\,")
+        overrides = {key: one for key, one in config.tables.overrides.items() if key == f"{db}.{table}"}
+        only = TablesConfig(include=(name,), overrides=overrides)
+        return read_schemas(self._conn, only).tables.get(f"{db}.{table}")
+
+
+def _condition(columns: TableColumns, buckets: int, wanted: Iterable[int], keys: Sequence[str] | None) -> str:
+    """SQL that is true for the rows in these buckets, and with these canonical keys."""
+    found = f"{columns.bucket(buckets)} IN ({', '.join(map(str, wanted))})"
+    if keys is None:
+        return found
+    if is_plain_key(columns.keys):  # the server looks them up
+        numbers = [key.rstrip(",") for key in keys]
+        listed = ", ".join(number for number in numbers if number)
+        by_number = f"{columns.keys[0].value} IN ({listed})" if listed else "FALSE"
+        return by_number if all(numbers) else f"({by_number} OR {columns.keys[0].value} IS NULL)"
+    listed = ", ".join(f"X'{key.encode().hex()}'" for key in keys)
+    return f"{found} AND CAST({columns.key} AS BINARY) IN ({listed})"
+
+
+def _no_time_limit(info: ServerInfo) -> Iterable[str]:
+    if info.flavor == "mariadb":
+        return ("SET SESSION max_statement_time = 0",)
+    return ("SET SESSION max_execution_time = 0",) if info.version_info >= (5, 7, 8) else ()
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _value(value: Any) -> str | None:
+    return None if value is None else _text(value)

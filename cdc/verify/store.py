@@ -1,0 +1,164 @@
+"""The store's side: waits until it has a position, and finds the changes between a Delta table and the source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdc.batches.parking import job_lock
+from cdc.batches.table_batches import TableBatches
+from cdc.errors import CutOffError, RetryableError, StoreIncompleteError
+from cdc.positions import format_seq
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.layout import segments_folder
+from cdc.store.formats.missing import first_after, kept_names
+from cdc.store.formats.state import TableNumbers
+from cdc.verify.gtids import GtidSet
+
+if TYPE_CHECKING:
+    from cdc.batches.manifest import Manifest
+    from cdc.binlog.entry import Entries
+    from cdc.config import DestinationConfig
+    from cdc.meta import Meta
+    from cdc.verify.source import SnapshotPosition
+
+_POLL_S = 0.2
+_MARGIN_US = 60_000_000
+"""Without GTIDs: transactions committed in the last minute before a snapshot are not certainly in it."""
+_SLICE = 1 << 18
+
+
+class UnsureError(RetryableError):
+    """It cannot be told whether a table is right; the message says why. A later verification may tell."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The seqs between a Delta table and a snapshot of its source."""
+
+    after_seq: int
+    """The Delta table's applied position."""
+    low_seq: int
+    """Changes of the table after it may be missing in the snapshot."""
+    high_seq: int
+    """No later transaction is in the snapshot."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the snapshot is known to have every change."""
+        return self.low_seq >= self.high_seq
+
+
+class StoreView:
+    """A store, read for a verification."""
+
+    def __init__(self, config: DestinationConfig, meta: Meta) -> None:
+        self._config = config
+        self._batches = TableBatches(config, meta)
+        self.reader = self._batches.reader
+
+    def wait_for(self, high_seq: int, clock_us: int, wait_s: float, tick: Callable[[], None] = lambda: None) -> None:
+        """Waits until the store has every transaction up to a position, which the source had at ``clock_us``.
+
+        Raises StoreIncompleteError after ``wait_s``.
+        """
+        deadline = time.monotonic() + wait_s
+        while (self.reader.last_seq() or 0) < high_seq and self.reader.complete_until_us() <= clock_us:
+            if time.monotonic() >= deadline:
+                raise self._incomplete(high_seq)
+            tick()
+            time.sleep(_POLL_S)
+
+    def _incomplete(self, high_seq: int) -> StoreIncompleteError:
+        last, capture = self.reader.last_seq() or 0, self.reader.capture_state()
+        if capture is None or not capture.running:
+            remedy = f"Capture is not running: start `cdc capture {self._config.name}`, then verify again."
+        elif not capture.connected:
+            remedy = "Capture has no connection to the source: verify again when it has, or look at its log."
+        else:
+            remedy = "Capture is behind: verify again later, or wait longer with --wait."
+        return StoreIncompleteError(
+            f"the store ends at {last} ({format_seq(last)}), and the source is at {high_seq} ({format_seq(high_seq)}), "
+            "so the two cannot be compared",
+            place=self._config.name,
+            remedy=remedy,
+        )
+
+    def span(self, table: str, after_seq: int, high_seq: int, position: SnapshotPosition) -> Span:
+        """Returns the seqs between a Delta table and a snapshot. Call it when the store reaches ``high_seq``.
+
+        Raises UnsureError if the snapshot is older than the Delta table.
+        """
+        if after_seq > high_seq:
+            raise UnsureError(
+                f"the Delta table is at {after_seq} ({format_seq(after_seq)}), ahead of the source's snapshot",
+                remedy="Verify again.",
+            )
+        return Span(after_seq, self._low_seq(table, after_seq, high_seq, position), high_seq)
+
+    def _low_seq(self, table: str, after_seq: int, high_seq: int, position: SnapshotPosition) -> int:
+        if position.is_exact:
+            return high_seq
+        inside = None if position.gtids_before is None else GtidSet.parse(position.gtids_before)
+        numbers = TableNumbers(self.reader.path)
+        if table not in numbers.names:
+            return high_seq
+        bit = np.uint64(1 << numbers.bit(table))
+        for entries in self.entries(after_seq, high_seq):
+            ours = entries[(entries["table_mask"] & bit) != 0]
+            if inside is None:
+                doubtful = np.flatnonzero(ours["commit_time_us"] > position.clock_us - _MARGIN_US)
+            else:
+                doubtful = np.flatnonzero(inside.outside(ours) | (ours["gtid_count"] == 0))
+            if len(doubtful):
+                return int(ours["seq"][int(doubtful[0])]) - 1
+        return high_seq
+
+    def entries(self, after_seq: int = 0, until_seq: int | None = None) -> Iterator[Entries]:
+        """Yields the verified index entries in (after_seq, until_seq], many at a time."""
+        store = self.reader.path
+        names = kept_names(store)
+        for name in names[first_after(names, after_seq) :]:
+            index = IndexFile(segments_folder(store) / name)
+            stop = len(index.entries) if until_seq is None else index.after(until_seq)
+            for start in range(index.after(after_seq), stop, _SLICE):
+                yield index.verified(start, min(start + _SLICE, stop))
+
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """A context in which :meth:`changes` may be read. Staged copies are made by one job for each table at a
+        time."""
+        with ExitStack() as stack:
+            if self._config.store.stage is not None:
+                stack.enter_context(job_lock(self._batches.meta, table))
+            yield
+
+    def changes(self, table: str, span: Span) -> Iterator[Manifest]:
+        """Yields the changes of a table in a span as batches without DDL.
+
+        Raises UnsureError if a DDL statement of the table lies in the span, or retention has removed changes in it.
+        """
+        at = span.after_seq
+        while at < span.high_seq:
+            try:
+                with self._batches.next(table, at, span.high_seq, whole=True) as manifest:
+                    if manifest is None:
+                        return
+                    if manifest.ddl and table in manifest.tables:
+                        raise UnsureError(
+                            "a DDL statement of the table is not applied yet",
+                            remedy=f"Run `cdc apply {self._config.name}`, then verify again.",
+                        )
+                    if table in manifest.tables and not manifest.ddl:
+                        yield manifest
+                    at = manifest.last_seq
+            except CutOffError as error:
+                raise UnsureError(
+                    f"changes of the table that are not applied yet were removed by retention: {error.message}",
+                    remedy=f"Run `cdc snapshot {self._config.name} {table}`.",
+                ) from error

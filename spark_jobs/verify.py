@@ -1,0 +1,341 @@
+"""The lake's side of a verification: checksums and keys of a Delta table at one version, and of changes in the store.
+
+The canonical text of each column is that of :mod:`cdc.verify.columns`, computed by Spark's expressions. A row counts
+once; the old image of a change counts minus once, so that a table's rows and the changes after them add up to the rows
+of the source.
+
+:mod:`cdc.pipeline` uses it in its own process, and under spark-submit through :mod:`spark_jobs.serve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from cdc.config.columns import RESERVED
+from cdc.decode.layout import survey
+from cdc.decode.policies import value_policies
+from cdc.decode.transactions import ALL_TABLES
+from cdc.verify.columns import ComparedColumn, TableColumns, is_plain_key
+from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
+from cdc.verify.run import LakeFacts
+from spark_jobs.apply.merge import TableMerge, read_changes
+from spark_jobs.delta.log import open_delta
+from spark_jobs.delta.proof import position_of
+from spark_jobs.delta.sql import quote
+from spark_jobs.delta.tables import BEFORE, MODE_PROPERTY, Target, schema_of, target_of
+from spark_jobs.source.columns import columns_of_layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from cdc.batches.manifest import Manifest
+    from cdc.config import DestinationConfig
+    from cdc.schemas import Schemas
+    from spark_jobs.delta.log import DeltaState
+    from spark_jobs.runtime.session import TableSession, TableSessions
+
+_FIRST_DAY_US = 719_528 * 86_400_000_000
+"""1970-01-01 as the microseconds of the kind ``instant``."""
+_DELETES = ("update", "delete")
+_INSERTS = ("insert", "update", "snapshot")
+
+
+class SparkLake:
+    """The Delta tables of a destination, read by Spark."""
+
+    def __init__(self, config: DestinationConfig, sessions: TableSessions) -> None:
+        self._config, self._sessions = config, sessions
+
+    def find(self, table: str) -> LakeFacts | None:
+        """Returns a table as it is now; None if there is none. Raises TargetError, RetryableError."""
+        target = target_of(self._config, table)
+        state = target.state()
+        if state is None:
+            return None
+        mode = state.properties.get(MODE_PROPERTY, target.apply.mode)
+        columns = [field.name for field in schema_of(state).fields]
+        return LakeFacts(
+            version=state.version,
+            position=position_of(state),
+            applied_seq=state.applied_seq,
+            mode=mode,
+            columns=tuple(name for name in columns if name.lower() not in RESERVED),
+            later_columns=_later_columns(state, table) if mode == "append" else (),
+            handle=(target, state),
+        )
+
+    @contextmanager
+    def open(self, facts: LakeFacts, columns: TableColumns, buckets: int, base: int) -> Iterator[TableRows]:
+        """Yields the rows of a table. ``base``: the seq at which a changelog was made anew last."""
+        target, state = facts.handle
+        with self._sessions.one() as session:
+            yield TableRows(session, LakeTable(target, state, facts.mode), columns, buckets, base)
+
+
+def _later_columns(state: DeltaState, table: str) -> tuple[str, ...]:
+    """Returns the columns that the table's first version lacks. None are known if Delta has removed that version."""
+    from deltalake.exceptions import DeltaError
+
+    with open_delta(state.path, table) as delta:
+        if delta is None:
+            return ()
+        names = [field.name for field in delta.schema().fields]
+        try:
+            delta.load_as_version(0)
+        except (DeltaError, OSError):
+            return ()
+        first = {field.name.lower() for field in delta.schema().fields}
+        return tuple(name for name in names if name.lower() not in first)
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """A Delta table at the version that is verified."""
+
+    target: Target
+    state: DeltaState
+    mode: str
+
+
+class TableRows:
+    """The rows of one Delta table in canonical form."""
+
+    def __init__(
+        self,
+        session: TableSession,
+        table: LakeTable,
+        columns: TableColumns,
+        buckets: int,
+        base: int,
+    ) -> None:
+        """``base``: the seq of the newest rebuild of a table in mode ``append``; rows before it do not count."""
+        self._session, self._table, self._columns = session, table, columns
+        self._buckets, self._base = buckets, base
+
+    # --- sums
+
+    def sums(self, without: Sequence[str] = ()) -> dict[int, BucketSum]:
+        """Returns the checksums of the table's buckets. ``without``: canonical keys that do not count."""
+        return self._sums(self._stored(), without)
+
+    def changed_sums(self, manifest: Manifest, without: Sequence[str] = ()) -> dict[int, BucketSum]:
+        """Returns the checksums of what a batch adds to the buckets, minus those of what it removes."""
+        changes = self._changed(manifest)
+        return {} if changes is None else self._sums(changes, without)
+
+    def _sums(self, rows: DataFrame, without: Sequence[str]) -> dict[int, BucketSum]:
+        if without:
+            rows = rows.where(~f.col("k").isin(list(without)))
+        sums = rows.groupBy("b").agg(f.sum("sign").alias("n"), f.sum(f.col("sign") * f.col("c")).alias("s"))
+        return {int(row["b"]): BucketSum(int(row["n"]), int(row["s"])) for row in sums.collect()}
+
+    # --- rows
+
+    def rows(self, buckets: Sequence[int] = (), keys: Sequence[str] = ()) -> Iterator[KeyedRow]:
+        """Yields the rows in these buckets, or with these canonical keys."""
+        yield from self._rows(self._stored(), buckets, keys)
+
+    def changed_rows(
+        self, manifest: Manifest, buckets: Sequence[int] = (), keys: Sequence[str] = ()
+    ) -> Iterator[KeyedRow]:
+        """Yields the images of a batch's changes in these buckets, or with these keys, in the order of the changes."""
+        changes = self._changed(manifest)
+        if changes is not None:
+            yield from self._rows(changes.orderBy("seq", "row", "sign"), buckets, keys)
+
+    def changed_keys(self, manifest: Manifest, after_seq: int) -> set[str]:
+        """Returns the canonical keys that a batch changes after a seq."""
+        changes = self._changed(manifest)
+        if changes is None:
+            return set()
+        return {str(row["k"]) for row in changes.where(f.col("seq") > after_seq).select("k").distinct().collect()}
+
+    def _rows(self, rows: DataFrame, buckets: Sequence[int], keys: Sequence[str]) -> Iterator[KeyedRow]:
+        wanted = f.col("k").isin(list(keys)) if keys else f.col("b").isin(list(buckets))
+        for row in rows.where(wanted).toLocalIterator():
+            yield KeyedRow(str(row["k"]), int(row["c"]), int(row["sign"]), int(row["seq"]))
+
+    def shown(self, keys: Sequence[str]) -> Iterator[ShownRow]:
+        """Yields the rows with these keys, with their values."""
+        rows = self._stored(shown=True).where(f.col("k").isin(list(keys)))
+        names = [column.lake for column in self._columns.compared]
+        for row in rows.collect():
+            if row["sign"] > 0:
+                pairs = {name: (str(row[f"p{i}"]), row[f"v{i}"]) for i, name in enumerate(names)}
+                yield ShownRow(str(row["k"]), int(row["c"]), pairs)
+
+    # --- the canonical form
+
+    def _stored(self, *, shown: bool = False) -> DataFrame:
+        spark, state, mode = self._session.spark, self._table.state, self._table.mode
+        rows = spark.read.format("delta").option("versionAsOf", state.version).load(state.path)
+        one = f.lit(1)
+        if mode == "append":
+            return self._of_changelog(rows, shown=shown)
+        if mode == "soft_delete":
+            rows = rows.where(~f.col("_deleted"))
+        elif mode == "scd2":
+            rows = rows.where(f.col("_current"))
+        return self._canonical(rows, "", one, f.lit(0), f.lit(0), shown=shown)
+
+    def _of_changelog(self, rows: DataFrame, *, shown: bool) -> DataFrame:
+        """Returns the new images of a changelog once and the old ones minus once, from its newest base on: the last
+        snapshot, or the last TRUNCATE."""
+        marks = (
+            rows.where(f.col("_op").isin("truncate", "snapshot"))
+            .groupBy("_op")
+            .agg(f.max("_seq").alias("seq"), f.max_by("_row", "_seq").alias("row"))
+            .collect()
+        )
+        seqs = {row["_op"]: int(row["seq"]) for row in marks}
+        emptied = max(seqs.get("truncate", 0), self._base)
+        loaded = seqs.get("snapshot", 0)
+        counts = f.col("_seq") > max(emptied, loaded)
+        if loaded >= emptied and loaded:
+            counts = counts | ((f.col("_op") == "snapshot") & (f.col("_seq") == loaded))
+        rows = rows.where(counts)
+        new = self._canonical(
+            rows.where(f.col("_op").isin(*_INSERTS)), "", f.lit(1), f.col("_seq"), f.col("_row"), shown=shown
+        )
+        # The columns of a delete hold the old row, as _before does.
+        old = self._canonical(
+            rows.where(f.col("_op").isin(*_DELETES)), f"{BEFORE}.", f.lit(-1), f.col("_seq"), f.col("_row"), shown=shown
+        )
+        return new.unionByName(old)
+
+    def _changed(self, manifest: Manifest) -> DataFrame | None:
+        """Returns the images of a batch's changes after the table's position; None if it has none of the table."""
+        target = self._table.target
+        schemas, mask = _schemas(manifest), manifest.table_mask(target.table)
+        found = survey(
+            manifest.ranges,
+            [target.table],
+            schemas,
+            lambda _: value_policies(target.apply),
+            ALL_TABLES if mask is None else mask,
+        )
+        layout = found.layouts.get(target.table)
+        if layout is None:
+            return None
+        columns = columns_of_layout(layout, target.policies)
+        merge = TableMerge(
+            session=self._session,
+            target=target,
+            manifest=manifest,
+            layout=layout,
+            columns=columns,
+            schema=None if schemas is None else schemas.tables.get(target.table),
+            check=lambda: None,
+        )
+        rows = read_changes(merge, columns, manifest.after_seq, "both")
+        new = self._canonical(rows.where(f.col("_op") != 0), "", f.lit(1), f.col("_seq"), f.col("_row"))
+        old = self._canonical(
+            rows.where(f.col(BEFORE).isNotNull()), f"{BEFORE}.", f.lit(-1), f.col("_seq"), f.col("_row")
+        )
+        return new.unionByName(old)
+
+    def _canonical(
+        self, rows: DataFrame, prefix: str, sign: Column, seq: Column, row: Column, *, shown: bool = False
+    ) -> DataFrame:
+        """Returns bucket ``b``, key ``k``, checksum ``c``, ``sign``, ``seq`` and ``row`` of each row; with ``shown``
+        the values as text as well. ``prefix`` selects the image."""
+        columns = self._columns
+        pieces = {column.lake: piece(column, prefix) for column in columns.compared}
+        key = _text(pieces[column.lake] for column in columns.keys or columns.compared)
+        text = _text(pieces[column.lake] for column in columns.compared)
+        if is_plain_key(columns.keys):
+            remainder = f.col(prefix + quote(columns.keys[0].lake)) % f.lit(self._buckets)
+            bucket = f.coalesce(remainder.cast("long"), f.lit(0).cast("long"))
+        else:
+            bucket = f.crc32(key) % self._buckets
+        found = rows.select(
+            bucket.alias("b"),
+            key.alias("k"),
+            text.alias("t"),
+            sign.alias("sign"),
+            seq.alias("seq"),
+            row.alias("row"),
+            *self._values(prefix, shown=shown),
+        )
+        return found.withColumn("c", f.crc32(f.crc32(f.col("t")).cast("string"))).drop("t")
+
+    def _values(self, prefix: str, *, shown: bool) -> list[Column]:
+        if not shown:
+            return []
+        return [
+            value.alias(f"{name}{i}")
+            for i, column in enumerate(self._columns.compared)
+            for name, value in (("p", piece(column, prefix)), ("v", readable(column, prefix)))
+        ]
+
+
+def _text(pieces: Iterable[Column]) -> Column:
+    return f.concat(*[part for one in pieces for part in (one, f.lit(","))])
+
+
+def _schemas(manifest: Manifest) -> Schemas | None:
+    from cdc.schemas import Schemas
+    from cdc.store.reader.staged import local_copy
+
+    if manifest.schema_path is None:
+        return None
+    with local_copy(manifest.schema_path) as path:
+        return Schemas.load(path)
+
+
+def _bits(value: Column, method: str, kind: str, digits: int) -> Column:
+    """The bits of a floating-point number in hexadecimal digits; zero's for null."""
+    number = f.java_method(f.lit(f"java.lang.{kind}"), f.lit(method), f.coalesce(value, f.lit(0).cast(kind.lower())))
+    return f.substring(f.lpad(f.hex(number.cast("long")), 16, "0"), 17 - digits, digits)
+
+
+def _swapped(digits: Column) -> Column:
+    """Eight hexadecimal digits with their bytes in the opposite order."""
+    return f.concat(*[f.substring(digits, at, 2) for at in (7, 5, 3, 1)])
+
+
+def _value(column: ComparedColumn, c: Column) -> Column:
+    """The value that the piece is made of, as text; null stays null. ``text`` and ``long`` are made by the caller."""
+    if column.kind == "truth":
+        return c.cast("int").cast("string")
+    if column.kind == "real":
+        bits = _bits(c.cast("double"), "doubleToRawLongBits", "Double", 16)
+        return f.when(c.isNotNull(), bits)
+    if column.kind == "reals":
+        parts = f.transform(c, lambda one: _swapped(_bits(one, "floatToRawIntBits", "Float", 8)))
+        return f.concat(f.lit("v"), f.array_join(parts, ""))
+    if column.kind == "instant":
+        return (f.unix_micros(c.cast("timestamp")) + f.lit(_FIRST_DAY_US)).cast("string")
+    return c.cast("string")
+
+
+def piece(column: ComparedColumn, prefix: str) -> Column:
+    """Returns a column's piece of the canonical text, which is never null."""
+    c = f.col(prefix + quote(column.lake))
+    if column.kind == "nothing":
+        return f.when(c.isNull(), f.lit("")).otherwise(f.lit("?"))
+    if column.kind == "text":
+        found = f.concat(f.octet_length(c).cast("string"), f.lit(":"), c)
+    elif column.kind == "long":
+        found = f.concat(f.octet_length(c).cast("string"), f.lit(":"), f.crc32(c.cast("binary")).cast("string"))
+    elif column.kind == "json":
+        found = f.crc32(c.cast("binary")).cast("string")
+    else:
+        found = _value(column, c)
+    return f.coalesce(found, f.lit(""))
+
+
+def readable(column: ComparedColumn, prefix: str) -> Column:
+    """Returns a column's value as people read it."""
+    c = f.col(prefix + quote(column.lake))
+    if column.kind == "long":
+        # Bytes are shown in hexadecimal digits on both sides.
+        return f.hex(c) if column.shown.startswith("HEX(") else c.cast("string")
+    if column.kind in ("truth", "reals"):
+        return _value(column, c)
+    return c.cast("string")
