@@ -21,6 +21,7 @@ from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.errors import CdcError, TargetError, UnsupportedError, UsageError
 from cdc.log import get_logger
+from cdc.meta.state import Subscription
 from cdc.positions import format_seq
 from cdc.schemas import Schemas
 from cdc.sql.changes import NoEffect, SetDefault, SetTableCharset, table_of
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cdc.config import DestinationConfig
-    from cdc.meta import Subscription
 
 _SAME_CONTENT = {"OPTIMIZE", "VACUUM START", "VACUUM END", "REORG"}
 """Operations that leave a table's rows and columns as they are."""
@@ -62,7 +62,7 @@ def read_as_of(
     config = _config(destination)
     batches = TableBatches(config)
     wanted = _seq(batches, seq, time, gtid)
-    subscription = batches.meta.read().subscription("apply")
+    subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
     found: dict[str, DataFrame] = {}
     for table in _tables(config, subscription, tables):
         try:
@@ -165,11 +165,11 @@ class _Table:
         try:
             manifest = self._changes(found.seq, seq)
         except CdcError as error:
-            if not isinstance(error, UsageError | TargetError | UnsupportedError) and error.retryable:
+            if error.retryable:
                 raise
             raise TargetError(
                 f"as of seq {format_seq(seq)}, the changes after version {found.version} (at {format_seq(found.seq)}) "
-                f"are needed, and the store does not have them: {error.message}",
+                f"are needed, and cannot be read from the store: {error.message}",
                 place=self._place,
                 remedy=error.remedy or "Choose a transaction that Delta's history or the store still reaches.",
             ) from error
