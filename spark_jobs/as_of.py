@@ -27,10 +27,10 @@ from cdc.schemas import Schemas
 from cdc.sql.changes import NoEffect, SetDefault, SetTableCharset, table_of
 from cdc.store.reader.points import find_point
 from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, local_path
-from spark_jobs.apply import ddl
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, SEEN, append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.schema.statements import read_statements
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, same_key, versions
 from spark_jobs.delta.log import DeltaState, open_delta, reader_uri
 from spark_jobs.delta.sql import quote
@@ -325,15 +325,14 @@ class _Table:
         return None if found is None else found.model_copy(update={"last_seq": upto_seq})
 
     def _require_harmless(self, manifest: Manifest) -> None:
-        for sql, statement in ddl.statements(manifest.ranges):
-            for change in statement.changes:
+        for one in read_statements(manifest.ranges):
+            for change in one.statement.changes:
                 named = table_of(change)
                 if named is not None and ".".join(named) != self._target.table:
                     continue
                 if not isinstance(change, NoEffect | SetDefault | SetTableCharset):
-                    text = " ".join(sql.split())
                     raise UnsupportedError(
-                        f"the Delta table has not got this statement yet: {text[:200]}",
+                        f"the Delta table has not got this statement yet: {one.shown}",
                         remedy=f"Run `cdc apply {self._target.destination}`, or choose an earlier transaction.",
                     )
 

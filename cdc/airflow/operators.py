@@ -183,6 +183,9 @@ class _RunLog(RunListener):
     def merged(self, batch: Merged) -> None:
         self._stats.add(batch.results)
         for result in batch.results:
+            if result.parked is not None:
+                self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
+                continue
             self._log.info(
                 "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
                 batch.lease.batch,

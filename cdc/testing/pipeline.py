@@ -92,6 +92,10 @@ class FakePipeline:
             raise TokenError(f"another process has taken the batches after batch {acked.batch}")
         return self.fetch(config, owner, until)
 
+    def retry_parked(self, config: DestinationConfig) -> list[Any]:
+        """No table is parked here."""
+        return []
+
     @contextmanager
     def session(self, config: DestinationConfig) -> Iterator[None]:
         """Counts the sessions."""
