@@ -34,7 +34,7 @@ rows is held against `information_schema` and `SELECT`.
 | snapshot | only the server knows what old rows hold; the table is read anew beside the stream |
 | refused | the statement is not understood, or turns the table into something that Towpath does not read |
 
-A statement in several parts counts once, by its worst part. [Schema changes](../guides/schema-changes.md) says what you
+A statement in several parts counts once, by its worst part. [Schema changes](../how-to/schema-changes.md) says what you
 can set for each outcome.
 
 ## Counts
