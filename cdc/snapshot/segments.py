@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 
+from cdc.decode.charsets.convert import decode_text
+from cdc.decode.charsets.tables import charset_by_name
 from cdc.schemas import ColumnSchema
 from cdc.snapshot.keys import Key, PagingKey, literal
 from cdc.snapshot.records import Segment
@@ -42,6 +44,8 @@ class Borders:
     def __init__(self, conn: Connection, quoted_table: str, paging: PagingKey) -> None:
         self._conn = conn
         self._table = f"{quoted_table} FORCE INDEX ({quoted(paging.index)})"
+        # MySQL does not look into an index that it is forced to use: it would estimate one row.
+        self._counted = f"{quoted_table} USE INDEX ({quoted(paging.index)})"
         self._paging = paging
         self._probes = 0
         mariadb = "mariadb" in server_version(conn).lower()
@@ -86,7 +90,7 @@ class Borders:
     def _rows(self, after: Key, upto: Key) -> int:
         self._probes += 1
         condition = where(self._paging, after, upto)
-        text = f"{self._explain} SELECT 1 FROM {self._table}{condition}"  # noqa: S608 - quoted names and literals
+        text = f"{self._explain} SELECT 1 FROM {self._counted}{condition}"  # noqa: S608 - quoted names and literals
         return int(query(self._conn, text)[0].get("rows") or 0)
 
     def _between(self, one: _Range) -> Key | None:
@@ -134,7 +138,8 @@ def candidate(column: ColumnSchema, low: bytes, high: bytes, share: float) -> st
     kind = column.data_type
     try:
         if kind in ("char", "varchar") and column.charset not in (None, "binary"):
-            text = _text_between(low.decode(), high.decode(), share)
+            charset = charset_by_name(column.charset or "")
+            text = _text_between(decode_text(low, charset), decode_text(high, charset), share)
             raw = text.encode().hex()
             return (
                 None if text == "" else f"CONVERT(_utf8mb4 x'{raw}' USING {column.charset}) COLLATE {column.collation}"
@@ -147,7 +152,7 @@ def candidate(column: ColumnSchema, low: bytes, high: bytes, share: float) -> st
             return None
         a, b = Decimal(low.decode()), Decimal(high.decode())
         return str((a + (b - a) * Decimal(share)).to_integral_value())
-    except (ValueError, ArithmeticError):
+    except (ValueError, ArithmeticError, LookupError):
         return None
 
 

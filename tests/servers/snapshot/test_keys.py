@@ -83,10 +83,12 @@ def _fill(server: Server, table: str, name: str, kind: tuple[str, str, Any], see
             f"{one} NOT NULL".replace("NULL NOT NULL", "NOT NULL") for one in re.split(r", (?=\w+ [A-Z])", columns)
         )
         cursor.execute(f"CREATE TABLE {table} ({types}, v INT, PRIMARY KEY ({key})) ENGINE=InnoDB CHARSET utf8mb4")
+        cursor.execute("BEGIN")
         for number in range(ROWS):
             row = values(dice)
             marks = ", ".join(["_binary %s" if isinstance(one, bytes) else "%s" for one in row])
             cursor.execute(f"INSERT IGNORE INTO {table} VALUES ({marks}, {number})", row)
+        cursor.execute("COMMIT")
         cursor.execute(f"ANALYZE TABLE {table}")
 
 
