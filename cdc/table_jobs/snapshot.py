@@ -261,7 +261,9 @@ def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
 
     deadline = time.monotonic() + STORE_WAIT_S
     clock_us: int | None = None
-    while (reader.last_seq() or 0) < high:
+    begins = reader.beginning()
+    first = 0 if begins is None else begins.seq
+    while max(reader.last_seq() or 0, first) < high:
         if clock_us is None:
             # What the source has at this moment lies behind the snapshot. Once the store is complete up to it, the
             # rest up to the position was nothing of ours.
