@@ -4,6 +4,8 @@ A run begins with a batch that its caller has fetched. Each batch is acked by it
 next one is fetched; so at most one batch is outstanding, and whatever fails or is killed, acked batches stay acked. The
 last batch of a run is left to the caller, who acks it or, if something else failed, rolls it back.
 
+At its beginning a run tries each table once more that an error has parked.
+
 A run ends
 
 - when it is level: it has applied what the store had when the run began, or, with ``follow``, what the store has now;
@@ -43,6 +45,8 @@ class Steps(Protocol):
     def merge(self, config: DestinationConfig, lease: Lease) -> Sequence[Any]: ...
 
     def finalize(self, config: DestinationConfig, lease: Lease, ok: bool, results: Any) -> None: ...
+
+    def retry_parked(self, config: DestinationConfig, lease: Lease | None = None) -> Sequence[Any]: ...
 
     def session(self, config: DestinationConfig) -> AbstractContextManager[None]: ...
 
@@ -127,6 +131,7 @@ class Run:
             self._level_seq = steps.stored_seq(config)
         current: Lease | None = lease
         with steps.session(config):
+            steps.retry_parked(config, lease)
             while current is not None:
                 merged = self._merge(current)
                 if self._is_last():

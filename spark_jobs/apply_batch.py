@@ -30,25 +30,16 @@ from cdc.errors import (
 )
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
-from cdc.sql.changes import AddColumn
 from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.delta.proof import prove
 from spark_jobs.delta.tables import (
-    Target,
-    create,
-    evolve,
-    record_policies,
-    recorded_policies,
     require_ownership,
-    require_same_policies,
     target_of,
 )
-from spark_jobs.delta.tracked import schema_of_layout
 from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
-from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,25 +185,25 @@ def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> T
         return None
     with sessions.one() as session:
         created = state is None
-        layout = batch.layout(table)
-        columns = columns_of_layout(layout, target.policies) if layout is not None else None
-        state = _prepare_table(batch, session.spark, target, state, columns)
-        if state is None:
+        ready = ddl.make_ready(batch, session, target, state)
+        if ready is None or (ready.is_untouched and batch.statements and ready.layout is None):
             return None
-        if changes:
+        if ready.has_position:
+            result = _result_of_ddl(table, ready.state)
+        elif changes:
             merge = TableMerge(
                 session=session,
                 target=target,
                 manifest=batch.manifest,
-                layout=layout,
-                columns=columns,
-                schema=batch.schema(table),
+                layout=ready.layout,
+                columns=ready.columns,
+                schema=ready.schema,
                 check=batch.check,
                 is_large=batch.is_large(table),
             )
-            result = merge_table(merge, state)
+            result = merge_table(merge, ready.state)
         elif created:
-            result = _result_of_creation(table, state)
+            result = _result_of_ddl(table, ready.state)
         else:
             return None
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
@@ -224,46 +215,8 @@ def _awaits_first_snapshot(batch: PreparedBatch, table: str) -> bool:
     return batch.config.source.start == "snapshot" and never_loaded and not batch.creates(table)
 
 
-def _prepare_table(
-    batch: PreparedBatch, spark: SparkSession, target: Target, state: DeltaState | None, columns: SourceColumns | None
-) -> DeltaState | None:
-    """Creates the table if it is missing, and adds the columns that the batch needs. Returns None if nothing is known
-    about the table yet. ``columns``: those of the batch's rows, if it has any."""
-    schema, layout = batch.schema(target.table), batch.layout(target.table)
-    names = [column.name for column in layout.columns] if layout is not None else []
-    later = [column.name for column in schema.columns] if schema is not None else []
-    if names or later:
-        recorded = recorded_policies(state) if state is not None else ()
-        target.policies.require_there([*names, *later, *recorded])
-    if state is None:
-        if layout is not None:
-            schema_there = schema_of_layout(layout, schema)
-        elif schema is not None:
-            schema_there = schema
-        else:
-            return None
-        batch.check()
-        first = columns if columns is not None else columns_of_schema(schema_there, target.policies)
-        state = create(spark, target, first, schema_there, batch.manifest)
-        require_ownership(state, target, batch.manifest)
-    if columns is not None:
-        require_same_policies(state, target, columns, names)
-    added = [
-        change
-        for change in batch.ddl_changes
-        if isinstance(change, AddColumn) and ".".join(change.table) == target.table
-    ]
-    if added and ddl.add_new_columns(spark, target, state, added, schema):
-        state = target.state() or state
-    if columns is not None and state.applied_seq < batch.manifest.last_seq:
-        state = record_policies(spark, target, state, columns, names)
-        expected = [name for name in map(target.policies.lake_name, later) if name is not None]
-        state = evolve(spark, target, state, columns, expected)
-    return state
-
-
-def _result_of_creation(table: str, state: DeltaState) -> TableResult:
-    """Returns the result of a table that was created and has no changes yet."""
+def _result_of_ddl(table: str, state: DeltaState) -> TableResult:
+    """Returns the result of a table that was created, or changed by a statement, and has no rows in the batch."""
     return TableResult(
         table=table,
         delta_version=state.version,

@@ -81,6 +81,8 @@ def apply(
             run = Run(pipeline, config, owner, limits, report)
             lease = pipeline.fetch(config, owner, limit, first_wait_s)
             try:
+                if lease is None:
+                    pipeline.retry_parked(config)
                 last = None if lease is None else run.merge(lease)
             except Exception:
                 if run.merging is not None:
@@ -102,11 +104,25 @@ def apply(
         return
     if not report.done:
         out().print("Nothing to apply.")
+    _show_parked(config)
     if run.spent:
         out().print(
             f"{config.airflow.run_for:g} s (airflow.run_for) are spent, and more is waiting: run it again, or with "
             "--until-empty."
         )
+
+
+def _show_parked(config: DestinationConfig) -> None:
+    """Names the tables that the run has left out."""
+    from cdc.meta import open_meta
+
+    known = open_meta(config).read().subscriptions.get("apply")
+    waiting = {} if known is None else known.parked
+    for table, one in sorted(waiting.items()):
+        say(f"{table} is left out: {one.reason}")
+    due = sorted(table for table, one in waiting.items() if one.due == "snapshot")
+    if due:
+        say(f"Run `cdc snapshot {config.name}` to fill {', '.join(due)}.")
 
 
 class _Report(RunListener):
@@ -198,7 +214,8 @@ def _as_json(lease: Lease, results: list[TableResult]) -> dict[str, Any]:
         "transactions": manifest.transactions,
         "row_events": manifest.row_events,
         # The keys are an interface, so only these fields are shown.
-        "tables": [result.model_dump(mode="json", include=_SHOWN) for result in results],
+        "tables": [result.model_dump(mode="json", include=_SHOWN) for result in results if result.parked is None],
+        "parked": {result.table: result.parked.reason for result in results if result.parked is not None},
     }
 
 
@@ -212,6 +229,9 @@ def _show(lease: Lease, results: list[TableResult]) -> None:
     console = out()
     console.print(f"Batch {manifest.batch}: {kind}, up to {format_seq(manifest.last_seq)}", markup=False)
     for result in results:
+        if result.parked is not None:
+            console.print(f"  {result.table}: left out from now on", markup=False)
+            continue
         counts = {"inserted": result.inserted, "updated": result.updated, "deleted": result.deleted}
         parts = [f"{count} {word}" for word, count in counts.items() if count]
         if result.skipped:

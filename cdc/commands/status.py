@@ -74,6 +74,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
         "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config)},
         "subscriptions": _subscriptions(config, state, reader),
         "tables": _tables(config, reader, last_seq),
+        "snapshots": _snapshots(config),
     }
 
 
@@ -124,6 +125,9 @@ def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader)
                 "since_seq": known.since_seq,
                 "gaps": [gap_document(gap) for gap in known.gaps],
                 "outstanding": [batch_document(entry) for entry in known.outstanding],
+                "parked": [
+                    {"table": table, **one.model_dump(mode="json")} for table, one in sorted(known.parked.items())
+                ],
             }
         )
     return found
@@ -145,6 +149,16 @@ def _disk(config: DestinationConfig) -> dict[str, Any] | None:
     from cdc.commands.maintain import disk_document
 
     return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
+
+
+def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
+    """Returns the progress of each snapshot that was begun and is not loaded yet."""
+    from cdc.snapshot.files import unfinished
+
+    return [
+        {"table": files.info.table, **(files.read_progress() or {}), "complete": files.is_complete()}
+        for files in unfinished(config)
+    ]
 
 
 def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[dict[str, Any]]:
@@ -236,7 +250,8 @@ def _show(name: str, document: dict[str, Any]) -> None:
             )
         console.print()
         console.print(table, markup=False)
-        for text in [*alarms(document["subscriptions"]), *_gaps(document["subscriptions"], name)]:
+        texts = [*alarms(document["subscriptions"]), *_gaps(document["subscriptions"], name)]
+        for text in [*texts, *_parked(document["subscriptions"], name)]:
             console.print(text, markup=False, soft_wrap=True)
     if document["tables"]:
         table = Table(
@@ -254,6 +269,8 @@ def _show(name: str, document: dict[str, Any]) -> None:
             )
         console.print()
         console.print(table, markup=False)
+    for one in document["snapshots"]:
+        console.print(f"snapshot of {one['table']}: {_progress(one)}", markup=False, soft_wrap=True)
 
 
 def _gaps(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
@@ -270,6 +287,30 @@ def _gaps(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
         for one in subscriptions
         for gap in one["gaps"]
     ]
+
+
+def _parked(subscriptions: list[dict[str, Any]], name: str) -> list[str]:
+    """Returns a sentence for each parked table."""
+    ways = {
+        "snapshot": f"`cdc snapshot {name}` brings it back.",
+        "retry": "Each run tries it again.",
+        "hold": f"`cdc replay {name} TABLE` brings it back.",
+    }
+    return [
+        f"{one['table']} is left out since {one['since']}: {one['reason']} {ways[one['due']]}"
+        for known in subscriptions
+        for one in known["parked"]
+    ]
+
+
+def _progress(one: dict[str, Any]) -> str:
+    """Returns a text like ``1,200,000 of about 5,000,000 rows, 80.0 MiB, 250,000 rows/s, 15 s left``."""
+    if one["complete"]:
+        return f"read: {one.get('rows', 0):,} rows, {human_bytes(one.get('bytes', 0))}; to be loaded"
+    rows = f"{one.get('rows', 0):,} of about {max(one.get('estimated_rows', 0), one.get('rows', 0)):,} rows"
+    left = one.get("left_s")
+    rate = f"{one.get('rows_per_s', 0):,.0f} rows/s" + ("" if left is None else f", {human_seconds(left)} left")
+    return f"{rows}, {human_bytes(one.get('bytes', 0))}, {rate}"
 
 
 def _role_text(standby: dict[str, Any]) -> str:

@@ -20,6 +20,10 @@ MODES = {
 Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSchema({"enum": list(MODES)})]
 
 OnError = Literal["block", "park"]
+SchemaChanges = Literal["evolve", "additive", "ignore", "fail"]
+OnTruncate = Literal["apply", "ignore", "fail"]
+OnDrop = Literal["keep", "drop", "fail"]
+OnUnknownEffect = Literal["snapshot", "fail"]
 
 
 class ApplyConfig(Section):
@@ -46,6 +50,50 @@ class ApplyConfig(Section):
         ),
     ] = "block"
     """Treatment of a table whose changes cannot be applied."""
+    schema_changes: Annotated[
+        SchemaChanges,
+        Doc(
+            choices={
+                "evolve": "columns are added, dropped, renamed and get other types as at the source",
+                "additive": "columns are only added and widened: a dropped one stays, a renamed one is there twice",
+                "ignore": "columns stay as they are: new ones are left out, and dropped ones are null in new rows",
+                "fail": "a statement that changes columns is refused",
+            }
+        ),
+    ] = "evolve"
+    """Treatment of statements that change the columns of a table."""
+    on_truncate: Annotated[
+        OnTruncate,
+        Doc(
+            choices={
+                "apply": "the rows go, or are marked, as by deletes; a changelog gets a row with `_op` truncate",
+                "ignore": "the rows stay",
+                "fail": "the statement is refused",
+            }
+        ),
+    ] = "apply"
+    """Treatment of TRUNCATE TABLE."""
+    on_drop: Annotated[
+        OnDrop,
+        Doc(
+            choices={
+                "keep": "the Delta table stays as it is, until a table of that name is created again",
+                "drop": "its rows are deleted; files and history stay until they are vacuumed",
+                "fail": "the statement is refused",
+            }
+        ),
+    ] = "keep"
+    """Treatment of DROP TABLE and DROP DATABASE."""
+    on_unknown_effect: Annotated[
+        OnUnknownEffect,
+        Doc(
+            choices={
+                "snapshot": "the table is left out until `cdc snapshot` has read it again; the others go on",
+                "fail": "the statement is refused",
+            }
+        ),
+    ] = "snapshot"
+    """Treatment of statements after which only the server knows the rows, like a new column with AUTO_INCREMENT."""
     types: Types = Field(default_factory=dict)
     """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
     columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)

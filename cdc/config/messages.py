@@ -30,11 +30,6 @@ _WITHOUT_EFFECT = {
     "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
-    "apply.schema_changes": "cannot be chosen yet; leave it out: new tables and new nullable columns without a "
-    "default are applied, and any other change of a table's columns stops apply",
-    "apply.on_truncate": "cannot be chosen yet; leave it out: TRUNCATE of a captured table stops apply",
-    "apply.on_drop": "cannot be chosen yet; leave it out: DROP of a captured table stops apply",
-    "apply.on_unknown_effect": _NOT_YET,
     "apply.catalog": _NOT_YET,
     "apply.shared": _NOT_YET,
 }

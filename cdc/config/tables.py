@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.apply import Mode, OnError
+from cdc.config.apply import Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
 from cdc.config.columns import Columns, TableZeroDates, Types
 from cdc.config.values import Doc, Section
 from cdc.patterns import is_list
@@ -28,6 +28,14 @@ class ApplyOverrides(Section):
     """As `apply.zero_dates`."""
     on_error: OnError | None = None
     """As `apply.on_error`."""
+    schema_changes: SchemaChanges | None = None
+    """As `apply.schema_changes`."""
+    on_truncate: OnTruncate | None = None
+    """As `apply.on_truncate`."""
+    on_drop: OnDrop | None = None
+    """As `apply.on_drop`."""
+    on_unknown_effect: OnUnknownEffect | None = None
+    """As `apply.on_unknown_effect`."""
     types: Types | None = None
     """As `apply.types`; they are added to those."""
     columns: Columns | None = None

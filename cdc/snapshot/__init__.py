@@ -8,7 +8,7 @@ goes on where it was.
 
 The path of :func:`take`:
 
-1. ``take.py`` asks the server for the table and begins or resumes the snapshot; ``segments.py`` finds borders;
+1. ``taking.py`` asks the server for the table and begins or resumes the snapshot; ``segments.py`` finds borders;
 2. ``reader.py`` reads the chunks of a segment, each inside a transaction of its own, through ``result_set.py`` (the raw
    protocol), ``kernels.py`` (the compiled loops) and ``columns.py`` (types, conversions and policies);
 3. ``files.py`` writes the chunks and their records;
@@ -17,8 +17,9 @@ The path of :func:`take`:
 
 from cdc.snapshot.files import SnapshotFiles
 from cdc.snapshot.progress import Progress, last_progress
+from cdc.snapshot.reader import SegmentTask
 from cdc.snapshot.records import ChunkRecord, SnapshotInfo
-from cdc.snapshot.take import SegmentTask, read_in_threads, take, take_all
+from cdc.snapshot.taking import read_in_threads, take, take_all
 
 __all__ = [
     "ChunkRecord",

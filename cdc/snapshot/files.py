@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -28,6 +29,7 @@ from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import DamagedError, UsageError, VersionError
 from cdc.permissions import READ, secure_folder
 from cdc.snapshot import positions
+from cdc.snapshot.keys import Key
 from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, Loaded, SnapshotInfo
 from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.staged import fetch_errors, filesystem
@@ -42,6 +44,16 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 # ---------------------------------------------------------------- folders
+
+
+@dataclass
+class NewFile:
+    """A file that is being written."""
+
+    path: Path
+    """Where to write it, on this machine."""
+    name: str = ""
+    """The name that it gets."""
 
 
 class Folder:
@@ -111,34 +123,36 @@ class Folder:
             fs.pipe_file(path, data)
 
     @contextmanager
-    def new_file(self, file: str) -> Iterator[Path]:
-        """Yields a local path to write to. After the block the file is in the folder, synced; after an exception it is
-        gone. Raises StorageError, ConfigError."""
+    def new_file(self) -> Iterator[NewFile]:
+        """Yields a file to write, whose name is to be set before the block ends. Then it is in the folder, synced;
+        after an exception it is gone. Raises StorageError, ConfigError."""
+        unique = f".{secrets.token_hex(8)}.new"
         if self._path is not None:
-            temporary = self._path / f".{file}.new"
+            temporary = self._path / unique
+            new = NewFile(temporary)
             with storage_errors(temporary):
                 try:
                     file_layer.layer.close(file_layer.layer.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
-                    yield temporary
+                    yield new
                     fd = file_layer.layer.open(temporary, os.O_RDONLY)
                     try:
                         file_layer.layer.fsync(fd)
                     finally:
                         file_layer.layer.close(fd)
-                    file_layer.layer.replace(temporary, self._path / file)
+                    file_layer.layer.replace(temporary, self._path / new.name)
                     sync_folder(self._path)
                 except BaseException:
-                    with suppress(OSError):  # the first error counts; the next try overwrites the file
+                    with suppress(OSError):  # the first error counts; the file goes with its folder
                         file_layer.layer.unlink(temporary)
                     raise
             return
         with tempfile.TemporaryDirectory(prefix="towpath-snapshot-") as scratch:
-            path = Path(scratch) / file
-            yield path
-            fs, target = filesystem(self.name(file))
-            with fetch_errors(self.name(file)):
+            new = NewFile(Path(scratch) / unique)
+            yield new
+            fs, target = filesystem(self.name(new.name))
+            with fetch_errors(self.name(new.name)):
                 fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-                fs.put_file(str(path), target)
+                fs.put_file(str(new.path), target)
 
     def digest(self, file: str) -> tuple[int, str] | None:
         """Returns a file's size and SHA-256; None if there is no such file. Raises StorageError."""
@@ -237,8 +251,9 @@ class SnapshotFiles:
         return [cls.open(folder) for folder in folders if INFO in folder.names()]
 
     def records(self, segment: int | None = None) -> list[ChunkRecord]:
-        """Returns the records of the chunks that were read (of one segment), in order. Raises DamagedError."""
-        found = []
+        """Returns the records of the chunks that were read (of one segment), in order, as far as each continues the one
+        before it. Raises DamagedError."""
+        found: list[ChunkRecord] = []
         for name in self.folder.names():
             if name.startswith("chunk-") and name.endswith(".json"):
                 if segment is not None and not name.startswith(f"chunk-{segment:03d}-"):
@@ -246,7 +261,12 @@ class SnapshotFiles:
                 data = self.folder.read(name)
                 if data is not None:
                     found.append(_parse(ChunkRecord, data, self.folder.name(name)))
-        return sorted(found, key=lambda record: (record.segment, record.number))
+        found.sort(key=lambda record: (record.segment, record.number))
+        return [
+            record
+            for number, one in enumerate(self.info.segments)
+            for record in _chain([record for record in found if record.segment == number], one.after)
+        ]
 
     def is_complete(self) -> bool:
         """Whether every segment has been read to its end."""
@@ -255,17 +275,17 @@ class SnapshotFiles:
 
     def is_sound(self, record: ChunkRecord) -> bool:
         """Whether a chunk's Parquet file is there, and unchanged."""
-        return self.folder.digest(f"{record.name}.parquet") == (record.bytes, record.sha256)
+        return self.folder.digest(record.file) == (record.bytes, record.sha256)
 
     def paths(self) -> list[str]:
         """Returns the paths or URIs of the Parquet files that have rows; of an empty table, of one without rows."""
         records = self._all()
         chosen = [record for record in records if record.rows] or records[:1]
-        return [self.folder.name(f"{record.name}.parquet") for record in chosen]
+        return [self.folder.name(record.file) for record in chosen]
 
     def batches(self, record: ChunkRecord) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a chunk. Raises DamagedError, StorageError."""
-        with self.folder._open(f"{record.name}.parquet") as source:
+        with self.folder._open(record.file) as source:
             yield from pq.ParquetFile(source).iter_batches()
 
     # --- positions
@@ -358,11 +378,34 @@ class ChunkWriter:
         self._writer.close()
 
 
+def _chain(records: list[ChunkRecord], after: Key | None) -> list[ChunkRecord]:
+    found: list[ChunkRecord] = []
+    for record in records:
+        if record.number != len(found) + 1 or record.after != after:
+            break
+        found.append(record)
+        after = record.upto
+    return found
+
+
 def digest_of(path: Path) -> tuple[int, str]:
     """Returns the size and SHA-256 of a local file."""
     with path.open("rb") as source:
         digest = hashlib.file_digest(source, "sha256")
         return source.tell(), digest.hexdigest()
+
+
+def unfinished(config: DestinationConfig) -> list[SnapshotFiles]:
+    """Returns the snapshots of all tables that are not loaded yet, by table."""
+    above = snapshots_folder(config)
+    tables = [db.below(name) for one in above.names() for db in (above.below(one),) for name in db.names()]
+    found = [
+        SnapshotFiles.open(folder)
+        for table in tables
+        for folder in (table.below(one) for one in table.names())
+        if INFO in folder.names()
+    ]
+    return sorted((one for one in found if one.loaded() is None), key=lambda one: one.info.table)
 
 
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:

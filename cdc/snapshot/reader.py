@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from cdc.config import DestinationConfig
@@ -13,17 +14,9 @@ from cdc.snapshot import positions
 from cdc.snapshot.columns import ColumnStats
 from cdc.snapshot.files import ChunkWriter, SnapshotFiles, digest_of
 from cdc.snapshot.keys import Key
-from cdc.snapshot.records import ChunkRange, ChunkRecord, LowRecord, PositionRecord
+from cdc.snapshot.records import ChunkRange, ChunkRecord, LowRecord, PositionRecord, chunk_file, chunk_name
 from cdc.snapshot.result_set import ResultSet
-from cdc.snapshot.session import (
-    Throttle,
-    altered,
-    close,
-    is_altered,
-    open_session,
-    require_definition,
-    require_server,
-)
+from cdc.snapshot.session import Sessions, Throttle, altered, is_altered, require_definition, require_server
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import query
 from cdc.source.server import Connection, current_position
@@ -34,6 +27,17 @@ log = get_logger(__name__)
 
 OnRows = Callable[[int], object]
 """Is called with the number of rows after each block of rows."""
+
+
+@dataclass(frozen=True)
+class SegmentTask:
+    """A segment that is to be read; it can be sent to another process."""
+
+    folder: str
+    """Path or URI of the snapshot."""
+    segment: int
+    readers: int
+    """How many segments are read at the same time; they share the limits of the configuration."""
 
 
 @dataclass
@@ -49,12 +53,18 @@ class SegmentReader:
     """Reads a segment over one connection."""
 
     def __init__(
-        self, config: DestinationConfig, files: SnapshotFiles, segment: int, readers: int, on_rows: OnRows | None = None
+        self,
+        config: DestinationConfig,
+        files: SnapshotFiles,
+        task: SegmentTask,
+        sessions: Sessions,
+        on_rows: OnRows | None = None,
     ) -> None:
         self._config = config
         self._files = files
         self._info = files.info
-        self._segment = segment
+        self._segment = task.segment
+        self._sessions = sessions
         self._table = TableReading.of(
             config,
             self._info.db,
@@ -63,7 +73,7 @@ class SegmentReader:
             has_row_metadata=self._info.has_row_metadata,
         )
         self._paging = self._info.paging
-        self._throttle = Throttle(config.source, config.snapshot, readers)
+        self._throttle = Throttle(config.source, config.snapshot, task.readers)
         self._on_rows = on_rows
         self._row_bytes = float(self._info.row_bytes)
 
@@ -73,12 +83,11 @@ class SegmentReader:
         Raises SchemaChangedError if the table was altered, IdentityError if the server is not the one of the snapshot
         or was reset, SourceUnavailableError, SourceRefusedError, StorageError.
         """
-        done = _contiguous(self._files.records(self._segment), self._info.segments[self._segment].after)
+        done = self._files.records(self._segment)
         unsound = [record for record in done if not self._files.is_sound(record)]
         if done and done[-1].last and not unsound:
             return done
-        conn = open_session(self._config.source)
-        try:
+        with self._sessions.one() as conn, closing(self._throttle):
             highest = max((r.high.value() for r in done), key=lambda p: (p.file_number, p.pos), default=None)
             require_server(conn, self._config, self._info, (highest.file, highest.pos) if highest else ("", 0))
             for record in unsound:
@@ -89,9 +98,6 @@ class SegmentReader:
                     conn, ChunkRange(self._segment, record.number, record.after, record.upto, None, record.last)
                 )
             self._remaining(conn, done)
-        finally:
-            self._throttle.close()
-            close(conn)
         return self._files.records(self._segment)
 
     def _remaining(self, conn: Connection, done: list[ChunkRecord]) -> None:
@@ -116,13 +122,13 @@ class SegmentReader:
     def read_chunk(self, conn: Connection, chunk: ChunkRange) -> ChunkRecord:
         """Reads one chunk and writes its files. Raises as :meth:`run`."""
         began = time.monotonic()
-        name = f"chunk-{chunk.segment:03d}-{chunk.number:06d}"
+        name = chunk_name(chunk.segment, chunk.number)
         stats = ColumnStats()
         try:
             require_definition(conn, self._config, self._info)
-            with self._files.folder.new_file(f"{name}.parquet") as path:
+            with self._files.folder.new_file() as new:
                 marks = positions.begin(conn, self._info.method)
-                writer = ChunkWriter(path, self._table.arrow_schema)
+                writer = ChunkWriter(new.path, self._table.arrow_schema)
                 try:
                     read = self._rows(conn, chunk, writer, stats)
                 finally:
@@ -130,7 +136,8 @@ class SegmentReader:
                 high = marks.high if self._info.is_transactional else current_position(conn)
                 query(conn, "COMMIT")
                 require_definition(conn, self._config, self._info)
-                size, sha256 = digest_of(path)
+                size, sha256 = digest_of(new.path)
+                new.name = chunk_file(name, sha256)
         except CdcError as error:
             if is_altered(error):
                 raise altered(self._info.table) from error
@@ -168,20 +175,9 @@ class SegmentReader:
         return _Read(writer.rows, key)
 
 
-def _contiguous(records: list[ChunkRecord], after: Key | None) -> list[ChunkRecord]:
-    """Returns the first chunks, as far as each continues the one before it. Others are read again."""
-    found: list[ChunkRecord] = []
-    for record in records:
-        if record.number != len(found) + 1 or record.after != after:
-            break
-        found.append(record)
-        after = record.upto
-    return found
-
-
 def read_segment(
-    config: DestinationConfig, folder: str, segment: int, readers: int, on_rows: OnRows | None = None
+    config: DestinationConfig, task: SegmentTask, sessions: Sessions, on_rows: OnRows | None = None
 ) -> list[ChunkRecord]:
-    """Reads a segment of the snapshot in ``folder``, in any process that sees the folder and the source. ``readers``:
-    how many segments are read at the same time, which share the limits. Raises as :meth:`SegmentReader.run`."""
-    return SegmentReader(config, SnapshotFiles.open(folder), segment, readers, on_rows).run()
+    """Reads a segment, in any process that sees the snapshot's folder and the source. Raises as
+    :meth:`SegmentReader.run`."""
+    return SegmentReader(config, SnapshotFiles.open(task.folder), task, sessions, on_rows).run()

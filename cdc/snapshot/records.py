@@ -137,8 +137,13 @@ class ChunkRecord(_Part):
 
     @property
     def name(self) -> str:
-        """The name of both files, without their suffix."""
+        """The name of the record, without its suffix."""
         return chunk_name(self.segment, self.number)
+
+    @property
+    def file(self) -> str:
+        """The name of the Parquet file. Whoever reads a chunk again writes another file, and never changes one."""
+        return chunk_file(self.name, self.sha256)
 
     @property
     def is_exact(self) -> bool:
@@ -148,6 +153,10 @@ class ChunkRecord(_Part):
 
 def chunk_name(segment: int, number: int) -> str:
     return f"chunk-{segment:03d}-{number:06d}"
+
+
+def chunk_file(name: str, sha256: str) -> str:
+    return f"{name}-{sha256[:16]}.parquet"
 
 
 @dataclass(frozen=True)

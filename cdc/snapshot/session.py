@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
 import pymysql
 
@@ -46,6 +49,40 @@ def open_session(source: SourceConfig) -> Connection:
         close(conn)
         raise
     return conn
+
+
+class Sessions:
+    """Open sessions that readers of this process share, one after another: a connection with TLS takes longer than many
+    a chunk. Close them at the end."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._source = source
+        self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+
+    @contextmanager
+    def one(self) -> Iterator[Connection]:
+        """Lends a session for the duration of the block; it is closed if the block raises. Raises as
+        :func:`open_session`."""
+        try:
+            conn = self._idle.get_nowait()
+        except queue.Empty:
+            conn = open_session(self._source)
+        try:
+            yield conn
+        except BaseException:
+            close(conn)
+            raise
+        self._idle.put(conn)
+
+    def close(self) -> None:
+        while not self._idle.empty():
+            close(self._idle.get_nowait())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def close(conn: Any) -> None:

@@ -37,7 +37,7 @@ _BASIC = frozenset({"utf8", "utf8mb3", "ucs2"})
 _UTF8 = frozenset({"utf8", "utf8mb3", "utf8mb4"})
 _SHORTEST_CHARACTER = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}
 _MANY_BYTES = frozenset(LONGEST_CHARACTER)
-_CUT = Unknown("a value that does not fit is cut, as the session is not in strict mode")
+_CUT = Unknown("a value that does not fit is cut")
 _SPATIAL = frozenset(
     ["geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection"]
 )
@@ -153,9 +153,10 @@ def _text(old: Shape, new: Shape, strict: bool) -> ValueEffect:
         return charset
     if _fits(old, new):
         return Same()
-    if old.kind == "char":  # its values have no trailing blanks, the only thing that strict mode cuts
-        return Same() if strict else _CUT
-    return Unknown("trailing blanks that exceed the new length are cut") if strict else _CUT
+    if not strict or new.kind in TEXT_BYTES:  # MySQL 5.6 cuts a TEXT even in strict mode
+        return _CUT
+    # The values of CHAR have no trailing blanks, the only thing that strict mode cuts.
+    return Same() if old.kind == "char" else Unknown("trailing blanks that exceed the new length are cut")
 
 
 def _charset(old: str | None, new: str | None, strict: bool) -> Unknown | None:
@@ -201,10 +202,8 @@ def _members(old: Shape, new: Shape, strict: bool) -> ValueEffect:
         gone = [member for member in old.members if member not in new.members]
         if not gone:
             return Same()
-        alike = {member.lower() for member in new.members}
-        distinct = all(member.isascii() and member.lower() not in alike for member in gone)
-        if strict and distinct and all(member.isascii() for member in new.members):
-            return Same()
+        if strict and _unmistakable(gone, new.members):
+            return Same()  # the server refuses the statement if one of them is in use
         return Unknown("members that are no longer there become other values")
     if new.kind in ("char", "varchar") or new.kind in TEXT_BYTES:
         if charset is not None:
@@ -218,6 +217,14 @@ def _members(old: Shape, new: Shape, strict: bool) -> ValueEffect:
 # --- bytes and times
 
 
+def _unmistakable(gone: list[str], members: tuple[str, ...]) -> bool:
+    """Whether no member that is gone can be taken for another one, in another case or as a number."""
+    if not all(member.isascii() for member in (*gone, *members)):
+        return False
+    alike = {member.lower() for member in members}
+    return all(member.lower() not in alike and not any(map(str.isdigit, member)) for member in gone)
+
+
 def _bytes(old: Shape, new: Shape, strict: bool) -> ValueEffect:
     if old.kind == new.kind == "binary":
         return Same() if old.first == new.first else Unknown("BINARY pads values with zeros, or cuts them")
@@ -225,7 +232,9 @@ def _bytes(old: Shape, new: Shape, strict: bool) -> ValueEffect:
         return _unknown(old, new)
     size = BLOB_BYTES.get(old.kind, old.first or 1)
     room = BLOB_BYTES.get(new.kind, new.first or 1)
-    return Same() if size <= room or strict else _CUT
+    if size <= room:
+        return Same()
+    return Same() if strict and new.kind == "varbinary" else _CUT  # MySQL 5.6 cuts a BLOB even in strict mode
 
 
 def _temporal(old: Shape, new: Shape) -> ValueEffect:

@@ -31,9 +31,7 @@ from cdc.sql.changes import (
 )
 from cdc.sql.types import TEXTS, converted, with_table_charset
 
-WAY_OUT = (
-    "The table's tracked definition and the statement contradict each other. Fill the table anew with `cdc snapshot`."
-)
+WAY_OUT = "Fill the table anew with `cdc snapshot`, which reads its definition from the source."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,9 @@ def apply_changes(schema: TableSchema | None, changes: Sequence[Change]) -> Tabl
             case DropTable() | DropDatabase():
                 result = None
             case Unsupported():
-                raise _contradiction(change, "is not understood")
+                raise _contradiction(
+                    change, f"is not supported: {change.reason}" if change.reason else "is not understood"
+                )
             case UnknownEffect():
                 pass
             case _:
@@ -254,3 +254,11 @@ def _contradiction(change: Change, what: str) -> UnsupportedDdlError:
     table = None if isinstance(change, DropDatabase) else change.table
     place = "a database" if table is None else f"table {table[0]}.{table[1]}"
     return UnsupportedDdlError(f"the statement's clause {change.clause} {what}", place=place, remedy=WAY_OUT)
+
+
+def with_database_charset(schema: TableSchema, charset: str | None, collation: str | None) -> TableSchema:
+    """A new table's definition if its database has this default: ``CreateTable.schema`` leaves it open."""
+    if schema.charset is not None or charset is None:
+        return schema
+    columns = tuple(with_table_charset(column, charset, collation) for column in schema.columns)
+    return schema.model_copy(update={"columns": columns, "charset": charset, "collation": collation})

@@ -292,9 +292,7 @@ def with_charset(found: DataType, charset: str | None, collation: str | None) ->
     if charset is None:
         return replace(found, collation=collation)
     kind, shown = in_charset(found.data_type, found.column_type, charset)
-    if charset == BINARY and kind not in ("enum", "set"):
-        return DataType(kind, shown)
-    return DataType(kind, shown, charset, collation)
+    return DataType(kind, shown) if charset == BINARY else DataType(kind, shown, charset, collation)
 
 
 def take_charset(c: Cursor, server: Server) -> str | None:
@@ -368,7 +366,7 @@ def with_table_charset(column: ColumnSchema, charset: str | None, collation: str
     if column.charset is not None or column.data_type not in TEXTS or charset is None:
         return column
     kind, shown = in_charset(column.data_type, column.column_type, charset)
-    if charset == BINARY and kind not in ("enum", "set"):
+    if charset == BINARY:
         return column.model_copy(update={"data_type": kind, "column_type": shown, "collation": None})
     own = column.collation
     if own is not None and own.startswith(SUFFIX):
@@ -389,7 +387,7 @@ def converted(column: ColumnSchema, charset: str | None, collation: str | None) 
         larger = _sized("text", most)
         kind, shown = larger, larger + shown[len(kind) :]
     kind, shown = in_charset(kind, shown, charset)
-    if charset == BINARY and kind not in ("enum", "set"):
+    if charset == BINARY:
         return column.model_copy(update={"data_type": kind, "column_type": shown, "charset": None, "collation": None})
     return column.model_copy(
         update={"data_type": kind, "column_type": shown, "charset": charset, "collation": collation}

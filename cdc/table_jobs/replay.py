@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cdc.batches.table_batches import TableBatches
+from cdc.config.apply import MODES
 from cdc.errors import CdcError, CutOffError, UsageError
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription, open_meta
@@ -88,23 +91,45 @@ def replay(
     Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
     table, LeaseHeldError, and what merges raise.
     """
-    _require_sensible(config, tables, request)
-    found, errors = [], []
+    require_sensible(config, tables, request)
+    points = _points(config, request)
+    found: list[ReplayResult] = []
+    errors: dict[str, CdcError] = {}
     for table in dict.fromkeys(tables):
         try:
             if request.into is not None:
-                found.append(_into(config, table, request, progress))
+                found.append(_into(config, table, request, points, progress))
+            elif points.first is not None:
+                found.append(_range(config, table, points.first, progress))
             else:
-                found.append(_in_place(config, table, request, progress))
+                found.append(_in_place(config, table, request, points, progress))
         except CdcError as error:
-            _log.error("replay failed", table=table, reason=str(error))
-            errors.append(error)
+            errors[table] = error
+    if len(errors) > 1:
+        for table, failure in errors.items():
+            _log.error("replay failed", table=table, reason=str(failure))
     if errors:
-        raise next((error for error in errors if not error.retryable), errors[0])
+        raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
     return found
 
 
-def _require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
+@dataclass(frozen=True)
+class _Points:
+    """The points of a request as seqs."""
+
+    first: int | None
+    last: int | None
+
+
+def _points(config: DestinationConfig, request: Request) -> _Points:
+    from cdc.store.reader.points import find_point
+
+    reader = TableBatches(config).reader
+    first = None if request.from_ is None else find_point(reader, request.from_)
+    return _Points(first, None if request.to is None else find_point(reader, request.to))
+
+
+def require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
     if not tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
     for table in tables:
@@ -119,6 +144,8 @@ def _require_sensible(config: DestinationConfig, tables: Sequence[str], request:
             "--mode needs --into",
             remedy="To change the mode of the table itself, change it in the configuration, then replay the table.",
         )
+    if request.mode is not None and request.mode not in MODES:
+        raise UsageError(f"--mode {request.mode!r} is no mode", remedy=f"Choose from {', '.join(MODES)}.")
     known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
     if known is None:
         raise UsageError(
@@ -131,39 +158,66 @@ def _require_sensible(config: DestinationConfig, tables: Sequence[str], request:
 # --- in place --------------------------------------------------------------------------------------------------------
 
 
-def _in_place(config: DestinationConfig, table: str, request: Request, progress: Progress) -> ReplayResult:
-    from cdc.store.reader.points import find_point
+def _in_place(
+    config: DestinationConfig, table: str, request: Request, points: _Points, progress: Progress
+) -> ReplayResult:
     from spark_jobs.delta.tables import target_of
 
-    before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
-    record = before or ParkedTable(due="hold", reason="A replay is under way.", since=datetime.now(UTC), keep_seq=0)
     began = time.monotonic()
-    with job(config, table, record) as mine:
-        reader = mine.batches.reader
-        target = target_of(config, table)
-        if request.from_ is not None:
-            first = find_point(reader, request.from_)
-            _require_kept(reader, first, table)
-            _require_no_ddl(mine, first)
-            done = _fill(mine, first, progress)
-            return _result(table, began, done, first, done.level_seq, target.path, None)
-        base = find_base(config, table, reader, target.state())
-        upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
-        _require_reaches(base, upto, table)
-        mine.mark("hold", "A replay is under way.", base.seq)
+    target = target_of(config, table)
+    reader = TableBatches(config).reader
+    base = find_base(config, table, reader, target.state())
+    if points.last is not None:
+        require_reaches(base, points.last, table)
+    with _replay_job(config, table, base.seq) as mine:
+        upto = mine.end_of_batches() if points.last is None else points.last
+        require_reaches(base, upto, table)
         side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
         try:
             done = _build(mine, base, side, None, upto, progress)
             _replace(mine, side, upto)
         finally:
             _remove(side, table)
-        if request.to is None:
-            mine.keep_from(upto)
-            more = bring_level(mine, upto, progress)
-            done.batches, done.row_events = done.batches + more.batches, done.row_events + more.row_events
-        else:
+        if points.last is not None:
             mine.mark("hold", f"The table was taken back to {request.to}.", upto)
-        return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
+            return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
+        more = bring_level(mine, upto, progress)
+        done.batches, done.row_events = done.batches + more.batches, done.row_events + more.row_events
+        return _result(table, began, done, base.seq, more.level_seq, target.path, base.snapshot)
+
+
+def _range(config: DestinationConfig, table: str, first: int, progress: Progress) -> ReplayResult:
+    """Applies the changes after a point once more to the table as it is, as its next generation."""
+    from spark_jobs.delta.tables import target_of
+    from spark_jobs.load import begin_generation
+
+    began = time.monotonic()
+    batches = TableBatches(config)
+    require_kept(batches.reader, first, table)
+    _require_no_ddl(Job(config, table, batches), first)
+    with _replay_job(config, table, first) as mine:
+        begin_generation(table_sessions(config), config, table, position_of(mine, first))
+        done = bring_level(mine, first, progress)
+        return _result(table, began, done, first, done.level_seq, target_of(config, table).path, None)
+
+
+@contextmanager
+def _replay_job(config: DestinationConfig, table: str, keep_seq: int) -> Iterator[Job]:
+    """Parks the table for a replay. If the replay fails or is killed, the next run brings the table level again from
+    the position that it has then; a table that was parked for something else stays so."""
+    before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
+    now = datetime.now(UTC)
+    kept = keep_seq if before is None or before.keep_seq is None else min(keep_seq, before.keep_seq)
+    record = ParkedTable(due="retry", reason="A replay is under way.", since=now, keep_seq=kept)
+    with job(config, table, record) as mine:
+        try:
+            yield mine
+        except CdcError as error:
+            if before is not None and before.due != "retry":
+                mine.mark(before.due, before.reason, before.keep_seq)
+            elif table in open_meta(config).read().subscription(SUBSCRIBER).parked:
+                mine.mark("retry", f"A replay failed: {error}", kept)
+            raise
 
 
 def _require_no_ddl(mine: Job, first: int) -> None:
@@ -181,17 +235,6 @@ def _require_no_ddl(mine: Job, first: int) -> None:
         )
 
 
-def _fill(mine: Job, first: int, progress: Progress) -> CatchUp:
-    """Applies the changes after a point to the table as it is, as its next generation."""
-    from spark_jobs.load import begin_generation
-
-    mine.mark("hold", "A range is being filled again.", first)
-    source = mine.batches.meta.source()
-    assert source is not None
-    begin_generation(table_sessions(mine.config), mine.config, mine.table, position_of(mine, first))
-    return bring_level(mine, first, progress)
-
-
 def _replace(mine: Job, side: str, upto: int) -> None:
     from spark_jobs.load import replace_by
 
@@ -202,9 +245,7 @@ def _replace(mine: Job, side: str, upto: int) -> None:
 # --- beside ----------------------------------------------------------------------------------------------------------
 
 
-def _into(config: DestinationConfig, table: str, request: Request, progress: Progress) -> ReplayResult:
-    from cdc.batches.table_batches import TableBatches
-    from cdc.store.reader.points import find_point
+def _into(config: DestinationConfig, table: str, request: Request, points: _Points, progress: Progress) -> ReplayResult:
     from spark_jobs.delta.tables import target_of
 
     assert request.into is not None
@@ -220,8 +261,8 @@ def _into(config: DestinationConfig, table: str, request: Request, progress: Pro
     mine = Job(config, table, TableBatches(config))
     reader = mine.batches.reader
     base = find_base(config, table, reader, target_of(config, table).state())
-    upto = mine.end_of_batches() if request.to is None else find_point(reader, request.to)
-    _require_reaches(base, upto, table)
+    upto = mine.end_of_batches() if points.last is None else points.last
+    require_reaches(base, upto, table)
     done = _build(mine, base, request.into, request.mode, upto, progress)
     return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
 
@@ -300,7 +341,7 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
     )
 
 
-def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
+def require_kept(reader: StoreReader, seq: int, table: str) -> None:
     begins = reader.beginning()
     kept = max(reader.removed_seq(), begins.seq if begins is not None else 0)
     if seq < kept:
@@ -311,7 +352,7 @@ def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
         )
 
 
-def _require_reaches(base: Base, upto: int, table: str) -> None:
+def require_reaches(base: Base, upto: int, table: str) -> None:
     first = base.seq if base.snapshot is None else base.snapshot.high_seq()
     if upto < first:
         raise CutOffError(

@@ -133,7 +133,8 @@ def take_snapshots(
                     errors[table] = error
             left = again
         for table, failure in errors.items():
-            _log.error("snapshot failed", table=table, reason=str(failure))
+            if len(errors) > 1:
+                _log.error("snapshot failed", table=table, reason=str(failure))
             jobs[table].mark("snapshot", str(failure), None)
     if errors:
         raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
@@ -182,7 +183,7 @@ def _safe_low(reader: StoreReader) -> int:
 def _read(
     config: DestinationConfig, tables: Sequence[str], progress: ProgressCallback | None
 ) -> dict[str, SnapshotFiles | CdcError]:
-    from cdc.snapshot.take import take_all
+    from cdc.snapshot import take_all
 
     source = open_meta(config).source()
     assert source is not None  # there is a store
@@ -260,7 +261,9 @@ def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
 
     deadline = time.monotonic() + STORE_WAIT_S
     clock_us: int | None = None
-    while (reader.last_seq() or 0) < high:
+    begins = reader.beginning()
+    first = 0 if begins is None else begins.seq
+    while max(reader.last_seq() or 0, first) < high:
         if clock_us is None:
             # What the source has at this moment lies behind the snapshot. Once the store is complete up to it, the
             # rest up to the position was nothing of ours.

@@ -70,7 +70,9 @@ class Commit:
                 forget_transaction(spark)
         if not rows:
             return MergeStats(ran=False)
-        row = rows[0]
+        row = rows[0].asDict()
+        if "num_inserted_rows" not in row:  # an UPDATE or DELETE says only how many rows it affected
+            return MergeStats()
         return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
 
     def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:

@@ -1,165 +1,202 @@
-"""DDL batches: finds the statements that concern included tables, refuses harmful ones, and adds new columns."""
+"""A table before the rows of a batch are merged: it is created, brought through the batch's DDL statements, and
+compared with the rows."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.binlog.constants import EventType
-from cdc.binlog.events import parse_header, parse_query
-from cdc.decode.transactions import open_range
-from cdc.errors import DamagedError, UnsupportedDdlError
-from cdc.sql.changes import (
-    AddColumn,
-    Change,
-    CreateTable,
-    DropColumn,
-    NoEffect,
-    Null,
-    SetDefault,
-    SetTableCharset,
-    table_of,
-)
-from cdc.sql.statements import Statement, classify
-from spark_jobs.delta.sql import quote
+from cdc.errors import UnsupportedDdlError
+from cdc.sql.changes import CreateTable, DropDatabase, NoEffect, RenameTable, Unsupported
+from cdc.targets import split_table
+from spark_jobs.apply.commit import Commit
+from spark_jobs.apply.schema.agreement import columns_there, disagreement, disagreement_error, resolved
+from spark_jobs.apply.schema.evolve import Evolution, Surroundings
+from spark_jobs.apply.schema.statements import DdlStatement, read_statements
+from spark_jobs.apply.statements import user_metadata
+from spark_jobs.delta.log import has_rows
 from spark_jobs.delta.tables import (
-    WAY_OUT,
     Target,
-    add_columns,
+    create,
     record_policies,
+    recorded_policies,
+    require_ownership,
     require_same_policies,
-    schema_of,
+    sql_properties,
+    target_of,
 )
-from spark_jobs.source.columns import columns_of_schema
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, schema_of_layout
+from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
-    from pyspark.sql import types as t
-
-    from cdc.batches.manifest import ByteRange, Manifest
+    from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
+    from cdc.decode import TableLayout
     from cdc.schemas import TableSchema
+    from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.delta.log import DeltaState
-
-_HEADER_SIZE = 19
-_MAKES_KEY = re.compile(r"\b(PRIMARY|KEY|SERIAL|AUTO_INCREMENT)\b|…", re.IGNORECASE)
-"""Matches the clause of an added column that becomes a key, and a clause that was cut off."""
-_CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
+    from spark_jobs.runtime.session import TableSession
 
 
-def statements(ranges: tuple[ByteRange, ...]) -> Iterator[tuple[str, Statement]]:
-    """Yields the DDL statements in the ranges: text and classification. Raises DamagedError."""
-    for one in ranges:
-        segment = open_range(one.path, one.offset, one.length)
-        at, end = one.offset, one.offset + one.length
-        while at < end:
-            header = parse_header(segment.buf[at : at + _HEADER_SIZE].tobytes())
-            if header.length < _HEADER_SIZE or at + header.length > end:
-                raise DamagedError("an event's length is impossible", place=f"{one.path}, byte {at}")
-            if header.type in _CODES:
-                query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
-                statement = classify(query.sql, query.db, query.sql_mode)
-                if statement.kind == "ddl":
-                    yield query.sql, statement
-            at += header.length
+def statements_of(config: DestinationConfig, manifest: Manifest) -> tuple[DdlStatement, ...]:
+    """Returns the DDL statements of a batch. Raises UnsupportedDdlError for one that may change any table."""
+    found = tuple(read_statements(manifest.ranges)) if manifest.ddl else ()
+    for one in found:
+        for change in one.statement.changes:
+            if isinstance(change, Unsupported) and change.table is None:
+                raise UnsupportedDdlError(
+                    f"batch {manifest.batch} has a statement that may change any table: {one.shown}",
+                    place=f"{manifest.positions.last.file}:{manifest.positions.last.pos}",
+                    remedy=f"Skip it with `cdc batch get {config.name}` and `cdc batch ack {config.name}`, and load "
+                    f"the tables that it changed with `cdc snapshot {config.name} DB.TABLE`.",
+                )
+    return found
 
 
-def changes(config: DestinationConfig, manifest: Manifest) -> list[Change]:
-    """Returns the changes of the batch's DDL on included tables. Raises UnsupportedDdlError for one that cannot be
-    applied."""
-    result: list[Change] = []
-    for sql, statement in statements(manifest.ranges):
-        for change in statement.changes:
-            table = table_of(change)
-            if table is not None and not (config.tables.includes(*table) and manifest.wants(".".join(table))):
-                continue
-            change = _with_policies(config, change)
-            if not _is_applied(change):
-                raise _refusal(sql, change, manifest)
-            result.append(change)
-    return result
+def creates(statements: tuple[DdlStatement, ...], table: str) -> bool:
+    """Whether a statement makes a table of this name."""
+    for one in statements:
+        for change in one.statement.changes:
+            made = change.table if isinstance(change, CreateTable) else None
+            made = change.to if isinstance(change, RenameTable) else made
+            if made is not None and f"{made[0]}.{made[1]}" == table:
+                return True
+    return False
 
 
-def _is_applied(change: Change) -> bool:
-    """Whether the Delta table can follow a change."""
-    if isinstance(change, AddColumn):
-        return isinstance(change.old_rows, Null) or (change.unsure_null and change.column.default in (None, "NULL"))
-    if isinstance(change, CreateTable):
-        return not change.replaces
-    return isinstance(change, NoEffect | SetDefault | SetTableCharset)
+def changed_tables(statements: tuple[DdlStatement, ...], tables: Iterable[str]) -> set[str]:
+    """Returns those of the tables whose rows or definition a statement may change."""
+    found: set[str] = set()
+    databases: set[str] = set()
+    for one in statements:
+        for change in one.statement.changes:
+            if isinstance(change, DropDatabase):
+                databases.add(change.db)
+            elif not isinstance(change, NoEffect) and change.table is not None:
+                found.add(".".join(change.table))
+                if isinstance(change, RenameTable):
+                    found.add(".".join(change.to))
+    return {table for table in tables if table in found or split_table(table)[0] in databases}
 
 
-def _with_policies(config: DestinationConfig, change: Change) -> Change:
-    """Returns the change of the Delta table, given the column policies. A column that is dropped there anyway has no
-    effect; an added column that is nulled there is null in all rows, whatever its default."""
-    if not isinstance(change, AddColumn | DropColumn) or _is_applied(change):
-        return change
-    columns = config.table_apply(".".join(change.table)).columns
-    name = change.column.name if isinstance(change, AddColumn) else change.name
-    policy = columns.get(name.lower())
-    if policy is None or policy.kind not in ("drop", "null"):
-        return change
-    if isinstance(change, DropColumn):
-        return NoEffect(change.table, clause=change.clause) if policy.kind == "drop" else change
-    return change if _MAKES_KEY.search(change.clause) else replace(change, old_rows=Null())
+@dataclass(frozen=True)
+class ReadyTable:
+    """A table that is ready for the rows of the batch."""
+
+    state: DeltaState
+    has_position: bool = False
+    """Whether it has the batch's position already, by a DDL statement."""
+    is_untouched: bool = False
+    """Whether the batch has DDL that leaves the table as it is, and no rows of it."""
+    layout: TableLayout | None = None
+    """Of the batch's rows, if it has any."""
+    columns: SourceColumns | None = None
+    schema: TableSchema | None = None
+    """The source's definition of the rows' columns."""
 
 
-def _refusal(sql: str, change: Change, manifest: Manifest) -> UnsupportedDdlError:
-    text = " ".join(sql.split())
-    shown = text if len(text) <= 300 else text[:299] + "…"
-    what = f" ({change.clause})" if change.clause and change.clause not in text else ""
-    named = table_of(change)
-    table = f"table {named[0]}.{named[1]}" if named is not None else "a database"
-    last = manifest.positions.last
-    return UnsupportedDdlError(
-        f"batch {manifest.batch} has a DDL statement that cannot be applied to {table} yet{what}: {shown}",
-        place=f"{last.file}:{last.pos}",
-        remedy=WAY_OUT,
+def make_ready(
+    batch: PreparedBatch, session: TableSession, target: Target, state: DeltaState | None
+) -> ReadyTable | None:
+    """Creates the table if it is missing, applies the batch's DDL to it, and finds the columns of the batch's rows.
+    Returns None if nothing is known about the table yet."""
+    table, stored = target.table, batch.schema(target.table)
+    layout = batch.layout(table)
+    _require_configured(target, state, layout, stored)
+    has_position, changed = False, False
+    if batch.statements:
+        around = _surroundings(batch, session, target, layout)
+        evolved = Evolution(target, around, state).run(list(batch.statements))
+        changed, has_position = evolved.changed, evolved.has_position
+        state = evolved.state
+    if state is None:
+        if layout is None and stored is None:
+            return None
+        schema = schema_of_layout(layout, stored) if layout is not None else stored
+        assert schema is not None
+        batch.check()
+        state = create(session.spark, target, columns_of_schema(schema, target.policies), schema, batch.manifest)
+        require_ownership(state, target, batch.manifest)
+        changed = True
+    if layout is None or state.applied_seq >= batch.manifest.last_seq:
+        return ReadyTable(state, has_position, is_untouched=not changed, layout=layout)
+    return _with_rows(batch, session, target, state, layout)
+
+
+def _require_configured(
+    target: Target, state: DeltaState | None, layout: TableLayout | None, stored: TableSchema | None
+) -> None:
+    """Raises ConfigError for a policy of a column that the table does not have."""
+    names = [column.name for column in layout.columns] if layout is not None else []
+    names += [column.name for column in stored.columns] if stored is not None else []
+    if names:
+        target.policies.require_there([*names, *(recorded_policies(state) if state is not None else ())])
+
+
+def _surroundings(
+    batch: PreparedBatch, session: TableSession, target: Target, layout: TableLayout | None
+) -> Surroundings:
+    manifest, config = batch.manifest, batch.config
+
+    def other(table: str) -> Target | None:
+        known = config.tables.includes(*split_table(table)) and manifest.wants(table)
+        return target_of(config, table) if known and table not in batch.subscription.parked else None
+
+    def commit(state: DeltaState, seq: int, statement: str) -> None:
+        # A statement before the rows of its own transaction is no entry of the ledger.
+        whole = seq == manifest.last_seq
+        metadata = user_metadata(manifest, target, state.applied_seq, state.generation) if whole else json.dumps({})
+        Commit(session, target, state, seq, metadata, batch.check).execute(statement)
+
+    return Surroundings(
+        session=session,
+        manifest=manifest,
+        check=batch.check,
+        stored=batch.schemas.tables if batch.schemas is not None else {},
+        other=other,
+        commit=commit,
+        rows_follow=schema_of_layout(layout, batch.schema(target.table)) if layout is not None else None,
     )
 
 
-def add_new_columns(
-    spark: SparkSession, target: Target, state: DeltaState, wanted: list[AddColumn], schema: TableSchema | None
-) -> bool:
-    """Adds the columns of ADD COLUMN to the Delta table, in the order of the stored schema. Returns whether it added
-    any.
+def _with_rows(
+    batch: PreparedBatch, session: TableSession, target: Target, state: DeltaState, layout: TableLayout
+) -> ReadyTable:
+    """Compares the rows with the table."""
+    stored = batch.schema(target.table)
+    record = record_in_force(state)
+    if record is None:
+        record = _first_record(batch, session, target, state, layout)
+        state = target.state() or state
+    schema = record.schema
+    if schema is not None and not all(column.declared for column in layout.columns):
+        layout, stored = resolved(layout, schema), schema
+    what = disagreement(target, layout, schema)
+    if what is not None:
+        if schema is None or has_rows(state.path, target.table):
+            raise disagreement_error(target, what)
+        # It was created from a definition that capture had read, which was ahead of the rows.
+        schema = schema_of_layout(layout, stored)
+        around = _surroundings(batch, session, target, layout)
+        state = Evolution(target, around, state).start_anew(schema)
+    columns = columns_of_layout(layout, target.policies)
+    names = [column.name for column in layout.columns]
+    require_same_policies(state, target, columns, names)
+    state = record_policies(session.spark, target, state, columns, names)
+    return ReadyTable(state, layout=layout, columns=columns_there(target, state, columns), schema=stored)
 
-    A column that the stored schema no longer has is added with its first rows. Raises UnsupportedDdlError for a column
-    that is not null in the old rows.
-    """
-    if schema is None:
-        return False
-    policies = target.policies
-    columns = {c.name.lower(): c for c in schema.columns}
-    names = [policies.lake_name(c.name) for c in schema.columns]
-    there = {f.name.lower() for f in schema_of(state).fields}
-    source = columns_of_schema(schema, policies)
-    require_same_policies(state, target, source, [c.name for c in schema.columns])
-    added: list[tuple[t.StructField, str]] = []
-    sources: list[str] = []
-    for change in wanted:
-        column = columns.get(change.column.name.lower())
-        field = source.field_of(column.name) if column is not None else None
-        if column is None or field is None or field.name.lower() in there:
-            continue
-        null = column.nullable and (column.default or "NULL").upper() == "NULL"
-        if change.unsure_null and not null and policies.column(column.name).kind != "null":
-            raise UnsupportedDdlError(
-                f"the new column {column.name} is not null in the rows that were there ({column.column_type}, "
-                f"default {column.default})",
-                place=f"table {target.table}",
-                remedy=WAY_OUT,
-            )
-        index = names.index(field.name)
-        before = next((n for n in reversed(names[:index]) if n is not None and n.lower() in there), None)
-        where = f" AFTER {quote(before)}" if before is not None else " FIRST"
-        added.append((field, where))
-        sources.append(column.name)
-        there.add(field.name.lower())
-    if added:
-        state = record_policies(spark, target, state, source, sources)
-        add_columns(spark, target, state, added)
-    return bool(added)
+
+def _first_record(
+    batch: PreparedBatch, session: TableSession, target: Target, state: DeltaState, layout: TableLayout
+) -> Record:
+    """Records the source's schema in a table that an older Towpath made."""
+    schema = schema_of_layout(layout, batch.schema(target.table))
+    columns_there(target, state, columns_of_schema(schema, target.policies))
+    record = Record(state.applied_seq, schema)
+    batch.check()
+    properties = sql_properties({SCHEMA_PROPERTY: record.to_json()})
+    session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({properties})")
+    return record

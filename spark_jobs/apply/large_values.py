@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from cdc.decode.columns import METADATA_COLUMNS
 from spark_jobs.apply.rows import DELETE
 from spark_jobs.delta.sql import literal, quote
-from spark_jobs.delta.tables import schema_of
+from spark_jobs.delta.tables import LARGE_PROPERTY, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 8 * 1024 * 1024
 """A row event above this may hold a value of which an executor cannot keep several copies."""
-
-LARGE_PROPERTY = "towpath.large_values"
-"""Delta table property: ``true`` once the table has had such values. A merge may have to rewrite them together with
-neighbouring rows."""
 
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 _MOST_STATISTICS = 32

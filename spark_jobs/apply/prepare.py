@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import Manifest
@@ -13,7 +13,6 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
-from cdc.sql.changes import CreateTable, NoEffect, table_of
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from cdc.decode import TableLayout
     from cdc.meta import ParkedTable
     from cdc.schemas import Schemas, TableSchema
-    from cdc.sql.changes import Change
+    from spark_jobs.apply.schema.statements import DdlStatement
 
 _log = get_logger(__name__)
 
@@ -45,8 +44,8 @@ class PreparedBatch:
     contents: Survey
     """The layouts of the tables with rows in the batch, and the sizes of their largest row events."""
     schemas: Schemas | None
-    ddl_changes: list[Change] = field(default_factory=list)
-    """The changes of a DDL batch."""
+    statements: tuple[DdlStatement, ...] = ()
+    """The statements of a DDL batch."""
     tables: tuple[str, ...] = ()
     """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
     gate: TableGate | None = None
@@ -58,7 +57,7 @@ class PreparedBatch:
 
     def creates(self, table: str) -> bool:
         """Whether the batch's DDL creates this table."""
-        return any(isinstance(c, CreateTable) and ".".join(c.table) == table for c in self.ddl_changes)
+        return ddl.creates(self.statements, table)
 
     def layout(self, table: str) -> TableLayout | None:
         """Returns the layout of a table with rows in the batch, else None."""
@@ -94,7 +93,7 @@ def prepare(
     """
     check()
     schemas = _schemas(manifest)
-    ddl_changes = ddl.changes(config, manifest) if manifest.ddl else []
+    statements = ddl.statements_of(config, manifest)
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
     wanted = tuple(
         table
@@ -102,8 +101,7 @@ def prepare(
         if config.tables.includes(*split_table(table)) and table not in subscription.parked
     )
     found = _survey(manifest, config, wanted, schemas)
-    named = [table_of(change) for change in ddl_changes if not isinstance(change, NoEffect)]
-    changed = {".".join(table) for table in named if table is not None}
+    changed = ddl.changed_tables(statements, wanted)
     # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
     tables = [
         table
@@ -111,7 +109,7 @@ def prepare(
         if table in found.layouts or table in changed or (manifest.ddl and subscription.table(table) is None)
     ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
-        # An included table exists in Delta even while it is empty.
+        # An included table exists in Delta even while it is empty. Those that the meta knows are there.
         tables += [
             table
             for table in sorted(schemas.tables)
@@ -132,7 +130,7 @@ def prepare(
         subscription=subscription,
         contents=found,
         schemas=schemas,
-        ddl_changes=ddl_changes,
+        statements=statements,
         tables=tuple(tables),
         gate=gate,
     )

@@ -92,6 +92,30 @@ def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaS
     )
 
 
+def state_before(path: str, destination: str, table: str, seq: int) -> DeltaState | None:
+    """Returns the table at its newest version without any change after ``seq - 1``; None if there is no table, or if
+    Delta does not have that version any more. Raises as :func:`read_state`."""
+    from deltalake.exceptions import DeltaError
+
+    with open_delta(path, table) as delta:
+        if delta is None:
+            return None
+        later = [version for version, found in _ledger(delta, destination, table) if int(found["last_seq"]) >= seq]
+        if later:
+            try:
+                delta.load_as_version(min(later) - 1)
+            except (DeltaError, OSError, ValueError) as error:
+                _log.warning("an older version of a Delta table cannot be read", table=table, reason=str(error))
+                return None
+        return _state(delta, path, destination, table)
+
+
+def has_rows(path: str, table: str) -> bool:
+    """Whether the table has any file with rows."""
+    with open_delta(path, table) as delta:
+        return delta is not None and bool(delta.file_uris())
+
+
 def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
     found = []
     for commit in delta.history(LEDGER_DEPTH):

@@ -40,6 +40,10 @@ EPOCH_PROPERTY = "towpath.epoch"
 COLUMNS_PROPERTY = "towpath.columns"
 """The policies that were applied to the columns, as JSON: {source's name in lower case: label}."""
 
+LARGE_PROPERTY = "towpath.large_values"
+"""``true`` once the table has had values of many megabytes. A merge may have to rewrite them together with neighbouring
+rows; see :mod:`spark_jobs.apply.large_values`."""
+
 BEFORE = "_before"
 _APPEND = (
     t.StructField("_op", t.StringType()),
@@ -62,10 +66,7 @@ _SCD2 = (
 _STATS_COLUMNS = 32
 """Columns for which Delta keeps statistics by default; the columns that prune files must be among them."""
 
-WAY_OUT = (
-    "Change the Delta table by hand accordingly, then skip this batch with `cdc batch get` and `cdc batch ack`; "
-    "or exclude the table."
-)
+
 _BY_HAND = "Change the Delta table by hand accordingly; the batch is then taken again. Or exclude the table."
 
 _WIDER: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
@@ -146,7 +147,7 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
         TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
     }
     if columns.labels:
-        properties[COLUMNS_PROPERTY] = _json(columns.labels)
+        properties[COLUMNS_PROPERTY] = labels_json(columns.labels)
     if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
     needed = max((_index(fields, k) + 1 for k in keys), default=0)
@@ -261,7 +262,8 @@ def recorded_policies(state: DeltaState) -> dict[str, str]:
     return found
 
 
-def _json(labels: dict[str, str]) -> str:
+def labels_json(labels: dict[str, str]) -> str:
+    """Returns the value of :data:`COLUMNS_PROPERTY`."""
     return json.dumps(labels, ensure_ascii=False, sort_keys=True)
 
 
@@ -296,7 +298,7 @@ def record_policies(
     labels = {name.lower(): columns.labels[name.lower()] for name in names if name.lower() in columns.labels}
     if labels.items() <= recorded.items():
         return state
-    text = literal(_json(recorded | labels))
+    text = literal(labels_json(recorded | labels))
     spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
     return target.state() or state
 

@@ -71,6 +71,10 @@ class TablePolicies:
     def column(self, name: str) -> ColumnPolicy:
         return self.columns.get(name.lower(), KEEP)
 
+    def treats_alike(self, other: TablePolicies) -> bool:
+        """Whether both tables have the same policies, so that equal rows of the source are equal in Delta."""
+        return (self.columns, self.values, self.json, self.key) == (other.columns, other.values, other.json, other.key)
+
     def lake_name(self, name: str) -> str | None:
         """Returns the name of a source's column in Delta; None if it is dropped."""
         policy = self.column(name)

@@ -25,7 +25,6 @@ from cdc.errors import (
     MergeFailedError,
     TargetError,
     TokenError,
-    UnsupportedDdlError,
 )
 from cdc.store.reader.batch_builder import Limits
 from cdc.targets import application_id
@@ -267,25 +266,6 @@ def test_create_table_select_brings_its_rows(tmp_path: Path, mysql9: Server, db:
     loop.apply_all()
     loop.require_equal("made")
     assert loop.delta("made") == [{"id": 2, "v": "b"}]
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "ALTER TABLE mirror MODIFY id BIGINT",
-        "ALTER TABLE mirror ADD COLUMN n INT NOT NULL",
-        "TRUNCATE TABLE mirror",
-        "DROP TABLE mirror",
-    ],
-)
-def test_ddl_that_is_refused(loop: Loop, statement: str) -> None:
-    loop.sql(TABLES[0], "INSERT INTO mirror VALUES (1, 'a')", statement)
-    loop.capture()
-    with pytest.raises(UnsupportedDdlError, match="cdc batch ack") as raised:
-        loop.apply_all()
-    assert " ".join(statement.split()[:2]) in str(raised.value)
-    assert len(str(raised.value).splitlines()) == 1
-    assert [(r["id"], r["v"]) for r in loop.delta("mirror")] == [(1, "a")]
 
 
 def test_one_bad_table_leaves_the_others_done(loop: Loop) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from cdc.testing.servers import Server
-from spark_jobs.apply.large_values import LARGE_BYTES, LARGE_PROPERTY
+from spark_jobs.apply.large_values import LARGE_BYTES
+from spark_jobs.delta.tables import LARGE_PROPERTY
 from tests.support.apply import Loop
 
 LARGE = LARGE_BYTES + 1

@@ -212,7 +212,15 @@ class MariaDb(Database):
 
     def __init__(self, name: str, suite: str, share: str, sql_prefix: str) -> None:
         package = DebianPackages(suite, ("mariadb-server-core", "mariadb-client"), "usr/sbin/mariadbd")
-        super().__init__(name, package, {"mariadb-binlog": "usr/bin/mariadb-binlog", "mariadb": "usr/bin/mariadb"})
+        super().__init__(
+            name,
+            package,
+            {
+                "mariadb-binlog": "usr/bin/mariadb-binlog",
+                "mariadb-dump": "usr/bin/mariadb-dump",
+                "mariadb": "usr/bin/mariadb",
+            },
+        )
         self._share = share
         self._sql_prefix = sql_prefix
 

@@ -21,7 +21,7 @@ from cdc.source.connection import query
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
-from spark_jobs.apply.ddl import statements
+from spark_jobs.apply.schema.statements import read_statements
 
 Database = Callable[[Server], str]
 
@@ -311,8 +311,8 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     stored = entries[entries["length"] > 0][0]
     [segment, *_] = list_segments(config.store.path)
     part = ByteRange(path=str(segment), offset=int(stored["offset"]), length=int(stored["length"]))
-    [(sql, statement)] = statements((part,))
-    assert sql.startswith(f"CREATE TABLE {db}.t") and statement.tables == ((db, "t"),)
+    [found] = read_statements((part,))
+    assert found.sql.startswith(f"CREATE TABLE {db}.t") and found.statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]
 
 

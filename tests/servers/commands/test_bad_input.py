@@ -119,8 +119,8 @@ def test_wrong_usage_and_commands_to_come(tmp_path: Path) -> None:
         ["batch", "ack", "shop", "--batch", "1", "--token", "x"],
     )
     words = [
-        ("`cdc snapshot` is not available yet", "earliest"),
-        ("`cdc replay` is not available yet",),
+        ("nothing was captured yet", "Start `cdc capture shop` first"),
+        ("nothing was applied yet", "cdc apply shop"),
         ("nothing was captured yet", "cdc capture"),
         ("there is no store yet", "cdc capture"),
         ("--sideways", "cdc capture --help"),
@@ -206,7 +206,6 @@ def test_start_positions(server: Server, tmp_path: Path) -> None:
     gtid = "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002:1-3" if server.kind.name == "mysql9" else "0-1-3"
     number = int(file.split(".")[1])
     cases = [
-        ("snapshot", ("snapshot is not available yet", "earliest")),
         (f"{{gtid: '{gtid}'}}", ("start.gtid: is not available yet", "earliest")),
         ("{time: '2026-01-01T00:00:00Z'}", ("start.time: is not available yet", "earliest")),
         (f"{{file: binlog.{number + 90:06d}, pos: 4}}", (f"binlog.{number + 90:06d}", file, "Write a position")),

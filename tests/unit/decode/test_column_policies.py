@@ -40,11 +40,8 @@ from cdc.decode.policies import (
 )
 from cdc.errors import CdcError, ConfigError, MergeFailedError, TargetError, UnsupportedError
 from cdc.schemas import ColumnSchema, TableSchema
-from cdc.sql.changes import AddColumn, NoEffect
-from cdc.sql.statements import classify
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
-from spark_jobs.apply import ddl
 from spark_jobs.delta.log import DeltaState
 from spark_jobs.delta.tables import COLUMNS_PROPERTY, Target, require_same_policies
 from spark_jobs.runtime import driver
@@ -525,33 +522,6 @@ def config(columns: str, rest: str = "") -> DestinationConfig:
         f"store: {{path: a/b}}\nmeta: {{path: a/c}}\napply: {{target: lake, columns: {{{columns}}}{rest}}}\n"
     )
     return parse(text, Path("/srv/conf/shop.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("sql", "kind"),
-    [
-        ("ALTER TABLE t DROP COLUMN note", "none"),
-        ("ALTER TABLE t DROP Note CASCADE", "none"),
-        ("ALTER TABLE t DROP COLUMN IF EXISTS `note`", "none"),
-        ("ALTER TABLE t ADD COLUMN note INT NOT NULL DEFAULT 5", "add_column"),
-        ("ALTER TABLE t ADD pin INT NOT NULL DEFAULT 5", "add_column"),
-        ("ALTER TABLE t ADD note INT NOT NULL PRIMARY KEY", "unsupported"),
-        ("ALTER TABLE t ADD note SERIAL", "unsupported"),
-        ("ALTER TABLE t DROP COLUMN pin", "unsupported"),
-        ("ALTER TABLE t DROP COLUMN mail", "unsupported"),
-        ("ALTER TABLE t DROP COLUMN other", "unsupported"),
-        ("ALTER TABLE t DROP PRIMARY KEY", "unsupported"),
-        ("ALTER TABLE t ADD mail INT NOT NULL DEFAULT 5", "unsupported"),
-        ("ALTER TABLE t MODIFY note BIGINT", "unsupported"),
-    ],
-)
-def test_ddl_on_columns_with_policies(sql: str, kind: str) -> None:
-    wanted = config("note: drop, pin: null, mail: {mask: 1}")
-    changes = [ddl._with_policies(wanted, change) for change in classify(sql, "shop").changes]
-    if not all(map(ddl._is_applied, changes)):
-        assert kind == "unsupported"
-    else:
-        assert [type(change) for change in changes] == [{"none": NoEffect, "add_column": AddColumn}[kind]]
 
 
 def test_a_key_is_needed_only_where_columns_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

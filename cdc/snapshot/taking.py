@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from cdc.config import DestinationConfig
@@ -16,10 +15,10 @@ from cdc.snapshot import positions
 from cdc.snapshot.files import SnapshotFiles, newest
 from cdc.snapshot.keys import paging_key
 from cdc.snapshot.progress import ProgressCallback, ProgressReporter
-from cdc.snapshot.reader import read_segment
+from cdc.snapshot.reader import SegmentTask, read_segment
 from cdc.snapshot.records import Segment, SnapshotInfo
 from cdc.snapshot.segments import Borders
-from cdc.snapshot.session import close, definition, open_session
+from cdc.snapshot.session import Sessions, close, definition, open_session
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import place_of, query
 from cdc.source.server import Connection, current_position, describe
@@ -31,16 +30,6 @@ MOST_SEGMENTS = 999
 ATTEMPTS = 5
 """How often a table is begun anew before its error is raised."""
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class SegmentTask:
-    """A segment that is to be read; it can be sent to another process."""
-
-    folder: str
-    segment: int
-    readers: int
-    """How many segments are read at the same time."""
 
 
 Outcome = tuple[SegmentTask, CdcError | None]
@@ -133,7 +122,7 @@ def read_in_threads(
         if task.folder in failed:
             return task, None
         try:
-            read_segment(config, task.folder, task.segment, task.readers, reporter.counter(task.folder))
+            read_segment(config, task, sessions, reporter.counter(task.folder))
         except CdcError as error:
             failed.add(task.folder)
             return task, error
@@ -141,7 +130,8 @@ def read_in_threads(
 
     if not tasks:
         return []
-    with ThreadPoolExecutor(min(config.snapshot.parallel, len(tasks)), "snapshot") as pool:
+    threads = min(config.snapshot.parallel, len(tasks))
+    with Sessions(config.source) as sessions, ThreadPoolExecutor(threads, "snapshot") as pool:
         return list(pool.map(one, tasks))
 
 
@@ -218,7 +208,10 @@ def begin_or_resume(conn: Connection, config: DestinationConfig, table: str, sou
         return current
     paging = info.paging
     if paging is not None:
-        count = min(config.snapshot.parallel * SEGMENTS_PER_READER, 1 + info.estimated_rows // info.chunk_rows)
+        # A little smaller than a chunk, so that most of them are one.
+        count = min(
+            config.snapshot.parallel * SEGMENTS_PER_READER, 1 + info.estimated_rows * 5 // (info.chunk_rows * 4)
+        )
         text = TableReading.of(config, db, name, info.definition).quoted_name
         segments = Borders(conn, text, paging).segments(min(count, MOST_SEGMENTS))
         info = info.model_copy(update={"segments": segments})

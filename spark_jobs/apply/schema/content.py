@@ -1,0 +1,96 @@
+"""The statement of a DDL batch that changes a table's rows and carries its applied position, as SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_jobs.delta.sql import literal, quote
+from spark_jobs.delta.tables import BEFORE, Target, ddl_type, delta_schema, sql_properties
+
+if TYPE_CHECKING:
+    from spark_jobs.apply.schema.plan import PlannedColumn
+    from spark_jobs.apply.schema.statements import DdlStatement
+    from spark_jobs.delta.log import DeltaState
+
+
+def fill_statement(target: Target, columns: Sequence[PlannedColumn]) -> str:
+    """Returns the UPDATE that gives old rows their values, after the columns have their names and types."""
+    values = [f"{quote(c.name)} = {c.value(quote(c.name))}" for c in columns if c.value is not None]
+    return f"UPDATE {target.sql} SET {', '.join(values)}"  # noqa: S608 - names are quoted, values are literals
+
+
+def position_statement(target: Target) -> str:
+    """Returns a MERGE of no rows, which still commits the position."""
+    nothing = f"(SELECT * FROM {target.sql} WHERE false)"  # noqa: S608
+    return f"MERGE INTO {target.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
+
+
+def delete_statement(target: Target) -> str:
+    return f"DELETE FROM {target.sql}"  # noqa: S608
+
+
+def truncate_statement(target: Target, by: DdlStatement, applied_seq: int) -> str:
+    """Returns what TRUNCATE TABLE means in the table's mode: no rows, rows marked as deleted, no current version, or
+    one more change."""
+    time = f"timestamp_micros({round(by.commit_time.timestamp() * 1_000_000)}L)"
+    if target.apply.mode == "soft_delete":
+        return (
+            f"UPDATE {target.sql} SET _deleted = true, _commit_time = {time}, _seq = {by.seq}L "  # noqa: S608
+            "WHERE NOT _deleted"
+        )
+    if target.apply.mode == "scd2":
+        return (
+            f"UPDATE {target.sql} SET _valid_to = greatest(_valid_from, {time}), _current = false "  # noqa: S608
+            "WHERE _current"
+        )
+    if target.apply.mode == "append":
+        gtid = "CAST(NULL AS STRING)" if by.gtid is None else literal(by.gtid)
+        row = f"'truncate' AS _op, {by.seq}L AS _seq, 0L AS _row, {time} AS _commit_time, {gtid} AS _gtid"
+        names = "_op, _seq, _row, _commit_time, _gtid"
+        return (
+            f"MERGE INTO {target.sql} t USING (SELECT {row}) s "  # noqa: S608
+            f"ON t._seq = s._seq AND t._row = s._row AND t._seq > {applied_seq}L "
+            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES (s.{names.replace(', ', ', s.')})"
+        )
+    return delete_statement(target)
+
+
+def rewrite_statement(
+    target: Target,
+    columns: Sequence[PlannedColumn],
+    properties: dict[str, str],
+    source: DeltaState | None,
+    *,
+    is_empty: bool = False,
+) -> str:
+    """Returns the statement that replaces the table by what ``columns`` make of a version of a table, in one commit.
+    None as the source, and ``is_empty``: by no rows."""
+    kinds = {field.name: field.dataType for field in delta_schema([], target.apply.mode).fields}
+    empty = is_empty or source is None
+    selected = [f"{_value(c, '', is_empty=empty)} AS {quote(c.name)}" for c in columns]
+    for name, kind in kinds.items():
+        if name == BEFORE:
+            selected.append(f"{_before(columns, is_empty=empty)} AS {BEFORE}")
+        else:
+            selected.append(f"CAST(NULL AS {ddl_type(kind)}) AS {name}" if empty else name)
+    taken = "" if source is None else f" FROM delta.{quote(source.path)} VERSION AS OF {source.version}"
+    return (
+        f"CREATE OR REPLACE TABLE {target.sql} USING delta TBLPROPERTIES ({sql_properties(properties)}) "
+        f"AS SELECT {', '.join(selected)}{'' if empty else taken}{' WHERE false' if empty else ''}"
+    )
+
+
+def _value(column: PlannedColumn, prefix: str, *, is_empty: bool) -> str:
+    """Returns the SQL of a column's values, of exactly its type."""
+    kind = ddl_type(column.type)
+    if is_empty or (column.was is None and (column.value is None or prefix)):
+        return f"CAST(NULL AS {kind})"
+    old = "" if column.was is None else prefix + quote(column.was.name)
+    value = old if column.value is None else column.value(old)
+    return value if column.was is not None and column.was.type == column.type else f"CAST({value} AS {kind})"
+
+
+def _before(columns: Sequence[PlannedColumn], *, is_empty: bool) -> str:
+    fields = ", ".join(f"{literal(c.name)}, {_value(c, f'{BEFORE}.', is_empty=is_empty)}" for c in columns)
+    return f"CASE WHEN {'false' if is_empty else f'{BEFORE} IS NOT NULL'} THEN named_struct({fields}) END"

@@ -1,0 +1,487 @@
+"""Brings a Delta table through the DDL statements of a batch.
+
+A statement is first recorded in the table's properties, with the columns that the table must have; then come as many
+ALTERs as that takes; the last statement changes rows, if any change, and carries the applied position. A kill anywhere
+leaves a table from which the next driver finds the rest of the way. A table that must be written anew, or that holds no
+rows, is replaced by one statement instead, which begins a new generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
+from cdc.schemas import TableSchema
+from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
+from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING
+from spark_jobs.apply.schema.columns import (
+    MAPPING,
+    WIDENING,
+    Goals,
+    columns_of,
+    is_mapped,
+    next_step,
+)
+from spark_jobs.apply.schema.content import (
+    delete_statement,
+    fill_statement,
+    position_statement,
+    rewrite_statement,
+    truncate_statement,
+)
+from spark_jobs.apply.schema.lineage import Followed, differences, follow
+from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
+from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
+from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
+from spark_jobs.delta.log import DeltaState, has_rows, state_before
+from spark_jobs.delta.tables import (
+    COLUMNS_PROPERTY,
+    LARGE_PROPERTY,
+    Origin,
+    Target,
+    create,
+    labels_json,
+    properties_of,
+    sql_properties,
+)
+from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, outdated_records, record_in_force, records
+from spark_jobs.source.columns import columns_of_schema
+
+if TYPE_CHECKING:
+    from cdc.batches.manifest import Manifest
+    from spark_jobs.runtime.session import TableSession
+
+_MOST_STEPS = 20_000
+_OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
+"""Beginnings of the properties that a new generation does not take over."""
+
+
+def _nothing(table: str, step: str) -> None:
+    """The default of :data:`before_step`."""
+
+
+before_step: Callable[[str, str], None] = _nothing
+"""Hook: called with ``db.table`` and the SQL right before each statement that does not carry the position."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the evolution of a table needs beside the table."""
+
+    session: TableSession
+    manifest: Manifest
+    check: Callable[[], object]
+    """Raises if the batch may not be applied any more."""
+    stored: Mapping[str, TableSchema]
+    """The definitions that capture read after the statements, perhaps later ones."""
+    other: Callable[[str], Target | None]
+    """Returns the target of another table, by ``db.table``; None if it is not captured, or parked."""
+    commit: Callable[[DeltaState, int, str], None]
+    """Runs the statement of a state (whose properties tell the generation) that carries this seq; ``manifest.last_seq``
+    goes into the ledger as well."""
+    rows_follow: TableSchema | None = None
+    """The schema of the table's rows in the batch (CREATE TABLE … SELECT), which are merged afterwards."""
+
+
+@dataclass(frozen=True)
+class Evolved:
+    """A table after the statements of a batch."""
+
+    state: DeltaState | None
+    has_position: bool
+    """Whether the position was committed; if not, the statements changed nothing, or rows follow."""
+    changed: bool = False
+    """Whether anything was changed."""
+
+
+class Evolution:
+    """One table on its way through the statements of a batch."""
+
+    def __init__(self, target: Target, around: Surroundings, state: DeltaState | None) -> None:
+        self._target = target
+        self._around = around
+        self._state = state
+        self._has_position = False
+        self._changed = False
+        self._is_recorded = False
+        self._known: Record | None = None
+        """The record of the last statement, which the table's position has not reached yet."""
+
+    def run(self, statements: list[DdlStatement]) -> Evolved:
+        """Applies the statements after the applied position. Raises UnsupportedDdlError, NeedsSnapshotError and what
+        the policies of columns raise."""
+        applied = -1 if self._state is None else self._state.applied_seq
+        for by in statements:
+            effect = effect_on(self._target.table, by) if by.seq > applied else None
+            if effect is not None:
+                self._apply(effect)
+        if self._is_recorded and not self._has_position:
+            self._commit(position_statement(self._target))
+        return Evolved(self._state, self._has_position, self._changed)
+
+    def start_anew(self, schema: TableSchema) -> DeltaState:
+        """Gives an empty table the columns of a source schema, before rows are merged into it."""
+        assert self._state is not None
+        columns = columns_of_schema(schema, self._target.policies)
+        planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
+        self._replace(planned, schema, None, max(self._state.applied_seq, self._around.manifest.after_seq))
+        return self._read()
+
+    def _apply(self, effect: TableEffect) -> None:
+        if effect.creates is not None:
+            self._create(effect.by, effect.creates)
+        elif effect.drops:
+            self._drop(effect)
+        elif effect.origin != self._target.table:
+            self._rename(effect)
+        elif self._state is not None:
+            self._alter(effect, self._state)
+        # else: a table that is not there yet is created from the definition behind the statement
+
+    # --- tables that appear and go ---------------------------------------------------------------------------------
+
+    def _create(self, by: DdlStatement, change: CreateTable) -> None:
+        state = self._state
+        known = None if state is None else self._record(state, by)
+        if known is not None and known.schema is not None and change.if_not_exists and not change.replaces:
+            return
+        schema = self._definition(change)
+        if schema is None:
+            return  # it was dropped since: the table appears with its rows, if there are any
+        self._changed = True
+        columns = columns_of_schema(schema, self._target.policies)
+        if state is None:
+            self._around.check()
+            before_step(self._target.table, "CREATE TABLE")
+            self._state = create(self._around.session.spark, self._target, columns, schema, self._around.manifest)
+            self._known = Record(by.seq, schema)
+            self._is_recorded = self._around.rows_follow is None
+            return
+        planned = [PlannedColumn(field.name, field.dataType, None) for field in columns.fields]
+        rows_follow = self._around.rows_follow is not None
+        self._replace(planned, schema, None, by.seq - 1 if rows_follow else None)
+
+    def _definition(self, change: CreateTable) -> TableSchema | None:
+        """Returns the schema of a new table."""
+        if self._around.rows_follow is not None:
+            return self._around.rows_follow
+        stored = self._around.stored.get(self._target.table)
+        schema = change.schema
+        if change.like is not None:
+            schema = self._schema_of(f"{change.like[0]}.{change.like[1]}")
+        if schema is None:
+            return stored
+        # Both know something that the other does not: the statement is of this moment, the server knows its defaults.
+        return stored if stored is not None and _same_columns(stored, schema) else schema
+
+    def _schema_of(self, table: str) -> TableSchema | None:
+        """Returns the tracked schema of another table."""
+        other = self._around.other(table)
+        state = None if other is None else other.state()
+        record = None if state is None else record_in_force(state)
+        return None if record is None else record.schema
+
+    def _drop(self, effect: TableEffect) -> None:
+        state, policy = self._state, self._target.apply.on_drop
+        if state is None:
+            return
+        record = self._record(state, effect.by)
+        if record is not None and record.schema is None:
+            return
+        if policy == "fail" and not effect.is_renamed:
+            raise refusal(self._target, effect.by, "drops the table", "on_drop: fail")
+        self._set(state, Record(effect.by.seq, None), {})
+        self._commit(delete_statement(self._target) if policy == "drop" else position_statement(self._target))
+
+    def _rename(self, effect: TableEffect) -> None:
+        """Gives the table the rows of the one that has its name now."""
+        assert effect.origin is not None
+        target, by, state = self._target, effect.by, self._state
+        other = self._around.other(effect.origin)
+        if other is None:
+            if state is not None and is_shadow(effect.origin, target.table):
+                self._continue_from_shadow(effect, state)
+                return
+            raise unknown(target, by, f"it was the table {effect.origin}, whose rows are not at hand")
+        source = state_before(other.path, other.destination, other.table, by.seq)
+        record = None if source is None else record_in_force(source, before=by.seq)
+        if source is None or record is None or record.schema is None:
+            raise unknown(target, by, f"it was the table {effect.origin}, whose rows are not in the lake")
+        if other.apply.mode != target.apply.mode or not target.policies.treats_alike(other.policies):
+            raise unknown(target, by, f"the table {effect.origin} has another mode or other policies")
+        after, followed = self._follow(effect, record.schema, source)
+        found = plan(target, columns_of(source), followed, record.schema, after)
+        self._require_known(found, by)
+        self._replace(self._within_policy(found.columns, by), after, source)
+
+    def _within_policy(self, columns: list[PlannedColumn], by: DdlStatement) -> list[PlannedColumn]:
+        """Returns the columns that a table may have after it took over another one's rows."""
+        state, policy = self._state, self._target.apply.schema_changes
+        record = None if state is None else self._record(state, by)
+        if state is None or policy == "evolve" or record is None or record.schema is None:
+            return columns
+        there = columns_of(state)
+        names, new = {c.name.lower() for c in there}, {c.name.lower(): c for c in columns}
+        if policy == "fail" and [(c.name, c.type) for c in there] != [(c.name, c.type) for c in columns]:
+            raise refusal(self._target, by, "gives the name to a table with other columns", "schema_changes: fail")
+        kept = [new.get(c.name.lower(), PlannedColumn(c.name, c.type, None)) for c in there]
+        return kept if policy == "ignore" else [*kept, *(c for c in columns if c.name.lower() not in names)]
+
+    def _continue_from_shadow(self, effect: TableEffect, state: DeltaState) -> None:
+        """Follows a tool that has filled a copy of the table and exchanged the two."""
+        before = self._schema_before(state, effect.by)
+        after = self._around.stored.get(self._target.table)
+        if before is None or after is None:
+            raise unknown(self._target, effect.by, "its definition is not known")
+        self._change(effect.by, state, before, after, differences(before, after, effect.by.sql_mode))
+
+    # --- columns and rows ------------------------------------------------------------------------------------------
+
+    def _alter(self, effect: TableEffect, state: DeltaState) -> None:
+        by, target = effect.by, self._target
+        if effect.truncates:
+            self._truncate(by, state)
+            return
+        before = self._schema_before(state, by)
+        if before is None:
+            raise unknown(target, by, "the definition before it is not known")
+        try:
+            after, followed = self._follow(effect, before, state)
+        except UnsupportedDdlError:
+            stored = self._around.stored.get(target.table)
+            if stored is None or has_rows(state.path, target.table):
+                raise
+            # The table was created from a definition that was ahead of the statements.
+            self._change(by, state, stored, stored, differences(stored, stored, by.sql_mode), anew=True)
+            return
+        self._change(by, state, before, after, followed)
+
+    def _follow(
+        self, effect: TableEffect, before: TableSchema, state: DeltaState
+    ) -> tuple[TableSchema, tuple[Followed, ...]]:
+        """Returns the source's schema after the statement, and its columns. Raises for changes that nobody knows."""
+        by, target = effect.by, self._target
+        for change in effect.changes:
+            if isinstance(change, Unsupported):
+                raise not_understood(target, by, change.clause)
+            if isinstance(change, UnknownEffect) and has_rows(state.path, target.table):
+                raise unknown(target, by, change.reason)
+        try:
+            return follow(before, effect.changes, by.sql_mode)
+        except UnsupportedDdlError as error:
+            raise UnsupportedDdlError(
+                f"{error.message}: {by.shown}",
+                place=f"table {target.table}",
+                remedy=f"Load the table anew with `cdc snapshot {target.destination} {target.table}`.",
+            ) from error
+
+    def _change(
+        self,
+        by: DdlStatement,
+        state: DeltaState,
+        before: TableSchema,
+        after: TableSchema,
+        followed: tuple[Followed, ...],
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Brings the table from one source schema to the other. ``anew``: it has no rows, and its columns say
+        nothing."""
+        target, there = self._target, columns_of(state)
+        pending = next((r for r in records(state) if r.seq == by.seq and r.columns is not None), None)
+        found = plan(target, [] if anew else there, followed, before, after)
+        if found.refused:
+            policy = f"schema_changes: {target.apply.schema_changes}"
+            raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), policy)
+        self._require_keys(after, found, by)
+        if pending is None:
+            empty = not has_rows(state.path, target.table)
+            if not empty:
+                self._require_known(found, by)
+            if not found.changes(there) and not found.updates and not anew:
+                if before != after:
+                    self._set(state, Record(by.seq, after), {})
+                return
+            if anew or (empty and found.changes(there)) or found.rewrites:
+                self._replace(found.columns, after, state, is_empty=empty)
+                return
+            pending = self._declare(by, state, found, after)
+        self._steps(Goals.of_json(pending.columns))
+        is_history = target.apply.mode == "append"
+        updates = [] if is_history else found.updates
+        self._commit(fill_statement(target, updates) if updates else position_statement(target))
+
+    def _declare(self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema) -> Record:
+        """Records what the table must become, and switches on what its ALTERs need."""
+        there, inner = columns_of(state), columns_of(state, before=True)
+        physical = {column.name: column.physical for column in inner}
+        goals = Goals(
+            tuple(column.goal(physical) for column in found.columns),
+            frozenset(column.physical for column in there),
+            frozenset(column.physical for column in inner),
+        )
+        properties: dict[str, str] = {}
+        stay = {c.was.physical for c in found.columns if c.was is not None}
+        renames = any(c.was is not None and c.was.name != c.name for c in found.columns)
+        special = any(NEEDS_MAPPING & set(c.name) for c in found.columns)
+        if not is_mapped(state) and (renames or special or any(c.physical not in stay for c in there)):
+            properties |= MAPPING
+        if any(c.was is not None and c.was.type != c.type for c in found.columns):
+            properties |= WIDENING
+        record = Record(by.seq, after, goals.to_json())
+        self._set(state, record, properties)
+        return record
+
+    def _steps(self, goals: Goals) -> None:
+        """Runs the ALTERs that are left."""
+        failed: str | None = None
+        for _ in range(_MOST_STEPS):
+            state = self._read()
+            step = next_step(state, goals)
+            if step is None:
+                return
+            if step == failed:
+                raise TargetError(
+                    f"the Delta table does not follow: ALTER TABLE … {step} was done, and is due again",
+                    place=f"table {self._target.table} at {self._target.path}",
+                )
+            self._sql(f"ALTER TABLE {self._target.sql} {step}")
+            failed = step
+        raise AssertionError("each step brings the table nearer to its columns")
+
+    def _truncate(self, by: DdlStatement, state: DeltaState) -> None:
+        policy = self._target.apply.on_truncate
+        if policy == "fail":
+            raise refusal(self._target, by, "removes all rows", "on_truncate: fail")
+        if policy == "ignore":
+            self._commit(position_statement(self._target))
+        else:
+            self._commit(truncate_statement(self._target, by, state.applied_seq))
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _require_known(self, found: Plan, by: DdlStatement) -> None:
+        reasons = [*found.unknown, *found.unknown_new]
+        if reasons:
+            raise unknown(self._target, by, "; ".join(dict.fromkeys(reasons)))
+
+    def _require_keys(self, after: TableSchema, found: Plan, by: DdlStatement) -> None:
+        """Raises ConfigError if the table's rows cannot be told apart any more."""
+        apply = self._target.apply
+        if apply.mode == "append":
+            return
+        keys = apply.keys or after.primary_key
+        names = {column.name.lower() for column in after.columns}
+        lost = [key for key in keys if key.lower() not in names]
+        if not keys or lost:
+            what = f"takes the column {', '.join(lost)}" if lost else "takes the primary key"
+            raise ConfigError(
+                f"the statement {what}, so mode {apply.mode} cannot tell the table's rows apart any more: {by.shown}",
+                place=f"table {self._target.table}",
+                remedy="Give it keys: [...] (columns that identify a row) under tables.overrides, or exclude it.",
+            )
+        lake = {column.name.lower() for column in found.columns}
+        for key in keys:
+            name = self._target.policies.lake_name(key)
+            if name is not None and name.lower() not in lake:
+                policy = f"schema_changes: {apply.schema_changes}"
+                raise refusal(self._target, by, f"puts the column {key} into the key", policy)
+
+    # --- records and properties ------------------------------------------------------------------------------------
+
+    def _record(self, state: DeltaState, by: DdlStatement) -> Record | None:
+        return self._known or record_in_force(state, before=by.seq)
+
+    def _schema_before(self, state: DeltaState, by: DdlStatement) -> TableSchema | None:
+        record = self._record(state, by)
+        return None if record is None else record.schema
+
+    def _set(self, state: DeltaState, record: Record, more: dict[str, str]) -> None:
+        """Adds a record to the table's properties, together with others, in one commit."""
+        self._changed = self._is_recorded = True
+        self._known = record
+        properties = {record.name: record.to_json(), **more}
+        if record.schema is not None:
+            labels = columns_of_schema(record.schema, self._target.policies).labels
+            if labels or COLUMNS_PROPERTY in state.properties:
+                properties[COLUMNS_PROPERTY] = labels_json(labels)
+        if any(state.properties.get(name) != value for name, value in properties.items()):
+            self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({sql_properties(properties)})")
+        outdated = outdated_records(state)
+        if outdated:
+            names = ", ".join(sql_properties({name: ""}).partition(" = ")[0] for name in outdated)
+            self._sql(f"ALTER TABLE {self._target.sql} UNSET TBLPROPERTIES IF EXISTS ({names})")
+
+    def _replace(
+        self,
+        columns: list[PlannedColumn],
+        schema: TableSchema,
+        source: DeltaState | None,
+        seq: int | None = None,
+        *,
+        is_empty: bool = False,
+    ) -> None:
+        """Begins a new generation with these columns, filled from a version of a table (None: empty), in one statement.
+        ``seq``: the position that it carries if rows follow, instead of the batch's end."""
+        target, manifest, state = self._target, self._around.manifest, self._state
+        position = manifest.last_seq if seq is None else seq
+        sources = columns_of_schema(schema, target.policies)
+        generation = 0 if state is None else state.generation + 1
+        origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
+        properties = properties_of(target, sources, schema.primary_key, origin)
+        if any(NEEDS_MAPPING & set(column.name) for column in columns):
+            properties["delta.columnMapping.mode"] = "name"
+        for name, value in ({} if state is None else state.properties).items():
+            if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
+                properties.setdefault(name, value)
+        for one in (state, source):
+            if one is not None and LARGE_PROPERTY in one.properties:
+                properties[LARGE_PROPERTY] = one.properties[LARGE_PROPERTY]
+        statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty)
+        before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
+        self._changed = True
+        self._around.commit(
+            replace(before, properties={**properties, GENERATION_PROPERTY: str(generation)}), position, statement
+        )
+        self._state = self._read()
+        self._known = Record(position, schema)
+        self._has_position = seq is None
+
+    def _sql(self, statement: str) -> None:
+        self._around.check()
+        before_step(self._target.table, statement)
+        self._around.session.spark.sql(statement).collect()
+
+    def _commit(self, statement: str) -> None:
+        """Runs the statement that carries the position."""
+        self._changed = True
+        self._around.commit(self._read(), self._around.manifest.last_seq, statement)
+        self._state = self._read()
+        self._has_position = True
+
+    def _read(self) -> DeltaState:
+        state = self._target.state()
+        if state is None:
+            raise TargetError("the Delta table is gone", place=f"table {self._target.table} at {self._target.path}")
+        return state
+
+
+def is_shadow(origin: str, table: str) -> bool:
+    """Whether a table's name is that of the copy which gh-ost (``_t_gho``) or pt-online-schema-change (``_t_new``, with
+    more underscores if that is taken) fills for ``table``."""
+    db, _, name = table.partition(".")
+    origin_db, _, copy = origin.partition(".")
+    return db == origin_db and copy.startswith("_") and copy.lstrip("_") in (
+        f"{name.lstrip('_')}_gho", f"{name.lstrip('_')}_new"
+    )  # fmt: skip
+
+
+def _same_columns(stored: TableSchema, schema: TableSchema) -> bool:
+    return [(c.name, c.column_type.lower()) for c in stored.columns] == [
+        (c.name, c.column_type.lower()) for c in schema.columns
+    ] and stored.primary_key == schema.primary_key
+
+
+__all__ = ["SCHEMA_PROPERTY", "Evolution", "Evolved", "Surroundings", "before_step", "is_shadow"]

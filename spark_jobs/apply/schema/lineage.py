@@ -1,0 +1,70 @@
+"""Follows the columns of a table through one statement: which columns they were, and what old rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc.schemas import ColumnSchema, TableSchema
+from cdc.sql.changes import Change, Null, OldRows, Unknown
+from cdc.sql.conversions import ValueEffect, value_effect
+from cdc.sql.track import plan_columns
+
+NULL = Null()
+_UNSAID = Unknown("the statement does not say what it holds")
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A column after the statement."""
+
+    column: ColumnSchema
+    old: ColumnSchema | None
+    """The column that it was; None for a new one."""
+    effect: ValueEffect | None = None
+    """What became of the old values; None if the definition is the same."""
+    old_rows: OldRows = NULL
+    """What a new column holds in the rows that were there."""
+
+
+def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tuple[TableSchema, tuple[Followed, ...]]:
+    """Returns the schema after the changes of one statement, and its columns. Raises UnsupportedDdlError for changes
+    that contradict the schema."""
+    plan = plan_columns(before, changes)
+    found = []
+    for one in plan.columns:
+        if one.old is None:
+            found.append(Followed(one.column, None, None, one.old_rows or _UNSAID))
+        else:
+            found.append(Followed(one.column, one.old, _effect(one.old, one.column, sql_mode)))
+    return plan.schema, tuple(found)
+
+
+def _effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
+    same = (old.column_type.lower(), old.charset) == (new.column_type.lower(), new.charset)
+    if same and (new.nullable or not old.nullable) and old.extra == new.extra:
+        return None
+    return value_effect(old, new, sql_mode)
+
+
+def differences(before: TableSchema, after: TableSchema, sql_mode: int) -> tuple[Followed, ...]:
+    """Returns the columns of ``after`` as a tool for schema changes makes them: it copies the columns that both
+    definitions have, and new ones hold their defaults."""
+    there = {column.name.lower(): column for column in before.columns}
+    vanished = there.keys() - {column.name.lower() for column in after.columns}
+    found = []
+    for column in after.columns:
+        old = there.get(column.name.lower())
+        if old is not None:
+            found.append(Followed(column, old, _effect(old, column, sql_mode)))
+        elif vanished:
+            found.append(Followed(column, None, None, Unknown("it may be another column under a new name")))
+        else:
+            found.append(Followed(column, None, None, _default(column)))
+    return tuple(found)
+
+
+def _default(column: ColumnSchema) -> OldRows:
+    if column.nullable and (column.default or "NULL").upper() == "NULL" and not column.extra:
+        return Null()
+    return Unknown("its default is known to the server alone")

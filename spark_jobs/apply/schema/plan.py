@@ -1,0 +1,241 @@
+"""Decides what a Delta table becomes by a statement: its columns and the values of its old rows, by the policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from cdc.schemas import ColumnSchema, TableSchema
+from cdc.sql.changes import Constant, Null, Unknown
+from spark_jobs.apply.schema.columns import DeltaColumn, Goal, holds, widens
+from spark_jobs.apply.schema.values import Conversion, Expression, constant_sql, conversion, history_type
+from spark_jobs.delta.sql import quote
+from spark_jobs.source.columns import SourceColumns, columns_of_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as t
+
+    from spark_jobs.apply.schema.lineage import Followed
+    from spark_jobs.delta.tables import Target
+
+_SAME_PRINT = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+"""Types whose values print alike in each of the others."""
+
+
+@dataclass(frozen=True)
+class PlannedColumn:
+    """A column that the Delta table must have, and what its old rows hold there."""
+
+    name: str
+    type: t.DataType
+    was: DeltaColumn | None
+    """The column that it was; None for a new one."""
+    value: Expression | None = None
+    """SQL of its old rows' values, from the SQL of the column that it was; None if they stay, or are null."""
+
+    def goal(self, before: dict[str, str]) -> Goal:
+        """Returns the goal. ``before``: the physical names inside ``_before``, by the names there."""
+        if self.was is None:
+            return Goal(self.name, self.type, None, None)
+        return Goal(self.name, self.type, self.was.physical, before.get(self.was.name))
+
+
+@dataclass
+class Plan:
+    """The Delta table after a statement."""
+
+    columns: list[PlannedColumn] = field(default_factory=list)
+    """The source's columns, in their order."""
+    rewrites: bool = False
+    """Whether a type cannot be changed in place."""
+    unknown: list[str] = field(default_factory=list)
+    """Why only the server knows the rows of columns that were there."""
+    unknown_new: list[str] = field(default_factory=list)
+    """The same of new columns."""
+    refused: list[str] = field(default_factory=list)
+    """What the policy does not allow, as clauses whose subject is the statement."""
+
+    def changes(self, there: Sequence[DeltaColumn]) -> bool:
+        """Whether any column differs from those that the table has."""
+        return [(c.name, c.type) for c in self.columns] != [(c.name, c.type) for c in there] or any(
+            c.was is None or c.was.name != c.name for c in self.columns
+        )
+
+    @property
+    def updates(self) -> list[PlannedColumn]:
+        """The columns whose old rows get other values."""
+        return [column for column in self.columns if column.value is not None]
+
+
+def plan(
+    target: Target, there: Sequence[DeltaColumn], followed: Iterable[Followed], before: TableSchema, after: TableSchema
+) -> Plan:
+    """Returns the table after the columns were ``followed`` from one source schema to the other. ``there``: the columns
+    of the Delta table. Raises UnsupportedTypeError, UnsupportedError, ConfigError for columns that Delta cannot
+    have."""
+    work = _Work(target, {c.name.lower(): c for c in there}, _columns(before, target), _columns(after, target))
+    wanted = Plan()
+    for one in followed:
+        column = work.column(one, wanted)
+        if column is not None:
+            wanted.columns.append(column)
+    policy = target.apply.schema_changes
+    if policy == "additive":
+        return _additive(wanted, there)
+    if policy == "ignore":
+        return _ignoring(wanted, there)
+    if policy == "fail":
+        wanted.refused += _differences(wanted, there)
+    return wanted
+
+
+def _columns(schema: TableSchema, target: Target) -> SourceColumns:
+    return columns_of_schema(schema, target.policies)
+
+
+@dataclass(frozen=True)
+class _Work:
+    target: Target
+    there: dict[str, DeltaColumn]
+    before: SourceColumns
+    after: SourceColumns
+
+    def column(self, one: Followed, wanted: Plan) -> PlannedColumn | None:
+        """Returns what the column becomes; None if it has no place in Delta. Reasons go into the plan."""
+        kind = self.after.field_of(one.column.name)
+        if kind is None:
+            return None
+        is_history = self.target.apply.mode == "append"
+        is_null = self.target.policies.column(one.column.name).kind == "null"
+        old = self._old(one)
+        if one.old is None or (old is None and (is_history or is_null)):
+            value = None if is_history or is_null else self._constant(one, wanted)
+            return PlannedColumn(kind.name, kind.dataType, None, value)
+        label, was = (self._label(side, c) for side, c in ((self.after, one.column), (self.before, one.old)))
+        if old is None or (label != was and not is_null and not is_history):
+            why = (
+                f"the column {one.column.name} was under the policy {was or 'keep'} and is now under {label or 'keep'}"
+            )
+            wanted.unknown.append(why)
+            return PlannedColumn(kind.name, kind.dataType, None)
+        if not is_history and not is_null:
+            if isinstance(one.effect, Unknown):
+                wanted.unknown.append(f"column {one.column.name}: {one.effect.reason}")
+                return PlannedColumn(kind.name, kind.dataType, old)
+            if one.effect is not None and label and not _prints_alike(one.old, one.column) and "rename" not in label:
+                wanted.unknown.append(
+                    f"the column {one.column.name} is under the policy {label} and prints otherwise now"
+                )
+                return PlannedColumn(kind.name, kind.dataType, old)
+        found = self._conversion(one.old, one.column, old.type, kind.dataType, is_history=is_history)
+        if found is None:
+            why = f"the column {one.column.name} becomes {one.column.column_type}, from {one.old.column_type}"
+            wanted.unknown.append(why)
+            return PlannedColumn(kind.name, kind.dataType, old)
+        wanted.rewrites = wanted.rewrites or found.rewrites
+        return PlannedColumn(kind.name, found.type, old, found.expression)
+
+    def _old(self, one: Followed) -> DeltaColumn | None:
+        if one.old is None:
+            return None
+        name = self.target.policies.lake_name(one.old.name)
+        return None if name is None else self.there.get(name.lower())
+
+    @staticmethod
+    def _label(columns: SourceColumns, column: ColumnSchema) -> str:
+        label = columns.labels.get(column.name.lower(), "")
+        return "" if label.startswith("rename:") else label
+
+    @staticmethod
+    def _conversion(
+        old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.DataType, *, is_history: bool
+    ) -> Conversion | None:
+        return history_type(have, want) if is_history else conversion(old, new, have, want)
+
+    def _constant(self, one: Followed, wanted: Plan) -> Expression | None:
+        if isinstance(one.old_rows, Null):
+            return None
+        if isinstance(one.old_rows, Constant):
+            value = constant_sql(one.column, one.old_rows, self.after)
+            if value is not None:
+                return None if value == "NULL" else lambda _: value
+            wanted.unknown_new.append(f"the value of the new column {one.column.name} in old rows")
+            return None
+        wanted.unknown_new.append(f"the new column {one.column.name}: {one.old_rows.reason}")
+        return None
+
+
+def _prints_alike(old: ColumnSchema, new: ColumnSchema) -> bool:
+    return {old.data_type, new.data_type} <= _SAME_PRINT or old.data_type == new.data_type == "varchar"
+
+
+# --- policies --------------------------------------------------------------------------------------------------------
+
+
+def _additive(wanted: Plan, there: Sequence[DeltaColumn]) -> Plan:
+    """Keeps all columns where they are, and adds the new ones and new names behind the column that precedes them."""
+    columns = [PlannedColumn(c.name, c.type, c) for c in there]
+    previous: str | None = None
+    for one in wanted.columns:
+        at = next((i for i, c in enumerate(columns) if c.name.lower() == one.name.lower()), None)
+        if at is not None and (one.was is None or one.was.name.lower() == one.name.lower()):
+            held = columns[at].type
+            kind = held if holds(held, one.type) else one.type
+            if kind != held and not widens(held, kind):
+                wanted.refused.append(
+                    f"changes the type of {one.name} from {held.simpleString()} to {one.type.simpleString()}"
+                )
+            columns[at] = replace(columns[at], type=kind, value=one.value)
+        elif at is not None:
+            wanted.refused.append(f"gives a column the name {one.name}, which the Delta table has already")
+        else:
+            value = one.value
+            if one.was is not None:
+                value = _copied(one.was.name, one.value)
+            behind = 0 if previous is None else 1 + next(i for i, c in enumerate(columns) if c.name == previous)
+            columns.insert(behind, PlannedColumn(one.name, one.type, None, value))
+        previous = one.name if at is None else columns[at].name
+    if wanted.rewrites:
+        wanted.refused.append("changes a type in a way that Delta cannot follow in place")
+    return replace(wanted, columns=columns, rewrites=False)
+
+
+def _copied(name: str, value: Expression | None) -> Expression:
+    copied = quote(name) if value is None else value(quote(name))
+    return lambda _: copied
+
+
+def _ignoring(wanted: Plan, there: Sequence[DeltaColumn]) -> Plan:
+    """Keeps the Delta table's columns. Columns that changed their type in place must still fit."""
+    by_name = {c.name.lower(): c for c in wanted.columns}
+    columns = []
+    for column in there:
+        one = by_name.get(column.name.lower())
+        stays = one is not None and one.was is not None and one.was.name == column.name
+        if one is not None and stays and not holds(column.type, one.type):
+            wanted.refused.append(
+                f"changes the type of {column.name} to {one.type.simpleString()}, and the Delta table's column is "
+                f"{column.type.simpleString()}"
+            )
+        columns.append(
+            PlannedColumn(column.name, column.type, column, one.value if one is not None and stays else None)
+        )
+    return replace(wanted, columns=columns, rewrites=False, unknown_new=[])
+
+
+def _differences(wanted: Plan, there: Sequence[DeltaColumn]) -> list[str]:
+    stay = {c.was.physical: c for c in wanted.columns if c.was is not None}
+    found = [f"drops the column {c.name}" for c in there if c.physical not in stay]
+    for column in wanted.columns:
+        if column.was is None:
+            found.append(f"adds the column {column.name}")
+        elif column.was.name != column.name:
+            found.append(f"renames the column {column.was.name} to {column.name}")
+        elif column.was.type != column.type:
+            found.append(f"changes the type of {column.name} to {column.type.simpleString()}")
+        elif column.value is not None:
+            found.append(f"changes the values of {column.name}")
+    if not found and [c.name for c in wanted.columns] != [c.name for c in there]:
+        found.append("changes the order of columns")
+    return found

@@ -1,0 +1,141 @@
+"""The DDL statements of a batch, and what each of them does to one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdc.binlog.constants import MAGIC, EventType
+from cdc.binlog.entry import format_gtid
+from cdc.binlog.events import parse_format_description, parse_header, parse_query
+from cdc.decode.transactions import Transactions, open_range
+from cdc.errors import DamagedError
+from cdc.sql.changes import Change, CreateTable, DropDatabase, DropTable, NoEffect, RenameTable, TruncateTable, table_of
+from cdc.sql.server import Server
+from cdc.sql.statements import Statement, classify
+
+if TYPE_CHECKING:
+    from cdc.batches.manifest import ByteRange
+
+_HEADER_SIZE = 19
+_CODES = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
+_LONGEST_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class DdlStatement:
+    """A DDL statement of the batch."""
+
+    seq: int
+    """That of its transaction."""
+    sql: str
+    sql_mode: int
+    statement: Statement
+    commit_time: datetime
+    gtid: str | None
+
+    @property
+    def shown(self) -> str:
+        """The statement for messages, on one line."""
+        text = " ".join(self.sql.split())
+        return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
+def read_statements(ranges: Sequence[ByteRange]) -> Iterator[DdlStatement]:
+    """Yields the DDL statements in the ranges, in their order. Raises DamagedError."""
+    for one in ranges:
+        segment = open_range(one.path, one.offset, one.length).between(0, None)
+        begins, ends = segment.bounds()
+        server = _server(segment)
+        for entry, begin, end in zip(segment.entries, begins.tolist(), ends.tolist(), strict=True):
+            at = begin
+            while at < end:
+                header = parse_header(segment.buf[at : at + _HEADER_SIZE].tobytes())
+                if header.length < _HEADER_SIZE or at + header.length > end:
+                    raise DamagedError("an event's length is impossible", place=f"{one.path}, byte {at}")
+                if header.type in _CODES:
+                    query = parse_query(segment.buf[at : at + header.length].tobytes(), segment.has_checksum)
+                    statement = classify(query.sql, query.db, query.sql_mode, server)
+                    if statement.kind == "ddl":
+                        yield _statement(entry, query.sql, query.sql_mode, statement)
+                at += header.length
+
+
+def _server(segment: Transactions) -> Server | None:
+    """Returns the server that wrote a segment, from its format description."""
+    size = int.from_bytes(segment.buf[len(MAGIC) + 9 : len(MAGIC) + 13].tobytes(), "little")
+    event = segment.buf[len(MAGIC) : len(MAGIC) + size].tobytes()
+    return Server.parse(parse_format_description(event).server_version)
+
+
+def _statement(entry: np.void, sql: str, sql_mode: int, statement: Statement) -> DdlStatement:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(entry["commit_time_us"]))
+    return DdlStatement(int(entry["seq"]), sql, sql_mode, statement, time, format_gtid(entry))
+
+
+# --- one table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableEffect:
+    """What one statement does to one table."""
+
+    by: DdlStatement
+    origin: str | None
+    """The table, by its name before the statement, whose rows this table has afterwards; None if there is no such table
+    afterwards, or if it is new."""
+    changes: tuple[Change, ...] = ()
+    """The changes of the origin's columns and rows, without renaming the table."""
+    creates: CreateTable | None = None
+    drops: bool = False
+    """Whether the table is gone afterwards: dropped, or renamed."""
+    is_renamed: bool = False
+    """Whether it is gone because it has another name now."""
+
+    @property
+    def truncates(self) -> bool:
+        return any(isinstance(change, TruncateTable) for change in self.changes)
+
+
+def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
+    """Returns the effect of a statement on ``db.table``; None if it has none."""
+    origins: dict[str, str | None] = {}
+    creates: CreateTable | None = None
+    is_renamed = False
+    for change in by.statement.changes:
+        if isinstance(change, RenameTable):
+            old, new = _name(change.table), _name(change.to)
+            origins[new] = origins.get(old, old)
+            origins[old] = None
+            is_renamed = is_renamed or old == table
+        elif isinstance(change, DropTable):
+            origins[_name(change.table)] = None
+        elif isinstance(change, DropDatabase):
+            if table.startswith(f"{change.db}."):
+                origins[table] = None
+        elif isinstance(change, CreateTable) and _name(change.table) == table:
+            creates = change
+    if creates is not None:
+        return TableEffect(by, None, creates=creates)
+    origin = origins.get(table, table)
+    if origin is None:
+        return TableEffect(by, None, drops=True, is_renamed=is_renamed)
+    changes = tuple(
+        change
+        for change in by.statement.changes
+        if not isinstance(change, RenameTable | NoEffect) and _is_of(change, origin)
+    )
+    return TableEffect(by, origin, changes) if changes or origin != table else None
+
+
+def _is_of(change: Change, table: str) -> bool:
+    found = table_of(change)
+    return found is not None and _name(found) == table
+
+
+def _name(table: tuple[str, str]) -> str:
+    return f"{table[0]}.{table[1]}"

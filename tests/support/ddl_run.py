@@ -1,0 +1,392 @@
+"""Runs the corpus of DDL statements on a real server, and holds the tracker and its claims against what is there.
+
+Every case has a database of its own. Definitions are read from information_schema before and after, rows by SELECT, and
+the statements with their sql_mode from the server's binlog, so that what is read is what the server really wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pymysql
+
+from cdc.binlog.constants import EventType
+from cdc.binlog.events import parse_format_description, parse_header, parse_query
+from cdc.config import SourceConfig, TablesConfig
+from cdc.errors import UnsupportedDdlError
+from cdc.schemas import ColumnSchema, TableSchema, quoted_members
+from cdc.source.connection import connect
+from cdc.source.schemas import read_schemas
+from cdc.sql.changes import (
+    AddColumn,
+    Change,
+    ChangeColumn,
+    Constant,
+    CreateTable,
+    NoEffect,
+    OldRows,
+    RenameTable,
+    SetDefault,
+    Unknown,
+    UnknownEffect,
+    Unsupported,
+    table_of,
+)
+from cdc.sql.conversions import Same, value_effect
+from cdc.sql.server import Server as SqlServer
+from cdc.sql.statements import classify
+from cdc.sql.track import Plan, apply_changes, plan_columns, with_database_charset
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.ddl_conversions import agrees
+from tests.support.ddl_corpus import Case
+
+MAGIC_SIZE = 4
+Outcome = Literal["no effect", "followed", "snapshot", "refused"]
+"""What Towpath can do: nothing is needed; the Delta table follows by the statement's text; the table needs a new
+snapshot, since only the server knows the rows; the statement is not understood."""
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Observed:
+    """A case as it went on a server."""
+
+    case: Case
+    before: dict[str, TableSchema] = field(default_factory=dict)
+    after: dict[str, TableSchema] = field(default_factory=dict)
+    rows_before: dict[str, list[Row]] = field(default_factory=dict)
+    rows_after: dict[str, list[Row]] = field(default_factory=dict)
+    statements: list[tuple[str, int]] = field(default_factory=list)
+    """Text and sql_mode, from the binlog."""
+
+
+@dataclass
+class Verdict:
+    """What Towpath makes of a case, and where it is wrong."""
+
+    outcome: Outcome
+    reasons: list[str]
+    """Why it needs a snapshot or is refused."""
+    wrong: list[str]
+
+
+# --- running
+
+
+class CorpusRun:
+    """Runs cases on a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connection = pymysql.connect(
+            host=HOST, port=server.port, user=USER, password=PASSWORD, charset="utf8mb4", autocommit=True, conv={}
+        )
+        self._prefix = f"ddl{os.getpid()}_"
+
+    def close(self) -> None:
+        """Drops what was made."""
+        for database in self._databases():
+            self._run(f"DROP DATABASE `{database}`")
+        self._connection.close()
+
+    def observe(self, cases: Sequence[Case]) -> list[Observed]:
+        """Runs the cases."""
+        found = {f"{self._prefix}{number}": Observed(case) for number, case in enumerate(cases)}
+        for database, one in found.items():
+            self._make(database, one.case)
+        for name, schema in self._schemas().items():
+            database, _, table = name.partition(".")
+            found[database].before[table] = schema
+        self._run("FLUSH BINARY LOGS")
+        log = self._logs()[-1]
+        for database, one in found.items():
+            one.rows_before = self._rows(database, one.before)
+            self._run(f"USE `{database}`")
+            self._run(one.case.set_mode)
+            for sql in one.case.sql:
+                try:
+                    self._run(sql)
+                except pymysql.MySQLError as error:
+                    raise AssertionError(f"{one.case.name} on {self._server.kind.name}: {error}: {sql}") from None
+        for name, schema in self._schemas().items():
+            database, _, table = name.partition(".")
+            found[database].after[table] = schema
+        for database, one in found.items():
+            one.rows_after = self._rows(database, one.after)
+        for database, sql, sql_mode in self._statements(log):
+            if database in found:
+                found[database].statements.append((sql, sql_mode))
+        return list(found.values())
+
+    def _make(self, database: str, case: Case) -> None:
+        self._run("SET SESSION sql_mode = 'NO_ENGINE_SUBSTITUTION'")
+        self._run(f"CREATE DATABASE `{database}` CHARACTER SET utf8mb4")
+        self._run(f"USE `{database}`")
+        for table in case.tables:
+            self._run(table.create)
+            self._run(f"INSERT INTO `{table.name}` VALUES {', '.join(f'({row})' for row in table.rows)}")
+
+    def _databases(self) -> list[str]:
+        return [name for (name,) in self._select("SHOW DATABASES") if name.startswith(self._prefix)]
+
+    def _schemas(self) -> dict[str, TableSchema]:
+        os.environ.setdefault("TOWPATH_TEST_PASSWORD", PASSWORD)
+        settings = SourceConfig(url=self._server.url, password_env="TOWPATH_TEST_PASSWORD", server_id=78)
+        with connect(settings) as connection:
+            return read_schemas(connection, TablesConfig(include=(re.escape(self._prefix) + r".*\..*",))).tables
+
+    def _rows(self, database: str, schemas: dict[str, TableSchema]) -> dict[str, list[Row]]:
+        return {
+            name: self._select(f"SELECT {', '.join(map(_shown, schema.columns))} FROM `{database}`.`{name}`")
+            for name, schema in schemas.items()
+        }
+
+    def _logs(self) -> list[str]:
+        return [str(row[0]) for row in self._select("SHOW BINARY LOGS")]
+
+    def _statements(self, first: str) -> Iterator[tuple[str, str, int]]:
+        """The statements in the binlog from this file on: database, text and sql_mode."""
+        for name in self._logs():
+            if name < first:
+                continue
+            data, at, checksum = (self._server.data / name).read_bytes(), MAGIC_SIZE, False
+            while at < len(data):
+                header = parse_header(data[at:])
+                event = data[at : at + header.length]
+                if header.type == EventType.FORMAT_DESCRIPTION:
+                    checksum = parse_format_description(event).has_checksum
+                elif header.type == EventType.QUERY:
+                    query = parse_query(event, checksum)
+                    yield query.db, query.sql, query.sql_mode
+                at += header.length
+
+    def _select(self, sql: str) -> list[Row]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def _run(self, sql: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+
+
+def _shown(column: ColumnSchema) -> str:
+    """The expression that shows a column: all digits of a float, none of the zeros of ZEROFILL."""
+    name = "`" + column.name.replace("`", "``") + "`"
+    if column.data_type in ("float", "double"):
+        return f"{name} + 0e0"
+    return f"{name} + 0" if "zerofill" in column.column_type else name
+
+
+# --- judging
+
+
+def judge(one: Observed, server: SqlServer | None, database: str = "d") -> Verdict:
+    """What Towpath makes of a case, and where that contradicts what the server did."""
+    state: dict[str, TableSchema | None] = dict(one.before)
+    verdict = Verdict("no effect", [], [])
+    plans: list[tuple[str, Plan, int]] = []
+    unsure: set[tuple[str, str]] = set()
+    for sql, sql_mode in one.statements:
+        statement = classify(sql, database, sql_mode, server)
+        if statement.kind == "unknown" or (statement.kind == "ddl" and not statement.changes):
+            verdict.wrong.append(f"{one.case.name}: {statement.kind}: {sql}")
+        if statement.kind != "ddl":
+            continue
+        try:
+            _follow(statement.changes, state, sql_mode, verdict, plans)
+        except UnsupportedDdlError as error:
+            verdict.outcome = "refused"
+            verdict.reasons.append(str(error))
+            return verdict
+        unsure |= {
+            (change.table[1], change.column.name)
+            for change in statement.changes
+            if isinstance(change, AddColumn | ChangeColumn) and change.unsure_null
+        }
+    _compare(one, state, unsure, verdict)
+    if len(one.case.sql) == 1 and verdict.outcome != "snapshot":
+        _compare_rows(one, plans, verdict)
+    if len(one.case.sql) == 1 and len(plans) == 1:
+        _compare_claims(one, plans[0], verdict)
+    return verdict
+
+
+def _follow(
+    changes: Sequence[Change],
+    state: dict[str, TableSchema | None],
+    sql_mode: int,
+    verdict: Verdict,
+    plans: list[tuple[str, Plan, int]],
+) -> None:
+    by_table: dict[str, list[Change]] = defaultdict(list)
+    renames = [change for change in changes if isinstance(change, RenameTable)]
+    for change in changes:
+        table = table_of(change)
+        if table is None:
+            if isinstance(change, Unsupported):
+                raise UnsupportedDdlError("is not understood")
+            continue
+        if not isinstance(change, NoEffect | SetDefault | CreateTable) and verdict.outcome == "no effect":
+            verdict.outcome = "followed"
+        if isinstance(change, UnknownEffect):
+            verdict.outcome = "snapshot"
+            verdict.reasons.append(change.reason)
+        elif isinstance(change, CreateTable):
+            _create(change, state, verdict)
+        elif not isinstance(change, RenameTable):
+            by_table[table[1]].append(change)
+    for name, found in by_table.items():
+        before = state.get(name)
+        if before is None:
+            continue
+        after = apply_changes(before, found)
+        if after is not None:
+            plans.append((name, plan_columns(before, found), sql_mode))
+        state[name] = after
+    for rename in renames:
+        if rename.table[1] in state:
+            state[rename.to[1]] = state.pop(rename.table[1])
+
+
+def _create(change: CreateTable, state: dict[str, TableSchema | None], verdict: Verdict) -> None:
+    name = change.table[1]
+    if change.if_not_exists and state.get(name) is not None:
+        return
+    if change.like is not None:
+        state[name] = state.get(change.like[1])
+        return
+    if change.schema is None:
+        verdict.outcome = "snapshot"
+        verdict.reasons.append("the statement does not tell the table's columns")
+    state[name] = with_database_charset(change.schema, "utf8mb4", None) if change.schema is not None else None
+
+
+def _compare(
+    one: Observed, state: dict[str, TableSchema | None], unsure: set[tuple[str, str]], verdict: Verdict
+) -> None:
+    """Holds the tracked definitions against information_schema."""
+    tracked = {name: schema for name, schema in state.items() if schema is not None}
+    if set(tracked) != set(one.after) and verdict.outcome != "snapshot":
+        verdict.wrong.append(f"{one.case.name}: tables {sorted(tracked)}, and the server has {sorted(one.after)}")
+    for name, schema in tracked.items():
+        if name in one.after:
+            lenient = {column for table, column in unsure if table == name}
+            verdict.wrong += [
+                f"{one.case.name}: {name}: {text}" for text in differences(schema, one.after[name], lenient)
+            ]
+
+
+def differences(tracked: TableSchema, real: TableSchema, unsure: set[str]) -> list[str]:
+    """Where a tracked definition differs from information_schema."""
+    found = []
+    if tracked.column_names != real.column_names:
+        return [f"columns {tracked.column_names}, and the server has {real.column_names}"]
+    if tracked.primary_key != real.primary_key:
+        found.append(f"primary key {tracked.primary_key}, and the server has {real.primary_key}")
+    if tracked.charset not in (None, real.charset):
+        found.append(f"table charset {tracked.charset}, and the server has {real.charset}")
+    for mine, theirs in zip(tracked.columns, real.columns, strict=True):
+        for key in ("data_type", "column_type", "nullable", "charset", "collation", "extra"):
+            a, b = _comparable(mine, key), _comparable(theirs, key)
+            if key == "collation" and a is None:
+                continue
+            if key == "nullable" and mine.name in unsure:
+                continue
+            if a != b:
+                found.append(f"{mine.name}: {key} {a!r}, and the server has {b!r}")
+    return found
+
+
+def _comparable(column: ColumnSchema, key: str) -> Any:
+    value = getattr(column, key)
+    if key == "column_type" and column.data_type in ("enum", "set"):
+        return quoted_members(value)
+    if key in ("charset", "collation"):
+        return None if value == "binary" else value  # of an ENUM; only some servers name it
+    if key == "extra":
+        return {
+            word for word in ("auto_increment", "generated") if word in value.lower().replace("default_generated", "")
+        }
+    return value
+
+
+def _compare_rows(one: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
+    """Tables that no change concerns keep their rows."""
+    planned = {name for name, _, _ in plans}
+    if any(word in sql.upper() for sql in one.case.sql for word in ("TRUNCATE", "RENAME")):
+        return
+    for name, rows in one.rows_before.items():
+        same = name in one.after and one.after[name].columns == one.before[name].columns
+        if same and name not in planned and Counter(rows) != Counter(one.rows_after[name]):
+            verdict.wrong.append(f"{one.case.name}: {name}: rows changed in a statement without an effect")
+
+
+def _compare_claims(one: Observed, planned: tuple[str, Plan, int], verdict: Verdict) -> None:
+    """Holds what is claimed of old rows against SELECT."""
+    name, plan, sql_mode = planned
+    before = one.rows_before[name]
+    # The table may have been renamed by the statement; it is the only one then.
+    after = one.rows_after.get(name) or next((rows for rows in one.rows_after.values()), [])
+    names = [column.name for column in one.before[name].columns]
+    kept: list[tuple[int, int, Any]] = []
+    server_decides = verdict.outcome == "snapshot"
+    for index, column in enumerate(plan.columns):
+        if column.old is not None:
+            effect = value_effect(column.old, column.column, sql_mode)
+            if isinstance(effect, Unknown):
+                _needs_snapshot(verdict, f"{column.column.name}: {effect.reason}")
+            else:
+                kept.append((names.index(column.old.name), index, effect))
+        elif isinstance(column.old_rows, Unknown):
+            _needs_snapshot(verdict, f"{column.column.name}: {column.old_rows.reason}")
+        elif not server_decides and not all(_is(row[index], column.old_rows, column.column) for row in after):
+            shown = [row[index] for row in after]
+            verdict.wrong.append(f"{one.case.name}: {column.column.name} shows {shown}, claimed {column.old_rows}")
+    if any("TRUNCATE" in sql.upper() for sql in one.case.sql) or server_decides:
+        return
+    if len(after) != len(before):
+        verdict.wrong.append(f"{one.case.name}: {name} has {len(after)} rows, before {len(before)}")
+    exact = [(old, new) for old, new, effect in kept if isinstance(effect, Same)]
+    mine = Counter(tuple(row[old] for old, _ in exact) for row in before)
+    theirs = Counter(tuple(row[new] for _, new in exact) for row in after)
+    if mine != theirs:
+        verdict.wrong.append(f"{one.case.name}: {name}: values changed: {mine - theirs} became {theirs - mine}")
+    for old, new, effect in kept:
+        if not isinstance(effect, Same) and not _all_agree(
+            effect, [row[old] for row in before], [row[new] for row in after]
+        ):
+            verdict.wrong.append(f"{one.case.name}: {names[old]}: values changed, claimed {effect}")
+
+
+def _needs_snapshot(verdict: Verdict, reason: str) -> None:
+    verdict.outcome = "snapshot"
+    verdict.reasons.append(reason)
+
+
+def _all_agree(effect: Any, old: list[Any], new: list[Any]) -> bool:
+    left = list(new)
+    for value in old:
+        match = next((other for other in left if agrees(effect, value, other)), left)
+        if match is left:
+            return False
+        left.remove(match)
+    return True
+
+
+def _is(value: Any, expected: OldRows | None, column: ColumnSchema) -> bool:
+    if not isinstance(expected, Constant):
+        return value is None
+    if isinstance(expected.value, bytes) or value is None:
+        return bool(value == expected.value)
+    if column.data_type == "float":
+        return struct.pack("<f", float(expected.value)) == struct.pack("<f", float(value))
+    if column.data_type == "double":
+        return float(expected.value) == float(value)
+    return bool(value == expected.value)
