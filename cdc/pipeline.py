@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
 
+_ANY_SEQ = 1 << 62
 _submitted: SubmittedDriver | None = None
 
 
@@ -260,6 +261,14 @@ def _submit_verify(config: DestinationConfig, tables: list[str], options: Option
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------
+
+
+def has_captured(config: DestinationConfig) -> bool:
+    """Whether capture has described the source's tables; without that no snapshot can be taken."""
+    from cdc.store.reader.reader import StoreReader
+
+    reader = StoreReader(config.store.path)
+    return reader.exists() and reader.schema_path(_ANY_SEQ) is not None
 
 
 def snapshot(
