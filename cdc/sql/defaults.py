@@ -16,10 +16,7 @@ from cdc.sql.changes import Constant, OldRows, Unknown
 from cdc.sql.literals import Literal
 from cdc.sql.shapes import BLOB_BYTES, INTEGER_BYTES, TEXT_BYTES, Shape, shape_of
 from cdc.sql.tokens import UNREADABLE
-from cdc.sql.types import TEXTS
-
-UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
-"""Character sets that hold every character."""
+from cdc.sql.types import TEXTS, UNICODE
 
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _DATETIME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d+))?)?")
