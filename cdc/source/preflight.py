@@ -103,7 +103,7 @@ def examine(
     names = list_tables(conn, config.tables)
     databases = {db for db, _ in names}
     found += check_names(names)
-    if all(f.level == "ok" for f in privileges):
+    if all(f.level != "error" for f in privileges):
         found += _filters(conn, databases)
     found += _relay(conn, values)
     found += check_visibility(config.tables, len(names), databases, grants, account)
