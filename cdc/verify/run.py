@@ -180,6 +180,8 @@ class _Run:
         acked = acked_manifests(self._config, SUBSCRIBER)
         beginning = self._store.reader.beginning()
         check_cursor(self._known, acked, report.history, begins=None if beginning is None else beginning.seq)
+        # Apply may go on meanwhile. What was acked by now has its commits, and who was parked by now is known as such.
+        self._known = self._meta.read().subscriptions.get(SUBSCRIBER) or self._known
         names = {*self._known.tables, *(table.table for table in report.tables)}
         for name in sorted(names):  # batches are joined over all tables
             try:
