@@ -32,6 +32,7 @@ _VARIABLES = (
     "binlog_row_metadata",
     "binlog_transaction_compression",
     "log_bin_compress",
+    "binlog_alter_two_phase",
     "binlog_storage_engine",
     "binlog_expire_logs_seconds",
     "binlog_expire_logs_auto_purge",
@@ -185,6 +186,9 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
             "binlog_row_metadata",
             "FULL",
             "rows would arrive without column names, signedness and character sets",
+        ),
+        *_wanted(
+            values, "binlog_alter_two_phase", "OFF", "every ALTER TABLE would arrive twice, also one that then fails"
         ),
     ]
     compressed = [name for name in _COMPRESSION if values.get(name, "OFF") == "ON"]
