@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
 
+_ANY_SEQ = 1 << 62
 _submitted: SubmittedDriver | None = None
 
 
@@ -237,8 +238,7 @@ def verify(
         return _submit_verify(config, list(tables or ()), options)
     from spark_jobs.verify import SparkLake
 
-    warm = acquire(config.spark)
-    return run(config, SparkLake(config, warm.tables), tables or (), options, progress)
+    return run(config, lambda: SparkLake(config, acquire(config.spark).tables), tables or (), options, progress)
 
 
 def _submit_verify(config: DestinationConfig, tables: list[str], options: Options) -> Report:
@@ -261,6 +261,14 @@ def _submit_verify(config: DestinationConfig, tables: list[str], options: Option
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------
+
+
+def has_captured(config: DestinationConfig) -> bool:
+    """Whether capture has described the source's tables; without that no snapshot can be taken."""
+    from cdc.store.reader.reader import StoreReader
+
+    reader = StoreReader(config.store.path)
+    return reader.exists() and reader.schema_path(_ANY_SEQ) is not None
 
 
 def snapshot(

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 class Jobs(Protocol):
     """The jobs. Implemented by ``cdc.pipeline``, and by a fake in the tests."""
 
+    def has_captured(self, config: DestinationConfig) -> bool: ...
+
     def snapshot(
         self, config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: Any = None
     ) -> Sequence[Any]: ...

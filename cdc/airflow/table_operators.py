@@ -68,10 +68,12 @@ class SnapshotOperator(_JobOperator):
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Raises AirflowSkipException if no table is due."""
+        """Raises AirflowSkipException if no table is due, or nothing was captured yet."""
         asked = self._asked(context)
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
+            if asked is None and not jobs.pipeline().has_captured(config):
+                raise AirflowSkipException("Nothing was captured yet: the snapshots begin when capture does.")
             wanted = None if asked is None else asked["tables"]
             results = jobs.pipeline().snapshot(config, wanted, progress=self._progress)
         if not results:

@@ -104,6 +104,7 @@ def test_tables_are_filled_then_replayed(
 
 
 def test_a_snapshot_by_hand_has_a_plan(loop: Started, run: Callable[..., States]) -> None:
+    assert pipeline.has_captured(loop.config)
     plan = pipeline.plan_snapshot(loop.config, [f"{loop.db}.t"])
     (table,) = plan.tables
     assert 0.5 * ROWS <= table.rows <= 2 * ROWS

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from cdc import pipeline
 from cdc.airflow import SnapshotOperator, VerifyOperator, build_dags, factory, forms, jobs
 from cdc.airflow.base import DestinationOperator
 from cdc.config import load
@@ -57,6 +58,13 @@ def test_due_tables_are_loaded(write_conf: Write, run_dag: Callable[..., States]
     fake.due = ["shop.orders"]
     assert run_dag(dag) == {"run": "success", "snapshot": "success"}
     assert fake.calls == [("snapshot", None), ("snapshot", None)]
+
+
+def test_before_capture_no_snapshot_is_tried(write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs) -> None:
+    assert not pipeline.has_captured(load(write_conf() / "shop.yaml"))
+    fake.captured, fake.due = False, ["shop.orders"]
+    assert run_dag(build_dags(write_conf())["snapshot_shop"]) == {"run": "success", "snapshot": "skipped"}
+    assert fake.calls == []
 
 
 def test_a_retryable_error_of_a_snapshot_is_retried_and_a_permanent_one_is_not(

@@ -59,6 +59,7 @@ class Report:
 class FakeJobs:
     """Takes the place of ``cdc.pipeline`` for the operators of tables."""
 
+    captured: bool = True
     due: list[str] = field(default_factory=list)
     report: Report = field(default_factory=Report)
     errors: list[Exception] = field(default_factory=list)
@@ -69,6 +70,9 @@ class FakeJobs:
         self.calls.append(call)
         if self.errors and not call[0].startswith("plan"):
             raise self.errors.pop(0)
+
+    def has_captured(self, config: DestinationConfig) -> bool:
+        return self.captured
 
     def snapshot(
         self, config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: Any = None
