@@ -153,7 +153,7 @@ def test_a_process_killed_in_the_middle(loop: Loop) -> None:
     start = BatchService(loop.config).subscription().acked_seq
     for more in (1, 3, 5):
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        seen, deadline = {start}, time.monotonic() + 120
+        seen, deadline = {start}, time.monotonic() + 280
         while len(seen) <= more and process.poll() is None:
             assert time.monotonic() < deadline
             seen.add(BatchService(loop.config).subscription().acked_seq)
@@ -161,7 +161,7 @@ def test_a_process_killed_in_the_middle(loop: Loop) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         start = BatchService(loop.config).subscription().acked_seq
-    done = subprocess.run([*words, "--json"], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([*words, "--json"], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert [table for batch in json.loads(done.stdout)["batches"] for table in batch["tables"]]
     assert BatchService(loop.config).outstanding() == []
