@@ -238,8 +238,7 @@ def verify(
         return _submit_verify(config, list(tables or ()), options)
     from spark_jobs.verify import SparkLake
 
-    warm = acquire(config.spark)
-    return run(config, SparkLake(config, warm.tables), tables or (), options, progress)
+    return run(config, lambda: SparkLake(config, acquire(config.spark).tables), tables or (), options, progress)
 
 
 def _submit_verify(config: DestinationConfig, tables: list[str], options: Options) -> Report:
