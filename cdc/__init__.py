@@ -6,11 +6,66 @@ loads nothing else.
 
 from __future__ import annotations
 
+from datetime import datetime
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 try:
     __version__ = version("towpath")
 except PackageNotFoundError:  # a checkout that is on the path without being installed
     __version__ = "0.0.0+checkout"
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "create_views_as_of", "read_as_of"]
+
+
+def read_as_of(
+    spark: Any,
+    destination: Any = None,
+    *,
+    seq: int | None = None,
+    time: datetime | str | None = None,
+    gtid: str | None = None,
+    tables: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """Returns the tables of a destination as of one transaction of the source: Spark DataFrames, by ``db.table``.
+
+    ``spark``: a session with Delta's jars and extension. ``destination``: its name in the folder of configurations
+    (``$CDC_CONF``, else ``./conf``), a configuration file, or a loaded configuration; None if there is only one. The
+    point is a ``seq``, a ``time`` with its zone (everything that was committed before it), or a ``gtid`` or GTID set
+    (inclusive). ``tables``: names of tables; None for all, without those that began later.
+
+    Each table is read at the newest Delta version that does not lie behind the point. Changes that the version lacks
+    are read from the store when the DataFrame is evaluated. A table has the columns of its mode; in ``append`` it has
+    the changes up to the point. Nothing is written.
+
+    Raises TargetError if neither Delta's history nor the store reaches the point, UsageError for a point that the store
+    does not have, ConfigError.
+    """
+    found: dict[str, Any] = import_module("spark_jobs.as_of").read_as_of(
+        spark, destination, seq=seq, time=time, gtid=gtid, tables=tables
+    )
+    return found
+
+
+def create_views_as_of(
+    spark: Any,
+    destination: Any = None,
+    *,
+    prefix: str = "",
+    seq: int | None = None,
+    time: datetime | str | None = None,
+    gtid: str | None = None,
+    tables: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """Creates a temporary view of each table as of one transaction, for SQL, and returns their names by ``db.table``.
+
+    A view is called ``{prefix}{db}_{table}`` and lives as long as the session. See :func:`read_as_of`.
+    """
+    found: dict[str, str] = import_module("spark_jobs.as_of").create_views_as_of(
+        spark, destination, prefix=prefix, seq=seq, time=time, gtid=gtid, tables=tables
+    )
+    return found

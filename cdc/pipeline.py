@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
     from cdc.snapshot.progress import ProgressCallback
+    from cdc.table_jobs.plan import Plan
     from cdc.table_jobs.replay import ReplayResult
     from cdc.table_jobs.snapshot import SnapshotResult
     from cdc.verify.report import Report
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
 
+_ANY_SEQ = 1 << 62
 _submitted: SubmittedDriver | None = None
 
 
@@ -236,8 +238,7 @@ def verify(
         return _submit_verify(config, list(tables or ()), options)
     from spark_jobs.verify import SparkLake
 
-    warm = acquire(config.spark)
-    return run(config, SparkLake(config, warm.tables), tables or (), options, progress)
+    return run(config, lambda: SparkLake(config, acquire(config.spark).tables), tables or (), options, progress)
 
 
 def _submit_verify(config: DestinationConfig, tables: list[str], options: Options) -> Report:
@@ -260,6 +261,14 @@ def _submit_verify(config: DestinationConfig, tables: list[str], options: Option
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------
+
+
+def has_captured(config: DestinationConfig) -> bool:
+    """Whether capture has described the source's tables; without that no snapshot can be taken."""
+    from cdc.store.reader.reader import StoreReader
+
+    reader = StoreReader(config.store.path)
+    return reader.exists() and reader.schema_path(_ANY_SEQ) is not None
 
 
 def snapshot(
@@ -289,8 +298,37 @@ def replay(
     return run(config, tables, Request(from_, to, into, mode), progress=progress)
 
 
-def retry_parked(config: DestinationConfig) -> list[CatchUp]:
-    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`."""
+def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
+    """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`.
+    ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
+    from cdc.batches.lease import renewed
+    from cdc.batches.service import BatchService
     from cdc.table_jobs import catch_up
 
-    return catch_up.retry_parked(config)
+    if lease is None:
+        return catch_up.retry_parked(config)
+    with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
+        return catch_up.retry_parked(config)
+
+
+def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
+    """Returns what a snapshot of these tables would do; see :func:`cdc.table_jobs.plan.plan_snapshot`."""
+    from cdc.table_jobs import plan
+
+    return plan.plan_snapshot(config, tables)
+
+
+def plan_replay(
+    config: DestinationConfig,
+    tables: Sequence[str],
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    into: str | None = None,
+    mode: str | None = None,
+) -> Plan:
+    """Returns what a replay would do; see :func:`cdc.table_jobs.plan.plan_replay`."""
+    from cdc.table_jobs import plan
+    from cdc.table_jobs.replay import Request
+
+    return plan.plan_replay(config, tables, Request(from_, to, into, mode))

@@ -46,7 +46,7 @@ class Steps(Protocol):
 
     def finalize(self, config: DestinationConfig, lease: Lease, ok: bool, results: Any) -> None: ...
 
-    def retry_parked(self, config: DestinationConfig) -> Sequence[Any]: ...
+    def retry_parked(self, config: DestinationConfig, lease: Lease | None = None) -> Sequence[Any]: ...
 
     def session(self, config: DestinationConfig) -> AbstractContextManager[None]: ...
 
@@ -131,7 +131,7 @@ class Run:
             self._level_seq = steps.stored_seq(config)
         current: Lease | None = lease
         with steps.session(config):
-            steps.retry_parked(config)
+            steps.retry_parked(config, lease)
             while current is not None:
                 merged = self._merge(current)
                 if self._is_last():

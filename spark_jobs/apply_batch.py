@@ -166,6 +166,9 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> Ta
 
 
 def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
+    fault = batch.faults.get(table)
+    if fault is not None:
+        raise fault
     began = time.monotonic()
     target = target_of(batch.config, table)
     changes = batch.changes(table)

@@ -55,7 +55,7 @@ def verify(
     from spark_jobs.verify import SparkLake
 
     with closing(TableSessions(spark, None)) as sessions:
-        return run(config, SparkLake(config, sessions), tables, Options(limit, wait_s)).document()
+        return run(config, lambda: SparkLake(config, sessions), tables, Options(limit, wait_s)).document()
 
 
 JOBS: Mapping[str, Callable[..., Any]] = {"apply_batch": apply_batch, "verify": verify}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
+from pyspark.sql.window import Window
 
 from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
@@ -169,19 +170,41 @@ class TableRows:
                 pairs = {name: (str(row[f"p{i}"]), row[f"v{i}"]) for i, name in enumerate(names)}
                 yield ShownRow(str(row["k"]), int(row["c"]), pairs)
 
+    def version_faults(self) -> list[str]:
+        """Returns the faults of the versions of a table in mode ``scd2``: those of one key must not overlap, and only
+        the last one may be current."""
+        if self._table.mode != "scd2":
+            return []
+        rows = self._read()
+        key = _text(piece(column, "") for column in self._columns.keys)
+        begins, ends = f.col("_valid_from"), f.col("_valid_to")
+        in_order = Window.partitionBy("k").orderBy(begins.asc(), ends.asc_nulls_last(), f.col("_seq").asc())
+        following = f.lead(begins).over(in_order)
+        checked = rows.withColumn("k", key).withColumn("following", following)
+        overlaps = f.col("following").isNotNull() & (ends.isNull() | (f.col("following") < ends))
+        # Null compared with anything is null: a version that ends is not null in both.
+        wrong = f.coalesce(overlaps, f.lit(False)) | f.coalesce(ends < begins, f.lit(False))
+        wrong = wrong | f.coalesce(f.col("_current") != ends.isNull(), f.lit(True))
+        count = checked.where(wrong).count()
+        return [f"{count} versions overlap the next one of their key, or are current without being the last"] * bool(
+            count
+        )
+
     # --- the canonical form
 
+    def _read(self) -> DataFrame:
+        state = self._table.state
+        return self._session.spark.read.format("delta").option("versionAsOf", state.version).load(state.path)
+
     def _stored(self, *, shown: bool = False) -> DataFrame:
-        spark, state, mode = self._session.spark, self._table.state, self._table.mode
-        rows = spark.read.format("delta").option("versionAsOf", state.version).load(state.path)
-        one = f.lit(1)
+        rows, mode = self._read(), self._table.mode
         if mode == "append":
             return self._of_changelog(rows, shown=shown)
         if mode == "soft_delete":
             rows = rows.where(~f.col("_deleted"))
         elif mode == "scd2":
             rows = rows.where(f.col("_current"))
-        return self._canonical(rows, "", one, f.lit(0), f.lit(0), shown=shown)
+        return self._canonical(rows, "", f.lit(1), f.lit(0), f.lit(0), shown=shown)
 
     def _of_changelog(self, rows: DataFrame, *, shown: bool) -> DataFrame:
         """Returns the new images of a changelog once and the old ones minus once, from its newest base on: the last

@@ -11,13 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cdc.airflow.factory import build_dags, check_configurations, conf_folder
-    from cdc.airflow.operators import CaptureOperator, FetchOperator, FinalizeOperator, MergeOperator
+    from cdc.airflow.operators import (
+        CaptureOperator,
+        FetchOperator,
+        FinalizeBackfillOperator,
+        FinalizeOperator,
+        MergeOperator,
+        PlanOperator,
+        ReplayOperator,
+        SnapshotOperator,
+        VerifyOperator,
+    )
 
 __all__ = [
     "CaptureOperator",
     "FetchOperator",
+    "FinalizeBackfillOperator",
     "FinalizeOperator",
     "MergeOperator",
+    "PlanOperator",
+    "ReplayOperator",
+    "SnapshotOperator",
+    "VerifyOperator",
     "build_dags",
     "check_configurations",
     "conf_folder",

@@ -1,4 +1,5 @@
-"""Builds DAGs from configuration files: ``capture_<dest>`` and ``apply_<dest>`` for each ``conf/<dest>.yaml``.
+"""Builds DAGs from configuration files, for each ``conf/<dest>.yaml``: ``capture_<dest>``, ``apply_<dest>``,
+``snapshot_<dest>``, ``backfill_<dest>`` and ``verify_<dest>``.
 
 Parsing connects to no server and reads no connection. A broken file affects only its own DAGs: they keep their names
 and tasks, are tagged ``configuration-error``, show the error as their documentation, and fail with it when they run.
@@ -11,16 +12,28 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from airflow.sdk import DAG, get_parsing_context
 from airflow.timetables.interval import DeltaDataIntervalTimetable
 
-from cdc.airflow.operators import CaptureOperator, FetchOperator, FinalizeOperator, MergeOperator
-from cdc.config import AirflowConfig, as_named, destinations, load
+from cdc.airflow import forms
+from cdc.airflow.operators import (
+    CaptureOperator,
+    FetchOperator,
+    FinalizeBackfillOperator,
+    FinalizeOperator,
+    MergeOperator,
+    PlanOperator,
+    ReplayOperator,
+    SnapshotOperator,
+    VerifyOperator,
+)
+from cdc.config import AirflowConfig, DestinationConfig, as_named, destinations, load
 from cdc.errors import ConfigError
 
-Kind = Literal["capture", "apply"]
+Kind = Literal["capture", "apply", "snapshot", "backfill", "verify"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Any time in the past: the DAGs have no catch-up."""
@@ -41,7 +54,7 @@ def conf_folder(dag_file: str) -> Path:
     return as_named(Path(os.environ.get("CDC_CONF") or as_named(Path(dag_file)).parent.parent / "conf"))
 
 
-def build_dags(conf_dir: Path, kinds: Iterable[Kind] = ("capture", "apply")) -> dict[str, DAG]:
+def build_dags(conf_dir: Path, kinds: Iterable[Kind] = KINDS) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
     If Airflow needs a single DAG because a task is about to run, only that one is built.
@@ -121,14 +134,86 @@ def apply_dag(dag_id: str, name: str, file: Path) -> DAG:
     return dag
 
 
-_BUILD: Mapping[Kind, Callable[[str, str, Path], DAG]] = {"capture": capture_dag, "apply": apply_dag}
+def snapshot_dag(dag_id: str, name: str, file: Path) -> DAG:
+    """Builds the DAG that loads the tables that are due for a snapshot, every ``airflow.snapshot_every``."""
+    settings, error = _settings(file)
+    dag = DAG(
+        dag_id,
+        schedule=timedelta(seconds=settings.snapshot_every),
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        default_args=_task_defaults(settings),
+        tags=_tags("snapshot", name, error),
+        doc_md=error or f"Loads the tables of `{name}` that are due for a snapshot, beside the apply DAG.",
+    )
+    with dag:
+        SnapshotOperator(task_id="snapshot", conf_file=str(file), execution_timeout=None)
+    return dag
+
+
+def verify_dag(dag_id: str, name: str, file: Path) -> DAG:
+    """Builds the DAG that verifies all tables, every ``airflow.verify_every``, or only by hand."""
+    settings, error = _settings(file)
+    dag = DAG(
+        dag_id,
+        schedule=None if settings.verify_every is None else timedelta(seconds=settings.verify_every),
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        default_args=_task_defaults(settings),
+        tags=_tags("verify", name, error),
+        doc_md=error or f"Proves that the tables of `{name}` equal the source, and fails if they differ.",
+    )
+    with dag:
+        VerifyOperator(task_id="verify", conf_file=str(file), execution_timeout=None)
+    return dag
+
+
+def backfill_dag(dag_id: str, name: str, file: Path) -> DAG:
+    """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``."""
+    config, error = _load(file)
+    settings = AirflowConfig() if config is None else config.airflow
+    work: dict[str, str] = {kind: kind for kind in forms.KINDS}
+    dag = DAG(
+        dag_id,
+        schedule=None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        params=forms.fields(config),
+        default_args=_task_defaults(settings),
+        tags=_tags("backfill", name, error),
+        doc_md=error or f"Loads, rebuilds or verifies tables of `{name}`. Trigger it, and fill in the form.",
+    )
+    with dag:
+        plan = PlanOperator(task_id="plan", conf_file=str(file), work=work)
+        finalize = FinalizeBackfillOperator(task_id="finalize", conf_file=str(file), work=work)
+        for operator in (SnapshotOperator, ReplayOperator, VerifyOperator):
+            kind = operator.__name__.removesuffix("Operator").lower()
+            plan >> operator(task_id=kind, conf_file=str(file), plan_task_id="plan") >> finalize
+    return dag
+
+
+_BUILD: Mapping[Kind, Callable[[str, str, Path], DAG]] = {
+    "capture": capture_dag,
+    "apply": apply_dag,
+    "snapshot": snapshot_dag,
+    "backfill": backfill_dag,
+    "verify": verify_dag,
+}
+
+
+def _load(file: Path) -> tuple[DestinationConfig | None, str | None]:
+    try:
+        return load(file), None
+    except ConfigError as error:
+        return None, str(error)
 
 
 def _settings(file: Path) -> tuple[AirflowConfig, str | None]:
-    try:
-        return load(file).airflow, None
-    except ConfigError as error:
-        return AirflowConfig(), str(error)
+    config, error = _load(file)
+    return (AirflowConfig() if config is None else config.airflow), error
 
 
 def _task_defaults(settings: AirflowConfig) -> dict[str, Any]:

@@ -1,246 +1,27 @@
-"""The operators: capture, and the three steps of a run that applies a batch.
+"""The operators: capture; fetch, merge and finalize of a run; snapshots, replays and verifications of tables.
 
-Each reads its configuration file when it runs, never when the DAG is parsed. A permanent error fails the task without
-retries (see :mod:`cdc.errors`); for other errors the task's retries apply.
+Each reads its configuration file when it runs, never when the DAG is parsed. Promises that a permanent error fails the
+task without retries (see :mod:`cdc.errors`); for other errors the task's retries apply. DAG files may import them.
 """
 
-from __future__ import annotations
+from cdc.airflow.batches import FetchOperator, FinalizeOperator, MergeOperator
+from cdc.airflow.capture import CaptureOperator
+from cdc.airflow.table_operators import (
+    FinalizeBackfillOperator,
+    PlanOperator,
+    ReplayOperator,
+    SnapshotOperator,
+    VerifyOperator,
+)
 
-import threading
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator, TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
-
-from cdc.airflow import interval, xcom
-from cdc.airflow.connections import airflow_connections
-from cdc.config import DestinationConfig, load
-from cdc.errors import PermanentError
-from cdc.runs import Merged, Run, RunListener
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from cdc.batches.lease import Lease
-    from cdc.batches.results import RunStats
-
-
-class _DestinationOperator(BaseOperator):
-    """A task of one destination, named by its configuration file."""
-
-    ui_color = "#dbe9f4"
-
-    def __init__(self, *, conf_file: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.conf_file = conf_file
-
-    def _config(self) -> DestinationConfig:
-        return load(Path(self.conf_file))
-
-    @property
-    def _owner(self) -> str:
-        """The owner of the batches: the DAG, of which one run is active at a time."""
-        return f"airflow:{self.dag_id}"
-
-
-class CaptureOperator(_DestinationOperator):
-    """Runs capture for ``capture_for_s`` seconds, then ends cleanly; the DAG's next run continues.
-
-    SIGTERM (the task was cleared or marked, the worker shuts down) ends it within a second: Airflow kills after five.
-    A permanent error (a wrong password, a statement that cannot be captured) is logged at once, but the task fails only
-    ``failure_pause_s`` later: a continuous DAG starts its next run immediately, and would fill its history with failed
-    runs.
-    """
-
-    def __init__(self, *, capture_for_s: float | None = None, failure_pause_s: float = 30.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.capture_for_s = capture_for_s
-        self.failure_pause_s = failure_pause_s
-        self._stop: threading.Event | None = None
-        self._killed = False
-
-    def execute(self, context: Context) -> None:
-        """Raises AirflowFailException for a PermanentError; a RetryableError is raised unchanged."""
-        stop = self._stop = threading.Event()
-        if self._killed:
-            return
-        with xcom.airflow_errors():
-            try:
-                with airflow_connections():
-                    self._capture(self._config(), stop)
-            except PermanentError as error:
-                self.log.error("Capture cannot go on: %s", error)
-                stop.wait(self.failure_pause_s)
-                raise
-
-    def _capture(self, config: DestinationConfig, stop: threading.Event) -> None:
-        from cdc.capture import Capture
-
-        self.log.info("Capturing %s into %s", config.source.url, config.store.path)
-        Capture(config).run(stop, for_s=self.capture_for_s)
-
-    def on_kill(self) -> None:
-        """Tells the capture loop to end."""
-        self._killed = True
-        if self._stop is not None:
-            # Airflow calls this from a signal handler. Its thread may hold the event's lock, so that set() would
-            # block for ever; another thread sets the event.
-            threading.Thread(target=self._stop.set, name="stop-capture").start()
-
-
-class FetchOperator(_DestinationOperator):
-    """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
-
-    If there is nothing to apply, the later tasks are skipped and the run succeeds. With ``airflow.until:
-    interval_end`` the batch holds only transactions that were committed before the end of the run's data interval.
-    """
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Raises LeaseHeldError (retried) while another owner holds the batch, StoreIncompleteError (retried) while
-        the store is not known to be complete up to the interval's end."""
-        with xcom.airflow_errors():
-            config = self._config()
-            lease = xcom.pipeline().fetch(config, self._owner, interval.end(config, context))
-        if lease is None:
-            self.log.info("Nothing new in the store of %s.", config.name)
-            followers = sorted(self.get_flat_relative_ids(upstream=False))
-            raise DownstreamTasksSkipped(tasks=followers)  # type: ignore[no-untyped-call]
-        self.log.info("Batch %d is leased.", lease.manifest.batch)
-        return xcom.from_lease(lease)
-
-
-class MergeOperator(_DestinationOperator):
-    """Merges the batch of the task ``fetch_task_id`` and those that follow it, in one Spark session, and acks all but
-    the last one, which it returns with one result per table.
-
-    The run ends when it has applied what the store had when it began, or ``airflow.run_for`` is spent; with
-    ``airflow.until: interval_end`` it ends at the end of the run's data interval (see :mod:`cdc.runs`).
-    """
-
-    def __init__(self, *, fetch_task_id: str = "fetch", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.fetch_task_id = fetch_task_id
-        self._run: Run | None = None
-        self._killed = False
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
-        batch."""
-        from cdc.batches.results import run_stats
-
-        with xcom.airflow_errors():
-            config, ti = self._config(), context["ti"]
-            fetched = ti.xcom_pull(task_ids=self.fetch_task_id)
-            limits = interval.limits(config, context)
-            lease = self._lease(config, fetched, limits.until, getattr(ti, "try_number", 1) == 1)
-            with run_stats() as stats:
-                log = _RunLog(self.log, stats)
-                run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
-                if self._killed:
-                    run.stop()
-                last = None if lease is None else run.merge(lease)
-            if run.spent:
-                self.log.info("%.0f s are spent, and more is waiting: the next run takes it.", config.airflow.run_for)
-        return xcom.from_run(last, fetched, log.batches_acked)
-
-    def _lease(self, config: DestinationConfig, fetched: Any, until: datetime | None, first_try: bool) -> Lease | None:
-        """Returns the batch to begin with: the fetched one. A later try gets the first outstanding or waiting batch:
-        an earlier one may have acked some, and the new token stops it if it is still alive."""
-        if first_try or fetched is None:
-            return xcom.to_lease(config, fetched)
-        return xcom.pipeline().fetch(config, self._owner, until, None if until is not None else 0.0)
-
-    def on_kill(self) -> None:
-        """Kills the driver that this task started, and lets the run begin no other batch."""
-        self._killed = True
-        if self._run is not None:
-            self._run.stop()
-        xcom.pipeline().stop()
-
-
-class _RunLog(RunListener):
-    """Writes a line for each batch and each table of it to the task's log."""
-
-    def __init__(self, log: Any, stats: RunStats) -> None:
-        self._log, self._stats = log, stats
-        self.batches_acked = 0
-
-    def began(self, lease: Lease) -> None:
-        manifest = lease.manifest
-        self._log.info(
-            "Batch %d: %d %s, %d row events of %s (seq %d to %d).",
-            manifest.batch,
-            manifest.transactions,
-            "DDL statements" if manifest.ddl else "transactions",
-            manifest.row_events,
-            ", ".join(manifest.tables) or "no table",
-            manifest.first_seq,
-            manifest.last_seq,
-        )
-
-    def merged(self, batch: Merged) -> None:
-        self._stats.add(batch.results)
-        for result in batch.results:
-            if result.parked is not None:
-                self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
-                continue
-            self._log.info(
-                "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
-                batch.lease.batch,
-                result.table,
-                result.inserted,
-                result.updated,
-                result.deleted,
-                result.skipped,
-                result.delta_version,
-                result.seconds,
-            )
-
-    def acked(self, batch: Merged) -> None:
-        self.batches_acked += 1
-        self._log.info("Batch %d is acked.", batch.lease.batch)
-
-
-class FinalizeOperator(_DestinationOperator):
-    """Acks the run's last batch when the merge succeeded, else rolls back what is outstanding and fails the run.
-
-    It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback
-    and raises no exception. A merge counts as successful only if it also returned results for this very batch, so
-    marking it as successful by hand does not ack a batch that was never merged. Batches that the merge acked before it
-    failed stay acked.
-    """
-
-    def __init__(self, *, fetch_task_id: str = "fetch", merge_task_id: str = "merge", **kwargs: Any) -> None:
-        kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
-        super().__init__(**kwargs)
-        self.fetch_task_id = fetch_task_id
-        self.merge_task_id = merge_task_id
-
-    def execute(self, context: Context) -> None:
-        """Raises AirflowFailException after a rollback, and if there is no batch because fetch failed."""
-        ti = context["ti"]
-        states = xcom.task_states(context, [self.fetch_task_id, self.merge_task_id])
-        fetched = ti.xcom_pull(task_ids=self.fetch_task_id)
-        if fetched is None:
-            if states[self.fetch_task_id] in ("success", "skipped"):
-                raise AirflowSkipException("There was nothing to apply.")
-            raise AirflowFailException(
-                f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
-            )
-        merged = ti.xcom_pull(task_ids=self.merge_task_id)
-        steps = xcom.pipeline()
-        with xcom.airflow_errors():
-            config = self._config()
-            if states[self.merge_task_id] == "success" and xcom.is_result_of(merged, fetched):
-                if merged["batch"] is not None:
-                    steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
-                    self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
-                return
-            gone = steps.release(config, self._owner)
-        ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
-        raise AirflowFailException(
-            f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "
-            "run takes the same changes again."
-        )
+__all__ = [
+    "CaptureOperator",
+    "FetchOperator",
+    "FinalizeBackfillOperator",
+    "FinalizeOperator",
+    "MergeOperator",
+    "PlanOperator",
+    "ReplayOperator",
+    "SnapshotOperator",
+    "VerifyOperator",
+]

@@ -112,9 +112,7 @@ def parse_query(event: bytes | memoryview, has_checksum: bool) -> QueryEvent:
         text = _unpacked(text, header.end_log_pos)
     return QueryEvent(
         db=event[db_at : db_at + db_length].decode("utf-8", "replace"),
-        # The text is in the session's character set. Nearly all of these contain ASCII, in which the names that are
-        # matched are written, so bytes that are not UTF-8 must not stop the parser.
-        sql=text.rstrip(b"\0").decode("utf-8", "replace"),
+        sql=_decoded(text.rstrip(b"\0"), event[start:db_at]),
         timestamp=header.timestamp,
         thread_id=thread_id,
         error_code=error_code,
@@ -140,11 +138,57 @@ def _unpacked(packed: bytes, end_log_pos: int) -> bytes:
     return text
 
 
+_STATUS_SIZES = {0: 4, 1: 8, 3: 4}
+"""Sizes of a QUERY event's status variables that come before the character set: flags2, sql_mode, auto_increment."""
+_STATUS_CHARSET, _STATUS_CATALOG, _STATUS_COLLATIONS = 4, 6, 131
+"""The last one is MariaDB's: pairs of a character set and its default collation."""
+_LATIN1 = frozenset({5, 8, 15, 31, 47, 48, 49, 94})
+_CODECS = {
+    collation: codec
+    for codec, collations in {
+        "big5": (1, 84), "cp932": (13, 88, 95, 96), "cp1251": (14, 23, 50, 51, 52), "cp1250": (26, 34, 44, 66, 99),
+        "gbk": (28, 87), "koi8-r": (7, 74), "iso8859-2": (2, 9, 21, 27, 77), "cp1256": (57, 67), "cp1257": (58, 59),
+        "euc_jp": (12, 91), "euc_kr": (19, 85), "gb2312": (24, 86), "iso8859-7": (25, 70), "iso8859-9": (30, 78),
+    }.items()
+    for collation in collations
+}  # fmt: skip
+"""Codecs of Python by the collation id of a session's character_set_client; UTF-8 for all others."""
+
+
 def _sql_mode(status: bytes) -> int:
     """The session's sql_mode from a QUERY event's status variables: code 1, which follows code 0 (flags2) if there is
     one."""
     at = 5 if status[:1] == b"\0" else 0
     return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == b"\1" else 0
+
+
+def _client_charset(status: bytes) -> int:
+    """The collation id of the session's character_set_client, from the status variables; 0 if they lack it."""
+    at = 0
+    while at < len(status):
+        code = status[at]
+        if code == _STATUS_CHARSET:
+            return int.from_bytes(status[at + 1 : at + 3], "little")
+        if code == _STATUS_CATALOG and at + 1 < len(status):
+            at += 2 + status[at + 1]
+        elif code == _STATUS_COLLATIONS and at + 1 < len(status):
+            at += 2 + 4 * status[at + 1]
+        elif code in _STATUS_SIZES:
+            at += 1 + _STATUS_SIZES[code]
+        else:
+            break
+    return 0
+
+
+def _decoded(text: bytes, status: bytes) -> str:
+    """A statement's text, which is in the session's character set. What cannot be read becomes U+FFFD and stops nobody:
+    nearly all character sets contain ASCII, in which keywords and most names are written."""
+    if text.isascii():
+        return text.decode("ascii")
+    charset = _client_charset(status)
+    if charset in _LATIN1:  # MySQL's latin1 is Windows-1252 with five control characters in its holes
+        return "".join(char if (char := bytes([one]).decode("cp1252", "ignore")) else chr(one) for one in text)
+    return text.decode(_CODECS.get(charset, "utf-8"), "replace")
 
 
 def parse_rotate(event: bytes | memoryview, has_checksum: bool) -> RotateEvent:

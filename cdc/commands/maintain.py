@@ -25,15 +25,17 @@ def maintain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove segments of the store that no subscriber needs any more (store.retain).
+    """Remove segments of the store that no subscriber needs any more (store.retain), and snapshots without changes
+    behind them.
 
-    Capture does the same by itself. The Delta tables are not touched: use OPTIMIZE and VACUUM for them, because
+    Capture removes segments by itself. The Delta tables are not touched: use OPTIMIZE and VACUUM for them, because
     Towpath does not compact tables yet.
     """
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
     from cdc.errors import ConfigError
     from cdc.meta import open_meta
+    from cdc.table_jobs.snapshot import remove_useless
 
     config = load(ctx, dest)
     require_no_standby(config)  # the master's retention decides there
@@ -45,6 +47,7 @@ def maintain(
         )
     cleaner = make_cleaner(config, open_meta(config))
     document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
+    document["snapshots_removed"] = [] if dry_run else remove_useless(config)
     if as_json:
         print_json(document)
     else:
@@ -112,6 +115,9 @@ def _show(document: dict[str, Any]) -> None:
             console.print(f"  {one['segment']}  {human_bytes(one['bytes'])}  {_WHY[one['why']]}", markup=False)
     else:
         console.print("Nothing to remove.", markup=False)
+    if document["snapshots_removed"]:
+        shown = ", ".join(document["snapshots_removed"])
+        console.print(f"Snapshots removed, whose changes retention has removed: {shown}.", markup=False)
     console.print(f"{human_bytes(document['bytes_left'])} are left.", markup=False)
     if document["cut_off"]:
         console.print(f"Cut off, because they had not acked all of it: {', '.join(document['cut_off'])}.", markup=False)

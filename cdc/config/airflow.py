@@ -10,7 +10,7 @@ from cdc.config.values import Doc, DurationS, Section, Whole
 
 
 class AirflowConfig(Section):
-    """Schedules of the generated DAGs `capture_DEST` and `apply_DEST`."""
+    """Schedules of the generated DAGs `capture_DEST`, `apply_DEST`, `snapshot_DEST` and `verify_DEST`."""
 
     apply_every: DurationS = 60.0
     """Interval of the apply DAG."""
@@ -18,6 +18,10 @@ class AirflowConfig(Section):
     """Time budget of a run of the apply DAG, and of `cdc apply` without options. A run takes batch after batch until it
     has applied what the store had when it began; once the budget is spent it begins no further batch and ends as a
     success, and the next run goes on. It does not limit runs with `until: interval_end`."""
+    snapshot_every: DurationS = 60.0
+    """Interval of the snapshot DAG, which loads the tables that are due for a snapshot."""
+    verify_every: DurationS | None = None
+    """Interval of the verify DAG; null means that it runs only when it is triggered."""
     capture_for: DurationS = 3600.0
     """Duration of a run of the capture DAG. The run ends cleanly, and the next run starts at once."""
     retries: Whole = Field(default=3, ge=0)

@@ -64,6 +64,8 @@ class SparkConfig(Section):
                 raise ValueError(f"{key!r} is not a setting of Spark; their names begin with spark.")
             if key in _FALSE_ONLY and str(value).strip().lower() != "false":
                 raise ValueError(f"{key!r} cannot be {str(value).lower()}: {_FALSE_ONLY[key]}; remove it")
+            if key == "spark.submit.deployMode" and str(value).strip() != "client":
+                raise ValueError(f"{key!r} must be client: the driver works for the process that submits it; remove it")
             if value is None or isinstance(value, dict | list):
                 raise ValueError(f"{key!r} needs one value: a text, a number, true or false")
         return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in conf.items()}

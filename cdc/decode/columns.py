@@ -17,6 +17,7 @@ from cdc.decode.charsets.tables import BINARY_COLLATION, charset_by_name, charse
 from cdc.errors import DamagedError, SourceRefusedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, TableSchema, quoted_members
 from cdc.sql.tokens import word_set
+from cdc.sql.types import LONGEST_CHARACTER
 
 BINARY = "binary"
 METADATA_COLUMNS = frozenset({"_op", "_seq", "_row", "_commit_time", "_gtid", "_before"})
@@ -60,10 +61,6 @@ _BLOB_PREFIX = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _GEOMETRIES = word_set(
     "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection"
 )
-_LONGEST_CHARACTER = {"utf8": 3, "utf8mb3": 3, "utf8mb4": 4, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4} | {
-    "gbk": 2, "gb2312": 2, "gb18030": 4, "big5": 2, "sjis": 2, "cp932": 2, "ujis": 3, "eucjpms": 3, "euckr": 2
-}  # fmt: skip
-"""Bytes of the longest character of each character set; 1 in all others."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +258,7 @@ def contradiction(meta: ColumnMeta, known: ColumnSchema) -> str | None:
         size = _SHOWN_AS_BINARY[kind]
         return None if size is None or meta.length == size else f"{shown}({meta.length})"
     if kind in ("char", "varchar", "binary", "varbinary") and numbers and meta.type not in COMPRESSED:
-        longest = numbers[0] * _LONGEST_CHARACTER.get(known.charset or BINARY, 1)
+        longest = numbers[0] * LONGEST_CHARACTER.get(known.charset or BINARY, 1)
         return None if meta.length == longest else f"{shown} of {meta.length} bytes"
     if kind in ("enum", "set"):
         return _members_size(kind, meta, len(quoted_members(known.column_type)))

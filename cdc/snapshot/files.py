@@ -397,6 +397,11 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 def unfinished(config: DestinationConfig) -> list[SnapshotFiles]:
     """Returns the snapshots of all tables that are not loaded yet, by table."""
+    return [one for one in all_snapshots(config) if one.loaded() is None]
+
+
+def all_snapshots(config: DestinationConfig) -> list[SnapshotFiles]:
+    """Returns the snapshots of all tables, by table."""
     above = snapshots_folder(config)
     tables = [db.below(name) for one in above.names() for db in (above.below(one),) for name in db.names()]
     found = [
@@ -405,7 +410,7 @@ def unfinished(config: DestinationConfig) -> list[SnapshotFiles]:
         for folder in (table.below(one) for one in table.names())
         if INFO in folder.names()
     ]
-    return sorted((one for one in found if one.loaded() is None), key=lambda one: one.info.table)
+    return sorted(found, key=lambda one: one.info.table)
 
 
 def newest(snapshots: Sequence[SnapshotFiles]) -> SnapshotFiles | None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from itertools import pairwise
 
+from cdc.decode.charsets.convert import decode_text
+from cdc.decode.charsets.tables import charset_by_name
 from cdc.schemas import ColumnSchema
 from cdc.snapshot.keys import Key, PagingKey, literal
 from cdc.snapshot.records import Segment
@@ -21,7 +23,8 @@ from cdc.snapshot.table import where
 from cdc.source.connection import query, quoted
 from cdc.source.server import Connection, server_version
 
-_MOST_PROBES = 256
+_MOST_PROBES = 512
+_MOST_STEPS = 70
 _LARGEST_CHARACTER = 0xFFFD
 
 
@@ -32,8 +35,8 @@ class _Range:
     after: Key
     upto: Key
     rows: int
-    tries: int = 0
-    """How often no border was found in it."""
+    is_final: bool = False
+    """Whether no border was found in it."""
 
 
 class Borders:
@@ -42,6 +45,8 @@ class Borders:
     def __init__(self, conn: Connection, quoted_table: str, paging: PagingKey) -> None:
         self._conn = conn
         self._table = f"{quoted_table} FORCE INDEX ({quoted(paging.index)})"
+        # MySQL does not look into an index that it is forced to use: it would estimate one row.
+        self._counted = f"{quoted_table} USE INDEX ({quoted(paging.index)})"
         self._paging = paging
         self._probes = 0
         mariadb = "mariadb" in server_version(conn).lower()
@@ -54,12 +59,12 @@ class Borders:
             return (Segment(),)
         ranges = [_Range(first, last, self._rows(first, last))]
         while len(ranges) < count and self._probes < _MOST_PROBES:
-            largest = max((one for one in ranges if one.tries < 3), key=lambda one: one.rows, default=None)
+            largest = max((one for one in ranges if not one.is_final), key=lambda one: one.rows, default=None)
             if largest is None or largest.rows < 2:
                 break
             border = self._between(largest)
             if border is None:
-                largest.tries += 1
+                largest.is_final = True
                 continue
             at = ranges.index(largest)
             ranges[at : at + 1] = [
@@ -86,27 +91,45 @@ class Borders:
     def _rows(self, after: Key, upto: Key) -> int:
         self._probes += 1
         condition = where(self._paging, after, upto)
-        text = f"{self._explain} SELECT 1 FROM {self._table}{condition}"  # noqa: S608 - quoted names and literals
+        text = f"{self._explain} SELECT 1 FROM {self._counted}{condition}"  # noqa: S608 - quoted names and literals
         return int(query(self._conn, text)[0].get("rows") or 0)
 
     def _between(self, one: _Range) -> Key | None:
         """Returns a key that exists and splits the range, or None."""
-        self._probes += 1
         at = next((i for i, (a, b) in enumerate(zip(one.after, one.upto, strict=True)) if a != b), None)
         if at is None:
             return None
-        share = (0.5, 0.25, 0.75)[one.tries]
-        guess = candidate(self._paging.columns[at], bytes.fromhex(one.after[at]), bytes.fromhex(one.upto[at]), share)
-        if guess is None:
+        column = self._paging.columns[at]
+        low, high = value_of(column, one.after[at]), value_of(column, one.upto[at])
+        for _ in range(_MOST_STEPS):
+            guess = middle(low, high)
+            if guess is None or guess in (low, high):
+                return self._inside(one, at)
+            border = self._inner(one, at, one.after, f"{quoted(column.name)} >= {text_of(column, guess)}")
+            if border is not None:
+                return border
+            high = guess  # no key lies between the guess and the range's end
+        return None
+
+    def _inside(self, one: _Range, at: int) -> Key | None:
+        """Returns a border in a range that no value of column ``at`` splits: by the columns behind it."""
+        if at + 1 == len(self._paging.columns):
             return None
-        # The candidate is a text of this program's making, so it is compared in the column's own collation.
-        conditions = [f"{quoted(c.name)} = {value}" for c, value in _literals(self._paging, one.after, at)]
-        conditions.append(f"{quoted(self._paging.names[at])} >= {guess}")
-        found = self._key(
-            f"{where(self._paging, one.after, one.upto)} AND {' AND '.join(conditions)} "
-            f"ORDER BY {self._paging.order} LIMIT 1"
-        )
-        return None if found in (None, one.after, one.upto) else found
+        end = self._inner(one, at + 1, one.after, "TRUE", " DESC")
+        if end is not None:
+            return self._between(_Range(one.after, end, 0)) or end
+        begin = self._inner(one, at + 1, one.upto, "TRUE")
+        return None if begin is None else self._between(_Range(begin, one.upto, 0)) or begin
+
+    def _inner(self, one: _Range, count: int, like: Key, condition: str, direction: str = "") -> Key | None:
+        """Returns the first (or last) key of a range that has the first ``count`` values of ``like`` and fulfils a
+        condition; None if that is an end of the range."""
+        self._probes += 1
+        same = "".join(f"{quoted(c.name)} = {value} AND " for c, value in _literals(self._paging, like, count))
+        order = ", ".join(f"{quoted(name)}{direction}" for name in self._paging.names)
+        rest = f"{where(self._paging, one.after, one.upto)} AND {same}{condition} ORDER BY {order} LIMIT 1"
+        found = self._key(rest)
+        return None if found in (one.after, one.upto) else found
 
 
 def _literals(paging: PagingKey, key: Key, count: int) -> list[tuple[ColumnSchema, str]]:
@@ -127,37 +150,57 @@ def _joined(ranges: list[_Range], count: int) -> list[_Range]:
 
 # ---------------------------------------------------------------- candidates
 
+_Value = Decimal | str | bytes | datetime
 
-def candidate(column: ColumnSchema, low: bytes, high: bytes, share: float) -> str | None:
-    """Returns a literal at about ``share`` of the way from one value to another; None if none can be computed. Nothing
-    depends on whether it lies between them."""
-    kind = column.data_type
+
+def value_of(column: ColumnSchema, key: str) -> _Value | None:
+    """Returns a key's value as something to compute with; None if nothing can be computed."""
+    raw, kind = bytes.fromhex(key), column.data_type
     try:
         if kind in ("char", "varchar") and column.charset not in (None, "binary"):
-            text = _text_between(low.decode(), high.decode(), share)
-            raw = text.encode().hex()
-            return (
-                None if text == "" else f"CONVERT(_utf8mb4 x'{raw}' USING {column.charset}) COLLATE {column.collation}"
-            )
+            return decode_text(raw, charset_by_name(column.charset or ""))
         if kind in ("char", "varchar", "binary", "varbinary"):
-            return f"x'{_bytes_between(low, high, share).hex()}'"
+            return raw
         if kind in ("date", "datetime", "timestamp"):
-            return f"'{_moment_between(low.decode(), high.decode(), share)}'"
-        if kind in ("uuid", "inet4", "inet6", "time"):
-            return None
-        a, b = Decimal(low.decode()), Decimal(high.decode())
-        return str((a + (b - a) * Decimal(share)).to_integral_value())
-    except (ValueError, ArithmeticError):
+            return datetime.fromisoformat(raw.decode().replace("0000-00-00", "0001-01-01"))
+        return None if kind in ("uuid", "inet4", "inet6", "time") else Decimal(raw.decode())
+    except (ValueError, ArithmeticError, LookupError):
         return None
 
 
-def _bytes_between(low: bytes, high: bytes, share: float) -> bytes:
+def middle(low: _Value | None, high: _Value | None) -> _Value | None:
+    """Returns a value about halfway from one to the other. The server's order may be another one; then it lies
+    elsewhere, and serves as well or not at all."""
+    if isinstance(low, Decimal) and isinstance(high, Decimal):
+        return ((low + high) / 2).to_integral_value(ROUND_FLOOR)
+    if isinstance(low, str) and isinstance(high, str):
+        return _text_between(low, high)
+    if isinstance(low, bytes) and isinstance(high, bytes):
+        return _bytes_between(low, high)
+    if isinstance(low, datetime) and isinstance(high, datetime):
+        return low + timedelta(seconds=int((high - low).total_seconds() / 2))
+    return None
+
+
+def text_of(column: ColumnSchema, value: _Value) -> str:
+    """Returns a value of :func:`middle` as SQL, in the column's type and collation."""
+    if isinstance(value, str):
+        text = f"CONVERT(_utf8mb4 x'{value.encode().hex()}' USING {column.charset})"
+        return f"{text} COLLATE {column.collation}"
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if isinstance(value, datetime):
+        return f"'{value:%Y-%m-%d}'" if column.data_type == "date" else f"'{value.isoformat(' ', 'seconds')}'"
+    return format(value, "f")
+
+
+def _bytes_between(low: bytes, high: bytes) -> bytes:
     size = max(len(low), len(high)) + 1
     a, b = int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(high.ljust(size, b"\0"), "big")
-    return (a + int((b - a) * share)).to_bytes(size, "big") if b > a else b""
+    return ((a + b) // 2).to_bytes(size, "big").rstrip(b"\0")
 
 
-def _text_between(low: str, high: str, share: float) -> str:
+def _text_between(low: str, high: str) -> str:
     shared = 0
     while shared < min(len(low), len(high)) and low[shared] == high[shared]:
         shared += 1
@@ -165,17 +208,11 @@ def _text_between(low: str, high: str, share: float) -> str:
     b = ord(high[shared]) if shared < len(high) else 0x20
     a, b = min(a, b), max(a, b)
     if b - a > 1:
-        return low[:shared] + _character(a + max(1, int((b - a) * share)))
-    # Neighbouring characters: the border lies in the second one.
+        return low[:shared] + _character((a + b) // 2)
+    # Neighbouring characters: the border lies behind the first one.
     follow = ord(low[shared + 1]) if shared + 1 < len(low) else 0x20
-    return low[: shared + 1] + _character(follow + max(1, int((0x7B - follow) * share)))
+    return low[: shared + 1] + _character(follow + max(1, (0x7B - follow) // 2))
 
 
 def _character(code: int) -> str:
     return chr(min(code, 0xD7FF if code < 0xE000 else _LARGEST_CHARACTER))
-
-
-def _moment_between(low: str, high: str, share: float) -> str:
-    a, b = (datetime.fromisoformat(text.replace("0000-00-00", "0001-01-01")) for text in (low, high))
-    middle = a + timedelta(seconds=int((b - a).total_seconds() * share))
-    return middle.strftime("%Y-%m-%d %H:%M:%S") if len(high) > 10 else middle.strftime("%Y-%m-%d")

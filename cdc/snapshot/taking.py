@@ -8,7 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, ConfigError, IdentityError, SchemaChangedError, StoreIncompleteError
+from cdc.errors import (
+    CdcError,
+    ConfigError,
+    IdentityError,
+    SchemaChangedError,
+    SourceRefusedError,
+    StoreIncompleteError,
+)
 from cdc.log import get_logger
 from cdc.meta.state import SourceIdentity
 from cdc.snapshot import positions
@@ -21,6 +28,7 @@ from cdc.snapshot.segments import Borders
 from cdc.snapshot.session import Sessions, close, definition, open_session
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import place_of, query
+from cdc.source.privileges import read_grants
 from cdc.source.server import Connection, current_position, describe
 from cdc.store.reader.reader import StoreReader
 
@@ -265,6 +273,14 @@ def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, s
     if paging is not None and not reading.may_show_keys(paging.names):
         paging = None  # borders would show the values that the policy hides
     engine = str(facts["engine"] or "")
+    method = positions.method_of(conn, server)
+    if method == "margin" and not read_grants(conn).has("PROCESS"):
+        raise SourceRefusedError(
+            "the source has no GTIDs, and the user may not see whether other sessions are committing (PROCESS is "
+            "missing), so that it is not certain what a snapshot would see",
+            place=f"source {place_of(config.source)}",
+            remedy="GRANT PROCESS ON *.* TO the user.",
+        )
     settings: dict[str, Any] = reading.settings()
     return SnapshotInfo(
         destination=config.name,
@@ -273,7 +289,7 @@ def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, s
         server_uuid=source.server_uuid,
         epoch=source.epoch,
         engine=engine,
-        method=positions.method_of(conn, server),
+        method=method,
         has_row_metadata=server.has_row_metadata,
         definition=schema,
         key=reading.key,

@@ -32,6 +32,7 @@ _VARIABLES = (
     "binlog_row_metadata",
     "binlog_transaction_compression",
     "log_bin_compress",
+    "binlog_alter_two_phase",
     "binlog_storage_engine",
     "binlog_expire_logs_seconds",
     "binlog_expire_logs_auto_purge",
@@ -103,7 +104,7 @@ def examine(
     names = list_tables(conn, config.tables)
     databases = {db for db, _ in names}
     found += check_names(names)
-    if all(f.level == "ok" for f in privileges):
+    if all(f.level != "error" for f in privileges):
         found += _filters(conn, databases)
     found += _relay(conn, values)
     found += check_visibility(config.tables, len(names), databases, grants, account)
@@ -185,6 +186,9 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
             "binlog_row_metadata",
             "FULL",
             "rows would arrive without column names, signedness and character sets",
+        ),
+        *_wanted(
+            values, "binlog_alter_two_phase", "OFF", "every ALTER TABLE would arrive twice, also one that then fails"
         ),
     ]
     compressed = [name for name in _COMPRESSION if values.get(name, "OFF") == "ON"]

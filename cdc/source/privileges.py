@@ -95,7 +95,16 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
                 f"GRANT {client} ON *.* TO {account};",
             )
         )
-    return found or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]
+    found = found or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]
+    if info.flavor == "mysql" and info.version_info < (5, 7) and not grants.has("PROCESS"):
+        found.append(
+            warning(
+                "source: privileges",
+                f"{account} may not see other sessions (PROCESS is missing), which snapshots of MySQL 5.6 need",
+                f"GRANT PROCESS ON *.* TO {account};",
+            )
+        )
+    return found
 
 
 def check_visibility(

@@ -110,6 +110,8 @@ class AddColumn(Clause):
     after: str | None
     """The column that comes before it; None with ``first``, and for the end of the table."""
     old_rows: OldRows
+    """What it holds in old rows, if the table's character set has every character and is not ``binary``. The tracker's
+    plan, which knows the table, has the final answer."""
     if_not_exists: bool = False
     unsure_null: bool = False
     """Whether a server variable decides if the column is nullable (TIMESTAMP and explicit_defaults_for_timestamp)."""

@@ -203,16 +203,15 @@ def take_default(c: Cursor) -> tuple[Literal | None, str | None] | None:
 
 def _parenthesised(group: list[Token]) -> tuple[Literal | None, str | None]:
     """The default in parentheses: a literal, or an expression."""
+    whole = shown(group)
+    while len(group) > 2 and group[0].kind == group[-1].kind == "punct" and group[0].text + group[-1].text == "()":
+        group = group[1:-1]
     inner = Cursor(group, "")
-    nested = inner.take_group()
-    if nested is not None and inner.at_end():
-        return _parenthesised(nested)
-    inner.at = 0
     literal = take_literal(inner)
     if literal is not None and inner.at_end():
         return literal, None
     empty = _EMPTY_JSON.get("".join(token.text for token in group).upper())
-    return (Literal("text", empty), None) if empty is not None else (None, f"({shown(group)})")
+    return (Literal("text", empty), None) if empty is not None else (None, f"({whole})")
 
 
 def _now(c: Cursor) -> int | None:

@@ -13,7 +13,7 @@ from cdc.schemas import ColumnSchema
 from cdc.sql.changes import Unknown
 from cdc.sql.shapes import BLOB_BYTES, INTEGER_BYTES, TEXT_BYTES, Shape, shape_of
 from cdc.sql.tokens import MODE_STRICT
-from cdc.sql.types import LONGEST_CHARACTER
+from cdc.sql.types import LONGEST_CHARACTER, UNICODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,6 @@ class Widened:
 ValueEffect = Same | Widened | Unknown
 
 MODE_NO_AUTO_VALUE_ON_ZERO = 1 << 19
-UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
-"""Character sets that hold every character."""
 _BASIC = frozenset({"utf8", "utf8mb3", "ucs2"})
 """Character sets that hold every character of the other ones, except those of ``UNICODE`` beyond U+FFFF."""
 _UTF8 = frozenset({"utf8", "utf8mb3", "utf8mb4"})

@@ -16,9 +16,7 @@ from cdc.sql.changes import Constant, OldRows, Unknown
 from cdc.sql.literals import Literal
 from cdc.sql.shapes import BLOB_BYTES, INTEGER_BYTES, TEXT_BYTES, Shape, shape_of
 from cdc.sql.tokens import UNREADABLE
-
-UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
-"""Character sets that hold every character."""
+from cdc.sql.types import TEXTS, UNICODE
 
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _DATETIME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d+))?)?")
@@ -36,6 +34,25 @@ def constant(column: ColumnSchema, literal: Literal) -> OldRows:
         return Unknown("its default is not readable in the statement")
     value = _value(shape, literal)
     return unknown if value is None else Constant(value)
+
+
+def in_type(column: ColumnSchema, constant: Constant) -> OldRows:
+    """The constant of an added column once its character set is known: a table's default may make bytes of a text, or
+    may lack its characters."""
+    shape, value = shape_of(column), constant.value
+    if isinstance(value, bytes):
+        return constant
+    if shape.kind in ("binary", "varbinary") or shape.kind in BLOB_BYTES:
+        found = _bytes(shape, Literal("text", value))
+        return Unknown("its default is a text, and the table's are bytes") if found is None else Constant(found)
+    if value.isascii() or shape.kind not in TEXTS or _holds(shape.charset, value):
+        return constant
+    return Unknown(f"its default {value!r} is not certain in the character set {shape.charset or 'of the table'}")
+
+
+def _holds(charset: str | None, text: str) -> bool:
+    """Whether a Unicode character set has all characters of a text."""
+    return charset in UNICODE or (charset in ("utf8", "utf8mb3", "ucs2") and max(text) <= "\uffff")
 
 
 def implicit(column: ColumnSchema) -> OldRows:
@@ -161,10 +178,8 @@ def _text(shape: Shape, literal: Literal) -> str | None:
     elif literal.kind == "number":
         if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", text):
             return None
-    elif not text.isascii():
-        narrow = shape.charset in ("utf8", "utf8mb3", "ucs2") and max(text) <= "\uffff"
-        if shape.charset not in UNICODE and not narrow:
-            return None
+    elif not text.isascii() and shape.charset is not None and not _holds(shape.charset, text):
+        return None  # without a character set it is the table's, and the tracker looks again
     if shape.kind in ("char", "varchar") and len(text) > (shape.first or 1):
         return None
     if shape.kind in TEXT_BYTES and 4 * len(text) > TEXT_BYTES[shape.kind]:

@@ -11,21 +11,25 @@ from dataclasses import dataclass
 
 from cdc.errors import UnsupportedDdlError
 from cdc.schemas import ColumnSchema, TableSchema, charset_of_collation
+from cdc.sql import defaults
 from cdc.sql.changes import (
     AddColumn,
     Change,
     ChangeColumn,
+    Constant,
     ConvertCharset,
     CreateTable,
     DropColumn,
     DropDatabase,
     DropPrimaryKey,
     DropTable,
+    Null,
     OldRows,
     RenameColumn,
     SetDefault,
     SetPrimaryKey,
     SetTableCharset,
+    Unknown,
     UnknownEffect,
     Unsupported,
 )
@@ -124,6 +128,7 @@ class _Draft:
         self._dropped: list[ColumnSchema] = []
         self._key: tuple[str, ...] | None = None
         """The columns of a new primary key, by their new names."""
+        self._last: list[Change] = []
         self._drops_key = False
         self._charset, self._collation = schema.charset, schema.collation
         self._convert: ConvertCharset | None = None
@@ -142,15 +147,19 @@ class _Draft:
                 if slot is not None:
                     slot.column = slot.column.model_copy(update={"name": change.to})
             case ChangeColumn():
-                slot = self._find(change, change.name, change.if_exists)
+                slot = self._before.get(change.name.lower())
                 if slot is None:
-                    return True
+                    return change.if_exists
                 slot.column, slot.defined = change.column, True
                 return not change.first and change.after is None
             case SetDefault():
-                slot = self._find(change, change.name, change.if_exists)
-                if slot is not None:
+                slot = self._before.get(change.name.lower())
+                if slot is None:
+                    self._last.append(change)
+                else:
                     slot.column = slot.column.model_copy(update={"default": change.default})
+            case SetPrimaryKey():
+                self._last.append(change)
             case DropPrimaryKey():
                 if not self._schema.primary_key and not change.if_exists:
                     raise _contradiction(change, "drops a primary key, and there is none")
@@ -165,7 +174,7 @@ class _Draft:
         return True
 
     def take_new(self, change: Change) -> None:
-        """Applies a change that puts columns in their places, or the new primary key."""
+        """Applies a change that puts columns in their places."""
         match change:
             case AddColumn():
                 known = self._at(change.column.name)
@@ -177,10 +186,48 @@ class _Draft:
                 self._columns.append(slot)
                 self._move(change, slot, change.first, change.after)
             case ChangeColumn():
-                slot = self._before[change.name.lower()]
+                slot = self._before.get(change.name.lower()) or self._added(change)
                 self._move(change, slot, change.first, change.after)
+            case _:
+                return
+
+    def plan(self) -> Plan:
+        """The columns after the statement. Raises UnsupportedDdlError if two have one name."""
+        for change in self._last:
+            self._take_last(change)
+        names = [slot.column.name.lower() for slot in self._columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UnsupportedDdlError(f"the statement gives two columns the name {twice}", remedy=WAY_OUT)
+        key = self._key or self._old_key()
+        charset, collation = self._charset, self._collation
+        if self._convert is not None:
+            charset, collation = self._convert.charset or charset, self._convert.collation
+        planned = [self._planned(slot, self._finished(slot, key, charset, collation)) for slot in self._columns]
+        schema = TableSchema(
+            columns=tuple(one.column for one in planned), primary_key=key, charset=charset, collation=collation
+        )
+        return Plan(schema, tuple(planned), tuple(self._dropped))
+
+    def _planned(self, slot: _Column, column: ColumnSchema) -> PlannedColumn:
+        old_rows = slot.old_rows
+        if isinstance(old_rows, Null) and not column.nullable:
+            old_rows = Unknown("it becomes a part of the primary key")
+        elif isinstance(old_rows, Constant):
+            old_rows = defaults.in_type(column, old_rows)
+        return PlannedColumn(column, slot.old, old_rows)
+
+    def _take_last(self, change: Change) -> None:
+        """Applies a change that may name any column there is afterwards."""
+        match change:
+            case SetDefault():
+                slot = self._at(change.name)
+                if slot is None and not change.if_exists:
+                    raise _contradiction(change, f"names the column {change.name}, which is not there")
+                if slot is not None:
+                    slot.column = slot.column.model_copy(update={"default": change.default})
             case SetPrimaryKey():
-                if self._schema.primary_key and not self._drops_key:
+                if self._key is not None or self._old_key():
                     if change.if_not_exists:
                         return
                     raise _contradiction(change, "adds a primary key, and there is one")
@@ -188,32 +235,15 @@ class _Draft:
             case _:
                 return
 
-    def plan(self) -> Plan:
-        """The columns after the statement. Raises UnsupportedDdlError if two have one name."""
-        names = [slot.column.name.lower() for slot in self._columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise UnsupportedDdlError(f"the statement gives two columns the name {twice}", remedy=WAY_OUT)
-        key = self._primary_key()
-        charset, collation = self._charset, self._collation
-        if self._convert is not None:
-            charset, collation = self._convert.charset or charset, self._convert.collation
-        planned = [
-            PlannedColumn(self._finished(slot, key, charset, collation), slot.old, slot.old_rows)
-            for slot in self._columns
-        ]
-        schema = TableSchema(
-            columns=tuple(one.column for one in planned), primary_key=key, charset=charset, collation=collation
-        )
-        return Plan(schema, tuple(planned), tuple(self._dropped))
-
-    def _primary_key(self) -> tuple[str, ...]:
-        if self._key is not None:
-            return self._key
+    def _old_key(self) -> tuple[str, ...]:
+        """The columns that are left of the primary key, which goes with the last of them."""
         if self._drops_key:
             return ()
-        renamed = {slot.old.name.lower(): slot.column.name for slot in self._columns if slot.old is not None}
-        return tuple(renamed[name.lower()] for name in self._schema.primary_key if name.lower() in renamed)
+        left = {slot.old.name.lower(): slot.column.name for slot in self._columns if slot.old is not None}
+        # A new column takes the place of the one of its name that the statement drops.
+        added = {slot.column.name.lower(): slot.column.name for slot in self._columns if slot.old is None}
+        names = (left.get(name.lower()) or added.get(name.lower()) for name in self._schema.primary_key)
+        return tuple(name for name in names if name is not None)
 
     def _finished(
         self, slot: _Column, key: tuple[str, ...], charset: str | None, collation: str | None
@@ -240,6 +270,16 @@ class _Draft:
         slot = self._at(name)
         if slot is None:
             raise _contradiction(change, f"names the column {name}, which is not there")
+        return slot
+
+    def _added(self, change: ChangeColumn) -> _Column:
+        """The column that a clause before has added, and that ``change`` defines anew: it goes to the end."""
+        slot = self._at(change.column.name)
+        if slot is None or slot.old is not None:
+            raise _contradiction(change, f"names the column {change.name}, which is not there")
+        self._columns.remove(slot)
+        slot = _Column(change.column, None, Unknown("one statement adds and changes it"), defined=True)
+        self._columns.append(slot)
         return slot
 
     def _move(self, change: Change, slot: _Column, first: bool, after: str | None) -> None:

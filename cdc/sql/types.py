@@ -36,6 +36,8 @@ LONGEST_CHARACTER = {"utf8": 3, "utf8mb3": 3, "utf8mb4": 4, "ucs2": 2, "utf16": 
     "gbk": 2, "gb2312": 2, "gb18030": 4, "big5": 2, "sjis": 2, "cp932": 2, "ujis": 3, "eucjpms": 3, "euckr": 2
 }  # fmt: skip
 """Bytes of the longest character of each character set; 1 in all others."""
+UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
+"""Character sets that hold every character."""
 
 
 @dataclass(frozen=True, slots=True)

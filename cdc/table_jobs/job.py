@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from cdc.batches import parking
 from cdc.batches.manifest import TableResult
 from cdc.batches.table_batches import TableBatches
-from cdc.errors import UsageError
+from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription
 from cdc.targets import split_table
@@ -52,6 +52,12 @@ class Job:
         """Changes why the table is parked."""
         record = ParkedTable(due=due, reason=reason, since=datetime.now(UTC), keep_seq=keep_seq)
         parking.park(self.batches.meta, SUBSCRIBER, self.table, record)
+
+    def note(self, failure: CdcError) -> None:
+        """Records why the table is still parked."""
+        known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
+        if known is not None:
+            self.mark(known.due, str(failure), known.keep_seq if known.due == "retry" else None)
 
     def end_of_batches(self) -> int:
         """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""

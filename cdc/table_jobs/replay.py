@@ -91,7 +91,7 @@ def replay(
     Raises UsageError for points and tables that the store does not have, CutOffError if it lacks the beginning of a
     table, LeaseHeldError, and what merges raise.
     """
-    _require_sensible(config, tables, request)
+    require_sensible(config, tables, request)
     points = _points(config, request)
     found: list[ReplayResult] = []
     errors: dict[str, CdcError] = {}
@@ -129,7 +129,7 @@ def _points(config: DestinationConfig, request: Request) -> _Points:
     return _Points(first, None if request.to is None else find_point(reader, request.to))
 
 
-def _require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
+def require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
     if not tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
     for table in tables:
@@ -168,10 +168,10 @@ def _in_place(
     reader = TableBatches(config).reader
     base = find_base(config, table, reader, target.state())
     if points.last is not None:
-        _require_reaches(base, points.last, table)
+        require_reaches(base, points.last, table)
     with _replay_job(config, table, base.seq) as mine:
         upto = mine.end_of_batches() if points.last is None else points.last
-        _require_reaches(base, upto, table)
+        require_reaches(base, upto, table)
         side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
         try:
             done = _build(mine, base, side, None, upto, progress)
@@ -193,7 +193,7 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
 
     began = time.monotonic()
     batches = TableBatches(config)
-    _require_kept(batches.reader, first, table)
+    require_kept(batches.reader, first, table)
     _require_no_ddl(Job(config, table, batches), first)
     with _replay_job(config, table, first) as mine:
         begin_generation(table_sessions(config), config, table, position_of(mine, first))
@@ -262,7 +262,7 @@ def _into(config: DestinationConfig, table: str, request: Request, points: _Poin
     reader = mine.batches.reader
     base = find_base(config, table, reader, target_of(config, table).state())
     upto = mine.end_of_batches() if points.last is None else points.last
-    _require_reaches(base, upto, table)
+    require_reaches(base, upto, table)
     done = _build(mine, base, request.into, request.mode, upto, progress)
     return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
 
@@ -341,7 +341,7 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
     )
 
 
-def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
+def require_kept(reader: StoreReader, seq: int, table: str) -> None:
     begins = reader.beginning()
     kept = max(reader.removed_seq(), begins.seq if begins is not None else 0)
     if seq < kept:
@@ -352,7 +352,7 @@ def _require_kept(reader: StoreReader, seq: int, table: str) -> None:
         )
 
 
-def _require_reaches(base: Base, upto: int, table: str) -> None:
+def require_reaches(base: Base, upto: int, table: str) -> None:
     first = base.seq if base.snapshot is None else base.snapshot.high_seq()
     if upto < first:
         raise CutOffError(

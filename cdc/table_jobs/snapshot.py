@@ -14,7 +14,15 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError, NeedsSnapshotError, SchemaChangedError, StoreIncompleteError, UsageError
+from cdc.errors import (
+    CdcError,
+    IdentityError,
+    NeedsSnapshotError,
+    RetryableError,
+    SchemaChangedError,
+    StoreIncompleteError,
+    UsageError,
+)
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, open_meta
 from cdc.schemas import Schemas
@@ -107,6 +115,7 @@ def take_snapshots(
             )
     if not wanted:
         return []
+    remove_useless(config)
     _require_subscriber(config)
     found: list[SnapshotResult] = []
     errors: dict[str, CdcError] = {}
@@ -120,13 +129,13 @@ def take_snapshots(
                     if isinstance(outcome, CdcError):
                         raise outcome
                     found.append(_load(jobs[table], outcome, reread[table]))
-                except (SchemaChangedError, NeedsSnapshotError, _Inexact) as error:
+                except (SchemaChangedError, NeedsSnapshotError, _Unusable) as error:
                     reread[table] += 1
                     if reread[table] >= ATTEMPTS:
                         errors[table] = error
                         continue
                     _log.warning("the snapshot of a table begins anew", table=table, reason=str(error))
-                    if not isinstance(outcome, CdcError):
+                    if not isinstance(outcome, CdcError) and outcome.loaded() is None:
                         outcome.remove()
                     again.append(table)
                 except CdcError as error:
@@ -135,14 +144,30 @@ def take_snapshots(
         for table, failure in errors.items():
             if len(errors) > 1:
                 _log.error("snapshot failed", table=table, reason=str(failure))
-            jobs[table].mark("snapshot", str(failure), None)
+            jobs[table].note(failure)
     if errors:
         raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
     return sorted(found, key=lambda one: wanted.index(one.table))
 
 
-class _Inexact(CdcError):
-    """A table without a key changed between the two positions of its snapshot, so its rows cannot be matched."""
+def remove_useless(config: DestinationConfig) -> list[str]:
+    """Removes loaded snapshots from which no table can be built again, because retention has removed changes behind
+    them. Returns their tables."""
+    from cdc.snapshot.files import all_snapshots
+    from cdc.store.reader.reader import StoreReader
+
+    kept = StoreReader(config.store.path).removed_seq()
+    found = []
+    for files in all_snapshots(config):
+        loaded = files.loaded()
+        if loaded is not None and loaded.low_seq < kept:
+            files.remove()
+            found.append(files.info.table)
+    return found
+
+
+class _Unusable(CdcError):
+    """Chunks that cannot be loaded, although nothing is wrong: they have to be read again."""
 
 
 def _require_subscriber(config: DestinationConfig) -> None:
@@ -201,10 +226,16 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     reader = mine.batches.reader
     high = files.high_seq()
     _wait_for(mine, reader, high)
-    low = files.low_seq(reader)
+    try:
+        low = files.low_seq(reader)
+    except StoreIncompleteError:
+        raise
+    except (IdentityError, RetryableError) as error:
+        # A transaction that was being committed when capture or the snapshot began; the next chunks are later.
+        raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
     mine.keep_from(low)
     if not files.info.key and not files.is_exact(reader):
-        raise _Inexact(
+        raise _Unusable(
             "the table has no key, and it changed while it was read, so that its rows cannot be matched to the changes",
             place=f"table {mine.table}",
             remedy="Take its snapshot while the table is not written to.",
@@ -217,10 +248,15 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
         position = position_of(mine, high)
         load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position)
         changes = 0 if manifest is None else manifest.row_events
-    mine.keep_from(high)
     files.mark_loaded(low, high)
+    # From here on each run of apply can bring the table level, if this job is killed.
+    mine.mark("retry", "The snapshot is loaded, and the changes behind it follow.", high)
     _remove_older(mine, files)
-    bring_level(mine, high)
+    try:
+        bring_level(mine, high)
+    except NeedsSnapshotError:
+        mine.mark("snapshot", "A later statement changed rows in a way that only the server knows.", None)
+        raise
     records = files.records()
     from spark_jobs.delta.tables import target_of
 
@@ -261,7 +297,9 @@ def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
 
     deadline = time.monotonic() + STORE_WAIT_S
     clock_us: int | None = None
-    while (reader.last_seq() or 0) < high:
+    begins = reader.beginning()
+    first = 0 if begins is None else begins.seq
+    while max(reader.last_seq() or 0, first) < high:
         if clock_us is None:
             # What the source has at this moment lies behind the snapshot. Once the store is complete up to it, the
             # rest up to the position was nothing of ours.

@@ -43,7 +43,8 @@ class FakePipeline:
     """Returns ``waiting`` batches, one at a time, by the rules of the batch protocol.
 
     ``acked`` and ``rolled_back`` record the batches' ids in order, ``calls`` every called step, ``limits`` the
-    ``until`` of each fetch, and ``sessions`` the number of sessions for merges. A function in ``fail`` under a step's
+    ``until`` of each fetch, ``sessions`` the number of sessions for merges, and ``retries`` that of the tries
+    of parked tables. A function in ``fail`` under a step's
     name (``fetch``, ``merge``, ``finalize``, ``release``) is called in that step, and may raise. Appending to
     ``waiting`` puts a transaction into the store.
     """
@@ -59,6 +60,7 @@ class FakePipeline:
         self.fail: dict[str, Callable[[], None]] = {}
         self.limits: list[datetime | None] = []
         self.sessions = 0
+        self.retries = 0
         self._tokens: dict[int, str] = {}
         self.leases: dict[tuple[int, str], Lease] = {}
 
@@ -92,8 +94,9 @@ class FakePipeline:
             raise TokenError(f"another process has taken the batches after batch {acked.batch}")
         return self.fetch(config, owner, until)
 
-    def retry_parked(self, config: DestinationConfig) -> list[Any]:
-        """No table is parked here."""
+    def retry_parked(self, config: DestinationConfig, lease: Lease | None = None) -> list[Any]:
+        """Counts the calls; no table is parked here."""
+        self.retries += 1
         return []
 
     @contextmanager

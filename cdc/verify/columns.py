@@ -50,7 +50,8 @@ _GEOMETRIES = frozenset(
 )  # fmt: skip
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}) | _GEOMETRIES
 _WIDE_CHARSETS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
-_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
+"""Not ascii: some servers store bytes above 127 in it, which SELECT shows as question marks."""
 _PRECISION = re.compile(r"\((\d+)(?:,(\d+))?\)")
 _MAX_PRECISION = 38
 _US_A_DAY = 86_400_000_000

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
+from cdc.errors import DamagedError
 from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
 from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id, split_table, table_path
 from cdc.verify.report import LedgerResult
@@ -20,8 +21,18 @@ if TYPE_CHECKING:
 def acked_manifests(config: DestinationConfig, subscriber: str) -> list[Manifest]:
     """Returns the manifests of the acked batches that are kept, oldest first. Raises DamagedError, StorageError."""
     files = ManifestFiles(config.meta.path)
-    found = [load_manifest(files.path(subscriber, batch)) for batch in files.ids(subscriber)]
-    return [manifest for manifest in found if manifest.acked is not None]
+    found = []
+    for batch in files.ids(subscriber):
+        path = files.path(subscriber, batch)
+        try:
+            manifest = load_manifest(path)
+        except DamagedError:
+            if path.exists():
+                raise
+            continue  # an ack has removed it meanwhile: only the newest are kept
+        if manifest.acked is not None:
+            found.append(manifest)
+    return found
 
 
 def table_history(config: DestinationConfig, table: str, known: Subscription) -> TableHistory | None:

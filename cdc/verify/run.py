@@ -79,6 +79,8 @@ class LakeRows(Protocol):
 
     def shown(self, keys: Sequence[str]) -> Iterator[ShownRow]: ...
 
+    def version_faults(self) -> list[str]: ...
+
 
 @dataclass(frozen=True)
 class LakeFacts:
@@ -107,12 +109,12 @@ class Lake(Protocol):
 
 def verify(
     config: DestinationConfig,
-    lake: Lake,
+    lake: Callable[[], Lake],
     tables: Sequence[str] = (),
     options: Options | None = None,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Verifies these tables, or all.
+    """Verifies these tables, or all. ``lake`` opens the lake; it is called when rows are to be compared.
 
     Raises UsageError for a table that the destination does not have, IdentityError if nothing was captured yet, and
     what reading meta and store raises. What goes wrong with one table is in its report.
@@ -125,8 +127,11 @@ def verify(
 
 
 class _Run:
-    def __init__(self, config: DestinationConfig, lake: Lake, options: Options, progress: Progress) -> None:
-        self._config, self._lake, self._options, self._progress = config, lake, options, progress
+    def __init__(
+        self, config: DestinationConfig, lake: Callable[[], Lake], options: Options, progress: Progress
+    ) -> None:
+        self._config, self._options, self._progress = config, options, progress
+        self._open_lake = lake
         self._meta: Meta = open_meta(config)
         source = self._meta.source()
         if source is None:
@@ -150,6 +155,7 @@ class _Run:
         self._progress("reading the ledgers")
         report.tables = [TableReport(name, self._config.table_apply(name).mode) for name in names]
         self._check_ledgers(report)
+        self._lake = self._open_lake()
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="verify") as pool:
             list(pool.map(self._check_rows, report.tables))
         return report
@@ -174,6 +180,8 @@ class _Run:
         acked = acked_manifests(self._config, SUBSCRIBER)
         beginning = self._store.reader.beginning()
         check_cursor(self._known, acked, report.history, begins=None if beginning is None else beginning.seq)
+        # Apply may go on meanwhile. What was acked by now has its commits, and who was parked by now is known as such.
+        self._known = self._meta.read().subscriptions.get(SUBSCRIBER) or self._known
         names = {*self._known.tables, *(table.table for table in report.tables)}
         for name in sorted(names):  # batches are joined over all tables
             try:
@@ -336,6 +344,7 @@ class _Table:
             result.faults.append(
                 f"{len(bad)} of {result.chunks} buckets differ, and no row in them was found to differ"
             )
+        result.faults += self.lake.version_faults()
         result.ok = not result.differences and not result.faults
 
     def _span(self) -> Span:

@@ -174,9 +174,10 @@ class SourceSnapshot:
 
     def sums(self, db: str, table: str, columns: TableColumns, buckets: int) -> dict[int, BucketSum]:
         """Returns the checksums of all buckets of a table, by one statement that reads it once."""
+        # By number: GROUP BY takes a name for the table's column before it takes it for an alias.
         statement = (
             f"SELECT {columns.bucket(buckets)} AS b, COUNT(*) AS n, SUM({columns.checksum}) AS s "  # noqa: S608
-            f"FROM {quoted(db)}.{quoted(table)} GROUP BY b"
+            f"FROM {quoted(db)}.{quoted(table)} GROUP BY 1"
         )
         return {int(row["b"]): BucketSum(int(row["n"]), int(row["s"] or 0)) for row in self._query(statement)}
 

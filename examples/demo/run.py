@@ -19,10 +19,10 @@ from examples.demo.airflow import USER, AirflowError, AirflowServer
 from examples.demo.compare import compare, verdict
 from examples.demo.screen import Screen, Step
 from examples.demo.setup import APPLY_EVERY_S, CAPTURE_FOR_S, REPOSITORY, Command, SetupError
-from examples.demo.shop import TABLES, Account, Shop
+from examples.demo.shop import ALTER, TABLES, Account, Shop
 
 NAME = "shop"
-CAPTURE, APPLY = f"capture_{NAME}", f"apply_{NAME}"
+CAPTURE, SNAPSHOT, APPLY = f"capture_{NAME}", f"snapshot_{NAME}", f"apply_{NAME}"
 STEP_LIMIT_S = 3600.0
 """Limit for each wait. A busy machine takes long, and each step shows what it waits for."""
 KILLS = 20
@@ -60,14 +60,17 @@ class Demo:
         with self.screen.step("The capture DAG reads the shop's changes into the store") as step:
             airflow.unpause(CAPTURE)
             self._until(step, lambda: self._captured(command, step), every_s=_STATUS_EVERY_S)
-        with self.screen.step("The apply DAG merges a first batch: fetch >> merge >> finalize") as step:
+        with self.screen.step("The snapshot DAG fills the tables, while the shop goes on trading") as step:
+            airflow.unpause(SNAPSHOT)
+            self._until(step, lambda: self._filled(airflow, command, step), every_s=_STATUS_EVERY_S)
+        with self.screen.step("The apply DAG merges what has changed since: fetch >> merge >> finalize") as step:
             airflow.unpause(APPLY)
             good = self._good_run(airflow, step, after=None)
         seq = self._acked(command)
         self.screen.say(f"    run {good['dag_run_id']} succeeded; acked up to seq {seq}")
         self._fail_once(airflow, command, shop)
         self._catch_up(shop, account, command)
-        code = self._judge(shop, work / "lake")
+        code = self._judge(shop, work / "lake", command)
         self._epilogue(airflow, shop, work)
         return code
 
@@ -83,8 +86,6 @@ class Demo:
             shop = self.shop = Shop(account, name)
             self._drop_database = True
             shop.create()
-            # Capture begins after CREATE TABLE, because each DDL is a batch of its own and would cost a run.
-            self._start = setup.position_of(account)
             shop.fill()
         shop.open()
         self.screen.say("    live traffic begins: about 20 transactions a second")
@@ -96,7 +97,6 @@ class Demo:
             pattern = rf"{shop.name}\..*"
             command("init", account.url(), "--target", "./lake", "--tables", pattern, "--name", NAME)
             changes = {
-                "source": {"start": f"{{file: {self._start[0]}, pos: {self._start[1]}}}"},
                 "batch": {"max_wait_s": "2"},
                 "airflow": {
                     "apply_every": f"{APPLY_EVERY_S}s",
@@ -119,7 +119,7 @@ class Demo:
             errors = airflow.import_errors()
             if errors:
                 raise AirflowError(f"Airflow could not load the DAGs: {errors[0].strip().splitlines()[-1]}")
-            return {CAPTURE, APPLY} <= set(airflow.dag_ids())
+            return {CAPTURE, SNAPSHOT, APPLY} <= set(airflow.dag_ids())
 
         self._until(step, known)
 
@@ -131,6 +131,19 @@ class Demo:
         count = (status["store"] or {}).get("transactions") or 0
         step.update(f"{count} transactions in the store")
         return bool(status["capture"]["running"]) and count > 0
+
+    def _filled(self, airflow: AirflowServer, command: Command, step: Step) -> bool:
+        """Whether every table has been loaded. Raises AirflowError if a run of the snapshot DAG fails."""
+        runs = airflow.runs(SNAPSHOT)
+        failed = [run for run in runs if run["state"] == "failed"]
+        if failed:
+            raise AirflowError(f"Run {failed[0]['dag_run_id']} of {SNAPSHOT} failed; see {airflow.url}")
+        status = command.status(NAME)
+        reading = {one["table"]: one.get("rows", 0) for one in status["snapshots"]}
+        loaded = [table for table in status["tables"] if table["delta_version"] is not None]
+        step.update(f"{len(loaded)} of {len(TABLES)} tables, {sum(reading.values())} rows read")
+        parked = [one for known in status["subscriptions"] for one in known["parked"]]
+        return len(loaded) == len(TABLES) and not parked and any(run["state"] == "success" for run in runs)
 
     def _acked(self, command: Command) -> int:
         return int(command.status(NAME)["subscriptions"][0]["acked_seq"])
@@ -173,6 +186,9 @@ class Demo:
         if self._acked(command) != seq:
             raise SetupError("A run failed, but its batch was acked.")
         self.screen.say(f"    finalize rolled the batch back: the acked position is still seq {seq}, nothing is lost")
+        with self.screen.step(f"The shop alters its largest table: {ALTER}"):
+            shop.alter()
+            time.sleep(2)  # orders that have the new column
         shop.close()
         self.screen.say("    the shop closes: no more traffic")
         with self.screen.step("The next run takes the same changes again") as step:
@@ -243,7 +259,7 @@ class Demo:
             self._until(step, level, every_s=_STATUS_EVERY_S)
         self.screen.say(f"    {shop.transactions} transactions of live traffic so far")
 
-    def _judge(self, shop: Shop, lake: Path) -> int:
+    def _judge(self, shop: Shop, lake: Path, command: Command) -> int:
         with self.screen.step("Delta (read with the deltalake library) is compared with SELECT"):
             compared = compare(shop, lake)
         for item in compared:
@@ -253,6 +269,9 @@ class Demo:
         for item in compared:
             if (pair := item.first_difference()) is not None:
                 self.screen.say(f"[red]{item.table}[/red]: SELECT {escape(str(pair[0]))}, Delta {escape(str(pair[1]))}")
+        with self.screen.step("`cdc verify` proves that nothing is missing: commits, and checksums of both sides"):
+            proof = command("verify", NAME)
+        self.screen.say(escape(proof.rstrip()))
         equal = all(item.equal for item in compared)
         word = "[bold green]Equal.[/bold green]" if equal else "[bold red]Not equal.[/bold red]"
         self.screen.say(f"{word} It took {self.screen.elapsed_s():.0f} s.")

@@ -14,6 +14,9 @@ from pymysql.cursors import Cursor
 TABLES: dict[str, tuple[str, ...]] = {"customers": ("id",), "products": ("sku",), "orders": ("id",)}
 """Name and primary key."""
 
+ALTER = "ALTER TABLE orders ADD COLUMN channel VARCHAR(12) NOT NULL DEFAULT 'web' AFTER state"
+"""The change of schema in the middle of the demo."""
+
 _CREATE = (
     """CREATE TABLE customers (
         id INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -117,6 +120,11 @@ class Shop:
                 )
                 connection.commit()
         self._customers, self._products = customers, products
+
+    def alter(self) -> None:
+        """Alters a table under traffic."""
+        with self.account.connect(self.name) as connection, connection.cursor() as cursor:
+            cursor.execute(ALTER)
 
     def drop(self) -> None:
         """Drops the database."""

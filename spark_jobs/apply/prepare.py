@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import Manifest
 from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
+from cdc.errors import CdcError
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.targets import split_table
@@ -50,6 +51,8 @@ class PreparedBatch:
     """The tables to work on: those with rows, those that the DDL changes, and those that may be missing in Delta."""
     gate: TableGate | None = None
     """The way to each table beside other jobs; None for the job that has a table for itself."""
+    faults: dict[str, CdcError] = field(default_factory=dict)
+    """Tables that cannot be merged, and are to be parked; they are among :attr:`tables`."""
 
     def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
         """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""
@@ -100,13 +103,17 @@ def prepare(
         for table in manifest.tables
         if config.tables.includes(*split_table(table)) and table not in subscription.parked
     )
-    found = _survey(manifest, config, wanted, schemas)
+    faults: dict[str, CdcError] = {}
+    found = _survey_each(manifest, config, wanted, schemas, faults)
     changed = ddl.changed_tables(statements, wanted)
     # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
     tables = [
         table
         for table in wanted
-        if table in found.layouts or table in changed or (manifest.ddl and subscription.table(table) is None)
+        if table in found.layouts
+        or table in changed
+        or table in faults
+        or (manifest.ddl and subscription.table(table) is None)
     ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # An included table exists in Delta even while it is empty. Those that the meta knows are there.
@@ -122,7 +129,11 @@ def prepare(
         target_of(config, table)  # reports a missing hash key before Spark is started
     if schemas is not None:
         _warn_of_unused_policies(config, schemas)
-    prove_idle(config, manifest, subscription, {*tables, *subscription.parked})
+    idle: dict[str, CdcError] = {}
+    prove_idle(config, manifest, subscription, {*tables, *subscription.parked}, idle)
+    for table, error in idle.items():
+        _note(config, table, error, faults)
+    tables += sorted(idle)
     return PreparedBatch(
         config=config,
         manifest=manifest,
@@ -133,7 +144,40 @@ def prepare(
         statements=statements,
         tables=tuple(tables),
         gate=gate,
+        faults=faults,
     )
+
+
+def _note(config: DestinationConfig, table: str, error: CdcError, faults: dict[str, CdcError]) -> None:
+    """Notes the fault of a table that may be parked. Raises the error for any other table."""
+    if config.table_apply(table).on_error == "block":
+        raise error
+    faults[table] = error
+
+
+def _survey_each(
+    manifest: Manifest,
+    config: DestinationConfig,
+    tables: Sequence[str],
+    schemas: Schemas | None,
+    faults: dict[str, CdcError],
+) -> Survey:
+    """Makes :func:`_survey` of all tables at once or, if that fails and a table may be parked, of each by itself."""
+    try:
+        return _survey(manifest, config, tables, schemas)
+    except CdcError:
+        if all(config.table_apply(table).on_error == "block" for table in tables):
+            raise
+    found = Survey({}, {})
+    for table in tables:
+        try:
+            one = _survey(manifest, config, [table], schemas)
+        except CdcError as error:
+            _note(config, table, error, faults)
+        else:
+            found.layouts.update(one.layouts)
+            found.largest_event_bytes.update(one.largest_event_bytes)
+    return found
 
 
 def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str], schemas: Schemas | None) -> Survey:

@@ -140,32 +140,6 @@ def append_statement(target: Target, view: str, state: DeltaState) -> str:
     )
 
 
-def truncate_statement(target: Target, mode: str, seq: int, commit_time_us: int, gtid: str | None) -> str:
-    """Returns the MERGE that applies TRUNCATE in this mode: ``upsert`` removes all rows, ``soft_delete`` marks them,
-    ``scd2`` closes the open versions, and ``append`` inserts one row with ``_op`` ``truncate`` that has no values.
-
-    ``seq``, ``commit_time_us`` (microseconds since 1970) and ``gtid`` are those of the TRUNCATE's transaction.
-    """
-    time = f"timestamp_micros({int(commit_time_us)}L)"
-    one = f"MERGE INTO {target.sql} t USING (SELECT {int(seq)}L AS _seq) s ON "
-    if mode == "soft_delete":
-        marked = f"t._deleted = true, t._commit_time = {time}, t._seq = s._seq"
-        return f"{one}NOT t._deleted WHEN MATCHED THEN UPDATE SET {marked}"
-    if mode == "scd2":
-        return (
-            f"{one}t._valid_to IS NULL WHEN MATCHED THEN UPDATE SET t._valid_to = greatest(t._valid_from, {time}), "
-            "t._current = false"
-        )
-    if mode == "append":
-        gtid_text = "CAST(NULL AS STRING)" if gtid is None else text_literal(gtid)
-        return (
-            f"{one}t._seq = s._seq AND t._op = 'truncate' "  # noqa: S608 - numbers and a hexadecimal literal
-            "WHEN NOT MATCHED THEN INSERT (_op, _seq, _row, _commit_time, _gtid) "
-            f"VALUES ('truncate', s._seq, 0L, {time}, {gtid_text})"
-        )
-    return f"{one}true WHEN MATCHED THEN DELETE"
-
-
 def empty_statement(target: Target) -> str:
     """Returns a MERGE of no rows, which still commits the position."""
     nothing = f"(SELECT * FROM {target.sql} WHERE false)"  # noqa: S608

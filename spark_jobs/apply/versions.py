@@ -58,7 +58,7 @@ def versions(commit: Commit, events: DataFrame, keys: Sequence[str], conditions:
     of the key's latest interval.
     """
     known = _known(commit, events, keys, conditions)
-    found = events.join(known, same_key(keys, _others(keys)), "left").drop(*_others(keys))
+    found = events.join(known, same_key(keys, other_keys(keys)), "left").drop(*other_keys(keys))
     by_key = Window.partitionBy(*[f.col(quote(key)) for key in keys]).orderBy(f.col("_seq"))
     # A delete of a row that is not there changes nothing.
     there = f.coalesce(f.lag(f.col("_op") != DELETE).over(by_key), f.col(_OPEN).isNotNull())
@@ -97,15 +97,15 @@ def _known(commit: Commit, events: DataFrame, keys: Sequence[str], conditions: S
     """Returns what the table says about the events' keys: the ``_seq`` of the open version, if there is one, and the
     end of the latest interval, or its beginning while it is open."""
     where = " AND ".join(conditions) or "true"
-    names = [f"t.{quote(key)} AS {other}" for key, other in zip(keys, _others(keys), strict=True)]
+    names = [f"t.{quote(key)} AS {other}" for key, other in zip(keys, other_keys(keys), strict=True)]
     table = commit.session.spark.sql(
         f"SELECT {', '.join(names)}, t._seq AS {_OPEN}, t._valid_from AS {_BEGINS}, t._valid_to AS {_TIME} "  # noqa: S608
         f"FROM {commit.target.sql} VERSION AS OF {commit.state.version} t WHERE {where}"
     )
     wanted = events.select(*[f.col(quote(key)) for key in keys]).distinct()
     return (
-        table.join(wanted, same_key(keys, _others(keys)), "left_semi")
-        .groupBy(*_others(keys))
+        table.join(wanted, same_key(keys, other_keys(keys)), "left_semi")
+        .groupBy(*other_keys(keys))
         .agg(
             f.max(f.when(f.col(_TIME).isNull(), f.col(_OPEN))).alias(_OPEN),
             f.max(f.coalesce(_TIME, _BEGINS)).alias(_FLOOR),
@@ -113,7 +113,7 @@ def _known(commit: Commit, events: DataFrame, keys: Sequence[str], conditions: S
     )
 
 
-def _others(keys: Sequence[str]) -> list[str]:
+def other_keys(keys: Sequence[str]) -> list[str]:
     """Returns names for the keys of the table beside those of the events."""
     return [f"_towpath_key{i}" for i in range(len(keys))]
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import TargetError
+from cdc.errors import CdcError, TargetError
 from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.targets import SINCE_PROPERTY, application_id, local_path, split_table
@@ -172,16 +172,29 @@ def retention_is_long(text: str) -> bool:
 # --- tables without changes in the batch ---------------------------------------------------------------------------
 
 
-def prove_idle(config: DestinationConfig, manifest: Manifest, known: Subscription, busy: Collection[str]) -> None:
+def prove_idle(
+    config: DestinationConfig,
+    manifest: Manifest,
+    known: Subscription,
+    busy: Collection[str],
+    faults: dict[str, CdcError] | None = None,
+) -> None:
     """Proves tables that the batch does not change, where that is cheap: on a local disk, at most :data:`IDLE_TABLES`
-    for each batch. Raises TargetError for a table that is gone, replaced or restored."""
+    for each batch. Adds to ``faults`` the error of each table that is gone, replaced or restored; without it, raises
+    the first one, a TargetError."""
     names = sorted(name for name in known.tables if name not in busy and config.tables.includes(*split_table(name)))
     for name in _turn(names, manifest.batch):
         target, record = target_of(config, name), known.table(name)
         if local_path(target.path) is None or record is None or config.spark.remote is not None:
             continue
-        if not _is_unchanged(target, record):
+        if _is_unchanged(target, record):
+            continue
+        try:
             prove(target, target.state(), manifest, known, created_here=False)
+        except CdcError as error:
+            if faults is None:
+                raise
+            faults[name] = error
 
 
 def _turn(names: list[str], batch: int) -> Iterator[str]:

@@ -51,12 +51,11 @@ def submit_options(values: Mapping[str, str]) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="towpath-conf-") as name:  # 0700
         folder = Path(name)
         shown = dict(values)
-        if values.get("spark.submit.deployMode", "client") == "client":  # else the driver runs on another machine
-            for key in _JAVA_OPTIONS:
-                if values.get(key):
-                    file = folder / f"{key.rpartition('.')[2]}.txt"
-                    _write(file, "".join(f"{_java_argument(one)}\n" for one in shlex.split(values[key])))
-                    shown[key] = f"@{file}"
+        for key in _JAVA_OPTIONS:
+            if values.get(key):
+                file = folder / f"{key.rpartition('.')[2]}.txt"
+                _write(file, "".join(f"{_java_argument(one)}\n" for one in shlex.split(values[key])))
+                shown[key] = f"@{file}"
         file = folder / "spark.properties"
         _write(file, "".join(f"{_java_property(key)}={_java_property(value)}\n" for key, value in shown.items()))
         yield ["--properties-file", str(file), "--load-spark-defaults"]

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -85,12 +85,14 @@ def run_dag(airflow_database: None) -> Run:
     """Runs a DAG once. Returns the run's state under ``run``, and the tasks' states under their ids."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    def run(dag: DAG, logical_date: datetime | None = None) -> dict[str, str | None]:
+    def run(
+        dag: DAG, logical_date: datetime | None = None, conf: dict[str, Any] | None = None
+    ) -> dict[str, str | None]:
         folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
         bag = DagBag(dag_folder=folder, collect_dags=False, bundle_path=folder, bundle_name="dags-folder")
         bag.bag_dag(dag)
         sync_bag_to_db(bag, "dags-folder", None)
-        done = dag.test(logical_date=logical_date)
+        done = dag.test(logical_date=logical_date, run_conf=conf)
         states = {ti.task_id: None if ti.state is None else str(ti.state) for ti in done.get_task_instances()}
         return {"run": str(done.state), **states}
 

@@ -88,6 +88,7 @@ def test_nothing_to_fetch_is_a_success(apply: Callable[..., States], pipeline: F
     pipeline.waiting.clear()
     assert apply() == {"run": "success", "fetch": "success", "merge": "skipped", "finalize": "skipped"}
     assert pipeline.calls == ["fetch"]
+    assert pipeline.retries == 1, "parked tables do not wait for the others' changes"
 
 
 def test_a_failed_fetch_fails_the_run_and_rolls_nothing_back(

@@ -14,6 +14,7 @@ from cdc.airflow import build_dags, check_configurations, conf_folder
 from cdc.airflow.factory import ERROR_TAG
 from cdc.errors import ConfigError
 
+KINDS = ("apply", "backfill", "capture", "snapshot", "verify")
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 Write = Callable[..., Path]
 
@@ -31,11 +32,11 @@ def parse(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 
 @pytest.mark.rule("canal-server-23")
-def test_two_dags_per_configuration_file(parse: Callable[[Path], Any], write_conf: Write) -> None:
+def test_the_dags_of_a_configuration_file(parse: Callable[[Path], Any], write_conf: Write) -> None:
     write_conf("shop")
     bag = parse(write_conf("books"))
     assert bag.import_errors == {}
-    assert sorted(bag.dags) == ["apply_books", "apply_shop", "capture_books", "capture_shop"]
+    assert sorted(bag.dags) == [f"{kind}_{name}" for kind in KINDS for name in ("books", "shop")]
 
 
 def test_the_shape_of_the_apply_dag(write_conf: Write) -> None:
@@ -58,7 +59,7 @@ def test_the_shape_of_the_capture_dag(write_conf: Write) -> None:
 def test_a_broken_file_hides_nobody_else(parse: Callable[[Path], Any], write_conf: Write) -> None:
     write_conf("shop")
     bag = parse(write_conf("wrong", text="sauce: {}\n"))
-    assert sorted(bag.dags) == ["apply_shop", "apply_wrong", "capture_shop", "capture_wrong"]
+    assert sorted(bag.dags) == [f"{kind}_{name}" for kind in KINDS for name in ("shop", "wrong")]
     assert ERROR_TAG not in bag.dags["apply_shop"].tags
     assert ERROR_TAG in bag.dags["apply_wrong"].tags
     assert "sauce: unknown key" in bag.dags["apply_wrong"].doc_md
@@ -84,7 +85,7 @@ def test_a_running_task_parses_its_own_dag_only(write_conf: Write, monkeypatch: 
 
 def test_the_example_configuration(parse: Callable[[Path], Any]) -> None:
     bag = parse(DAGS.parent / "examples")
-    assert (sorted(bag.dags), bag.import_errors) == (["apply_shop", "capture_shop"], {})
+    assert (sorted(bag.dags), bag.import_errors) == ([f"{kind}_shop" for kind in KINDS], {})
 
 
 def test_no_folder_no_dags(parse: Callable[[Path], Any], tmp_path: Path) -> None:

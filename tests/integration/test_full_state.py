@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from cdc.config import ApplyConfig, SparkConfig
+from cdc.sql.statements import Statement
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.merge import Keys
-from spark_jobs.apply.statements import truncate_statement
+from spark_jobs.apply.schema.content import truncate_statement
+from spark_jobs.apply.schema.statements import DdlStatement
 from spark_jobs.delta.sql import setting_value
 from spark_jobs.delta.tables import Target, delta_schema
 from spark_jobs.runtime import session
@@ -48,9 +50,9 @@ class Table:
         return merge_full_state(self.commit(seq), self.spark.createDataFrame(rows, COLUMNS), KEYS, time)
 
     def truncate(self, seq: int, time: datetime) -> MergeStats:
-        micros = round(time.timestamp() * 1_000_000)
-        text = truncate_statement(self.target, self.target.apply.mode, seq, micros, "it's:1")
-        return self.commit(seq).execute(text)
+        commit, no_change = self.commit(seq), Statement("ddl", "TRUNCATE")
+        by = DdlStatement(seq, "TRUNCATE t", 0, no_change, time, "it's:1")
+        return commit.execute(truncate_statement(self.target, by, commit.state.applied_seq))
 
     def rows(self, columns: str) -> list[tuple[Any, ...]]:
         found = self.spark.sql(f"SELECT {columns} FROM {self.target.sql}").collect()
@@ -144,6 +146,6 @@ def test_upsert(table: Callable[[str], Table]) -> None:
     one.spark.createDataFrame([(1, 0.5, "x"), (2, None, None)], COLUMNS).write.format("delta").mode("append").save(
         one.target.path
     )
-    assert one.truncate(20, T[2]).deleted == 2
-    assert one.truncate(30, T[2]).deleted == 0
+    assert one.truncate(20, T[2]).ran
+    assert one.truncate(30, T[2]).ran
     assert (one.rows("*"), one.position()) == ([], 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -13,17 +14,28 @@ from spark_jobs.delta.tables import LARGE_PROPERTY
 from tests.support.apply import Loop
 
 LARGE = LARGE_BYTES + 1
+OVERRIDES = (
+    "DB.coded: {keys: [code]}, DB.logged: {mode: append}, DB.marked: {mode: soft_delete}, "
+    "DB.dated: {mode: scd2, keys: [code]}"
+)
 
 
 def properties(loop: Loop, table: str) -> dict[str, str | None]:
     return dict(DeltaTable(str(loop.path(table))).metadata().configuration)
 
 
+def current(loop: Loop, table: str) -> list[dict[str, Any]]:
+    """Returns the rows that a table shows as those of the source."""
+    names = ("id", "code", "v", "n")
+    shown = [row for row in loop.delta(table) if row.get("_current", not row.get("_deleted"))]
+    return [{name: row[name] for name in names} for row in shown]
+
+
 def test_tables_equal_select(mysql9: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
     db = database(mysql9)
-    loop = Loop(tmp_path, mysql9, db, overrides="DB.coded: {keys: [code]}, DB.logged: {mode: append}")
+    loop = Loop(tmp_path, mysql9, db, overrides=OVERRIDES)
     columns = "(id INT PRIMARY KEY, code VARCHAR(20) NOT NULL, v LONGTEXT, n DECIMAL(10,2))"
-    tables = ("plain", "coded", "logged")
+    tables = ("plain", "coded", "logged", "marked", "dated")
     loop.sql(
         *[f"CREATE TABLE {table} {columns}" for table in (*tables, "small")],
         "INSERT INTO small VALUES (1, 'a', 'b', 2)",
@@ -52,13 +64,27 @@ def test_tables_equal_select(mysql9: Server, database: Callable[[Server], str], 
         "plain": "`id`,`n`",
         "coded": "`code`,`id`,`n`",
         "logged": "`_seq`,`_row`,`id`,`n`,`_commit_time`",
+        "marked": "`id`,`_commit_time`,`_seq`,`n`",
+        "dated": "`code`,`_valid_from`,`_valid_to`,`_seq`,`id`,`n`",
         "small": None,
     }
 
+    assert current(loop, "marked") == loop.select("marked")
+    # The row that was inserted and deleted in the batch keeps its values.
+    assert [(row["id"], row["v"]) for row in loop.delta("marked") if row["_deleted"]] == [(8, "gone")]
+    assert current(loop, "dated") == loop.select("dated")
+    closed = [row for row in loop.delta("dated", order="_seq, code") if not row["_current"]]
+    assert [(row["code"], row["v"]) for row in closed] == [
+        ("a", "x" * LARGE), ("b", "small"), ("e", "gone")
+    ]  # fmt: skip
+
     # A small change to a row that shares its file with large values.
-    loop.sql(*[f"UPDATE {table} SET n = 3 WHERE id = 7" for table in ("plain", "coded")])
+    loop.sql(*[f"UPDATE {table} SET n = 3 WHERE id = 7" for table in ("plain", "coded", "marked", "dated")])
     loop.capture()
     loop.apply_all()
     for table in ("plain", "coded"):
         loop.require_equal(table)
         assert properties(loop, table) == found[table]
+    assert current(loop, "marked") == loop.select("marked")
+    assert current(loop, "dated") == loop.select("dated")
+    assert len(loop.delta("dated")) == 8

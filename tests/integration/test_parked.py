@@ -106,3 +106,16 @@ def test_without_parking_the_whole_batch_is_blocked(tmp_path: Path, mysql9: Serv
     with pytest.raises((TargetError, MergeFailedError), match="the Delta table is gone"):
         loop.apply()
     assert parked(loop) == {}
+
+
+def test_a_table_that_is_gone_while_it_has_no_changes_is_parked_alone(loop: Loop, tmp_path: Path) -> None:
+    loop.sql("UPDATE b SET v = 20 WHERE id = 1")
+    shutil.move(loop.path("a"), tmp_path / "away")
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("b")
+    assert list(parked(loop)) == [f"{loop.db}.a"]
+    assert "the Delta table is gone" in parked(loop)[f"{loop.db}.a"].reason
+    shutil.move(tmp_path / "away", loop.path("a"))
+    assert len(retry_parked(loop.config)) == 1
+    assert parked(loop) == {}

@@ -119,7 +119,7 @@ class CorpusRun:
             found[database].after[table] = schema
         for database, one in found.items():
             one.rows_after = self._rows(database, one.after)
-        for database, sql, sql_mode in self._statements(log):
+        for database, sql, sql_mode in binlog_statements(self._server, self._logs(), log):
             if database in found:
                 found[database].statements.append((sql, sql_mode))
         return list(found.values())
@@ -150,22 +150,6 @@ class CorpusRun:
     def _logs(self) -> list[str]:
         return [str(row[0]) for row in self._select("SHOW BINARY LOGS")]
 
-    def _statements(self, first: str) -> Iterator[tuple[str, str, int]]:
-        """The statements in the binlog from this file on: database, text and sql_mode."""
-        for name in self._logs():
-            if name < first:
-                continue
-            data, at, checksum = (self._server.data / name).read_bytes(), MAGIC_SIZE, False
-            while at < len(data):
-                header = parse_header(data[at:])
-                event = data[at : at + header.length]
-                if header.type == EventType.FORMAT_DESCRIPTION:
-                    checksum = parse_format_description(event).has_checksum
-                elif header.type == EventType.QUERY:
-                    query = parse_query(event, checksum)
-                    yield query.db, query.sql, query.sql_mode
-                at += header.length
-
     def _select(self, sql: str) -> list[Row]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
@@ -174,6 +158,23 @@ class CorpusRun:
     def _run(self, sql: str) -> None:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
+
+
+def binlog_statements(server: Server, logs: Sequence[str], first: str) -> Iterator[tuple[str, str, int]]:
+    """The statements in a server's binlog files from this one on: database, text and sql_mode."""
+    for name in logs:
+        if name < first:
+            continue
+        data, at, checksum = (server.data / name).read_bytes(), MAGIC_SIZE, False
+        while at < len(data):
+            header = parse_header(data[at:])
+            event = data[at : at + header.length]
+            if header.type == EventType.FORMAT_DESCRIPTION:
+                checksum = parse_format_description(event).has_checksum
+            elif header.type == EventType.QUERY:
+                query = parse_query(event, checksum)
+                yield query.db, query.sql, query.sql_mode
+            at += header.length
 
 
 def _shown(column: ColumnSchema) -> str:
@@ -187,8 +188,9 @@ def _shown(column: ColumnSchema) -> str:
 # --- judging
 
 
-def judge(one: Observed, server: SqlServer | None, database: str = "d") -> Verdict:
-    """What Towpath makes of a case, and where that contradicts what the server did."""
+def judge(one: Observed, server: SqlServer | None, database: str = "d", *, compare: bool = True) -> Verdict:
+    """What Towpath makes of a case, and where that contradicts what the server did. ``compare=False``: the case was
+    not run."""
     state: dict[str, TableSchema | None] = dict(one.before)
     verdict = Verdict("no effect", [], [])
     plans: list[tuple[str, Plan, int]] = []
@@ -210,11 +212,13 @@ def judge(one: Observed, server: SqlServer | None, database: str = "d") -> Verdi
             for change in statement.changes
             if isinstance(change, AddColumn | ChangeColumn) and change.unsure_null
         }
-    _compare(one, state, unsure, verdict)
-    if len(one.case.sql) == 1 and verdict.outcome != "snapshot":
-        _compare_rows(one, plans, verdict)
-    if len(one.case.sql) == 1 and len(plans) == 1:
-        _compare_claims(one, plans[0], verdict)
+    if compare:
+        _compare(one, state, unsure, verdict)
+        if len(one.case.sql) == 1:
+            _compare_rows(one, plans, verdict)
+            _compare_claims(one, plans, verdict)
+    for _, plan, sql_mode in plans:
+        _decide(plan, sql_mode, verdict)
     return verdict
 
 
@@ -320,7 +324,9 @@ def _comparable(column: ColumnSchema, key: str) -> Any:
 def _compare_rows(one: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
     """Tables that no change concerns keep their rows."""
     planned = {name for name, _, _ in plans}
-    if any(word in sql.upper() for sql in one.case.sql for word in ("TRUNCATE", "RENAME")):
+    if verdict.outcome == "snapshot" or any(
+        word in sql.upper() for sql in one.case.sql for word in ("TRUNCATE", "RENAME")
+    ):
         return
     for name, rows in one.rows_before.items():
         same = name in one.after and one.after[name].columns == one.before[name].columns
@@ -328,46 +334,48 @@ def _compare_rows(one: Observed, plans: list[tuple[str, Plan, int]], verdict: Ve
             verdict.wrong.append(f"{one.case.name}: {name}: rows changed in a statement without an effect")
 
 
-def _compare_claims(one: Observed, planned: tuple[str, Plan, int], verdict: Verdict) -> None:
+def _compare_claims(one: Observed, plans: list[tuple[str, Plan, int]], verdict: Verdict) -> None:
     """Holds what is claimed of old rows against SELECT."""
-    name, plan, sql_mode = planned
+    truncates = any("TRUNCATE" in sql.upper() for sql in one.case.sql)
+    if len(plans) != 1 or truncates or verdict.outcome == "snapshot":
+        return
+    ((name, plan, sql_mode),) = plans
     before = one.rows_before[name]
     # The table may have been renamed by the statement; it is the only one then.
     after = one.rows_after.get(name) or next((rows for rows in one.rows_after.values()), [])
-    names = [column.name for column in one.before[name].columns]
-    kept: list[tuple[int, int, Any]] = []
-    server_decides = verdict.outcome == "snapshot"
-    for index, column in enumerate(plan.columns):
-        if column.old is not None:
-            effect = value_effect(column.old, column.column, sql_mode)
-            if isinstance(effect, Unknown):
-                _needs_snapshot(verdict, f"{column.column.name}: {effect.reason}")
-            else:
-                kept.append((names.index(column.old.name), index, effect))
-        elif isinstance(column.old_rows, Unknown):
-            _needs_snapshot(verdict, f"{column.column.name}: {column.old_rows.reason}")
-        elif not server_decides and not all(_is(row[index], column.old_rows, column.column) for row in after):
-            shown = [row[index] for row in after]
-            verdict.wrong.append(f"{one.case.name}: {column.column.name} shows {shown}, claimed {column.old_rows}")
-    if any("TRUNCATE" in sql.upper() for sql in one.case.sql) or server_decides:
-        return
     if len(after) != len(before):
         verdict.wrong.append(f"{one.case.name}: {name} has {len(after)} rows, before {len(before)}")
-    exact = [(old, new) for old, new, effect in kept if isinstance(effect, Same)]
-    mine = Counter(tuple(row[old] for old, _ in exact) for row in before)
-    theirs = Counter(tuple(row[new] for _, new in exact) for row in after)
+    names = [column.name for column in one.before[name].columns]
+    same: list[tuple[int, int]] = []
+    for index, column in enumerate(plan.columns):
+        shown = [row[index] for row in after]
+        if column.old is None:
+            if not isinstance(column.old_rows, Unknown) and not all(
+                _is(v, column.old_rows, column.column) for v in shown
+            ):
+                verdict.wrong.append(f"{one.case.name}: {column.column.name} shows {shown}, claimed {column.old_rows}")
+            continue
+        was = names.index(column.old.name)
+        effect = value_effect(column.old, column.column, sql_mode)
+        if isinstance(effect, Same):
+            same.append((was, index))
+        elif not isinstance(effect, Unknown) and not _all_agree(effect, [row[was] for row in before], shown):
+            verdict.wrong.append(f"{one.case.name}: {column.old.name}: values changed, claimed {effect}")
+    mine = Counter(tuple(row[old] for old, _ in same) for row in before)
+    theirs = Counter(tuple(row[new] for _, new in same) for row in after)
     if mine != theirs:
         verdict.wrong.append(f"{one.case.name}: {name}: values changed: {mine - theirs} became {theirs - mine}")
-    for old, new, effect in kept:
-        if not isinstance(effect, Same) and not _all_agree(
-            effect, [row[old] for row in before], [row[new] for row in after]
-        ):
-            verdict.wrong.append(f"{one.case.name}: {names[old]}: values changed, claimed {effect}")
 
 
-def _needs_snapshot(verdict: Verdict, reason: str) -> None:
-    verdict.outcome = "snapshot"
-    verdict.reasons.append(reason)
+def _decide(plan: Plan, sql_mode: int, verdict: Verdict) -> None:
+    """A value that only the server knows needs a snapshot."""
+    for column in plan.columns:
+        found: object = column.old_rows
+        if column.old is not None:
+            found = value_effect(column.old, column.column, sql_mode)
+        if isinstance(found, Unknown):
+            verdict.outcome = "snapshot"
+            verdict.reasons.append(f"{column.column.name}: {found.reason}")
 
 
 def _all_agree(effect: Any, old: list[Any], new: list[Any]) -> bool:

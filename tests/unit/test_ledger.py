@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 
-from cdc.batches.manifest import Acked, Manifest, TableResult
+from cdc.batches.manifest import Acked, Manifest, Parking, TableResult
 from cdc.ledger import Ledger, LedgerEntry, LedgerReport, TableHistory, read_commits
 from cdc.meta import Gap, TableRecord
 from cdc.testing.pipeline import sample_manifest
@@ -151,3 +152,29 @@ def test_a_real_log_that_was_pruned(tmp_path: Path) -> None:
     assert Ledger({A: found}).check()[A].ok
     lost = ledger_table(DeltaTable(place.path), A, TableRecord(0, 1, 300, identity))
     assert Ledger({A: lost}).check()[A].gaps == [(300, 500)]
+
+
+def rebuilt(batch: int, seq: int) -> LedgerEntry:
+    return replace(entry(batch, seq, seq, seq), rebuild="snapshot")
+
+
+def test_a_rebuild_needs_nothing_before_it() -> None:
+    assert check(rebuilt(0, 500), entry(2, 500, 520, 500), manifests=[acked(1, 0, 400, A)]).ok
+    assert check(rebuilt(0, 500), entry(2, 510, 520, 500, begins=510)).gaps == [(500, 510)]
+    # A rewind: the new generation begins before what the former one had.
+    assert check(rebuilt(0, 5), entry(0, 5, 20, 5)).ok
+
+
+def test_what_a_parked_table_left_out_is_missing_only_when_it_is_not_parked_any_more() -> None:
+    left_out = acked(2, 10, 20).model_copy(
+        update={
+            "tables": (A,),
+            "acked": Acked(
+                time=NOW, tables=(TableResult(table=A, parked=Parking(due="retry", reason="A reason.", keep_seq=10)),)
+            ),
+        }
+    )
+    commits = table(entry(1, 0, 10, 0))
+    assert Ledger({A: replace(commits, parked=True)}, [left_out]).check()[A].ok
+    assert Ledger({A: commits}, [left_out]).check()[A].gaps == [(10, 20)]
+    assert Ledger({A: table(entry(1, 0, 10, 0), entry(0, 10, 20, 10))}, [left_out]).check()[A].ok

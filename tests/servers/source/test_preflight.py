@@ -106,6 +106,17 @@ def test_a_wrong_setting_is_refused(source: Server, tmp_path: Path, variable: st
         source.execute(f"SET GLOBAL {variable} = '{before}'")
 
 
+def test_alters_in_two_phases_are_refused(mariadb11: Server, tmp_path: Path) -> None:
+    mariadb11.execute("SET GLOBAL binlog_alter_two_phase = ON")
+    try:
+        destination = config(mariadb11, tmp_path)
+        with pytest.raises(SourceRefusedError, match="every ALTER TABLE would arrive twice") as caught:
+            require_source(destination, connect(destination.source))
+        assert "SET GLOBAL binlog_alter_two_phase=OFF;" in str(caught.value)
+    finally:
+        mariadb11.execute("SET GLOBAL binlog_alter_two_phase = OFF")
+
+
 def test_compression_is_a_warning(source: Server, tmp_path: Path) -> None:
     mysql = source.kind.name == "mysql9"
     variable = "binlog_transaction_compression" if mysql else "log_bin_compress"

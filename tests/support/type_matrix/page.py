@@ -25,9 +25,8 @@ as a column type. The test fails for a type that a server accepts and that has n
 sizes, every character of each character set up to U+FFFF, NULL) are inserted, updated and deleted in a real server.
 Each is compared with SELECT: the new value of an insert, both values of an update, and the old value of a delete, which
 a table in mode `append` holds twice, in its columns and in `_before`. Types and signs must agree, and −0.0 differs from
-0.0. All bits of a FLOAT are compared. The rows are read by a snapshot, too, after the inserts and after the updates, and
-compared in the same way. Dates that Delta cannot represent are compared with null, the default of
-`zero_dates`.
+0.0. All bits of a FLOAT are compared. Dates that Delta cannot represent are compared with null, the default of
+`zero_dates`. A snapshot reads the rows, too, after the inserts and after the updates; its values are compared likewise.
 """
 
 

@@ -51,14 +51,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"towpath {__version__}\n", "")
 
 
-@pytest.mark.parametrize("name", ["verify"])
-def test_planned_commands_are_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    code, out, err = run(capsys, name, "shop", "shop.orders", "--from", "5")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"cdc: `cdc {name}` is not available yet. ")
-    assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -152,6 +152,17 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
         assert classify(sql, "shop").kind in ("ddl", "dml", "transaction", "other", "unknown")
 
 
+def test_deep_parentheses_are_read() -> None:
+    deep = "(" * 20_000 + "1" + ")" * 20_000
+    for sql in (
+        f"ALTER TABLE t ADD c INT DEFAULT {deep}",
+        f"CREATE TABLE t (a INT CHECK {deep})",
+        f"ALTER TABLE t {deep}",
+    ):
+        assert classify(sql, "shop").kind == "ddl"
+    assert classify("ALTER TABLE t ADD c INT DEFAULT ((-(3)))", "shop").changes[0].clause
+
+
 @given(st.lists(st.sampled_from(WORDS), max_size=8), st.integers(0, 2**32))
 @settings(max_examples=300)
 def test_a_column_that_is_dropped_is_never_taken_for_nothing(words: list[str], seed: int) -> None:

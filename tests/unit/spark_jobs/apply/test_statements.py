@@ -9,14 +9,12 @@ from pyspark.sql import types as t
 
 from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import ApplyConfig
-from cdc.config.apply import MODES
 from spark_jobs.apply.statements import (
     append_statement,
     empty_statement,
     key_literal,
     scd2_statement,
     soft_delete_statement,
-    truncate_statement,
     upsert_statement,
     user_metadata,
 )
@@ -68,14 +66,6 @@ def test_scd2_statement_finds_a_version_by_key_and_seq() -> None:
         "SET t._valid_to = s._valid_to, t._current = s._current WHEN NOT MATCHED AND NOT s._towpath_closes" in statement
     )
     assert "(`k`, `a b`, `_valid_from`, `_valid_to`, `_current`, `_seq`)" in statement
-
-
-def test_truncate_statements_hold_no_text_of_the_source() -> None:
-    for mode in MODES:
-        statement = truncate_statement(make_target(mode), mode, 7, -5, "it's")
-        assert statement.startswith("MERGE INTO delta.`/lake/shop/or``ders` t USING (SELECT 7L AS _seq) s ON ")
-        assert "it's" not in statement
-    assert "CAST(NULL AS STRING)" in truncate_statement(make_target("append"), "append", 7, -5, None)
 
 
 @pytest.mark.parametrize(

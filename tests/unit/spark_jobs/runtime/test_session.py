@@ -44,3 +44,10 @@ def test_workers_find_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     root, *others = worker_path().split(os.pathsep)
     assert (Path(root) / "spark_jobs" / "apply_batch.py").exists()
     assert others == ["/opt/others"]
+
+
+def test_a_driver_on_another_machine_is_refused() -> None:
+    conf = {"spark.submit.deployMode": "cluster"}
+    with pytest.raises(ValueError, match="must be client: the driver works for the process that submits it"):
+        SparkConfig.model_validate({"master": "yarn", "conf": conf})
+    SparkConfig.model_validate({"master": "yarn", "conf": {"spark.submit.deployMode": "client"}})

@@ -1,0 +1,194 @@
+"""The operators that work on single tables: plan, snapshot, replay, verify, and the end of a backfill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TriggerRule
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
+
+from cdc.airflow import forms, jobs, texts, xcom
+from cdc.airflow.base import DestinationOperator
+from cdc.airflow.connections import airflow_connections
+from cdc.errors import RetryableError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from cdc.config import DestinationConfig
+
+_PROGRESS_S = 10.0
+"""How often the progress of a job is logged."""
+PLAN, SUMMARY = "plan", "summary"
+"""Keys of the XComs of a plan: what will be done, for the tasks and, as Markdown, for people."""
+
+
+class _JobOperator(DestinationOperator):
+    """A job on tables. ``plan_task_id``: the task whose plan says which tables, and what to do with them."""
+
+    def __init__(self, *, plan_task_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan_task_id = plan_task_id
+        self._shown: dict[str, float] = {}
+
+    def on_kill(self) -> None:
+        """Kills the driver that this task started."""
+        jobs.pipeline().stop()
+
+    def _asked(self, context: Context) -> Mapping[str, Any] | None:
+        """Returns what the form asked for; None without a plan task."""
+        if self.plan_task_id is None:
+            return None
+        asked = context["ti"].xcom_pull(task_ids=self.plan_task_id, key=PLAN)
+        if asked is None:
+            raise AirflowFailException(f"The task {self.plan_task_id} left no plan. Clear the whole run.")
+        return asked  # type: ignore[no-any-return]
+
+    def _progress(self, progress: Any) -> None:
+        """Logs progress, every few seconds for each table. Called from any thread."""
+        table, now = str(getattr(progress, "table", "")), time.monotonic()
+        if not getattr(progress, "complete", False) and now - self._shown.get(table, -_PROGRESS_S) < _PROGRESS_S:
+            return
+        self._shown[table] = now
+        self.log.info("%s", texts.progress_line(progress))
+
+    def _report(self, results: Sequence[Any]) -> dict[str, Any]:
+        """Logs a table of the results, and returns them as an XCom."""
+        found = [one.as_dict() for one in results]
+        self.log.info("Done:\n%s", texts.text_table(found))
+        return {"tables": found}
+
+
+class SnapshotOperator(_JobOperator):
+    """Takes snapshots of the tables of the plan, or, without a plan task, of those that are due, and loads them.
+
+    A task that is repeated does not read finished chunks again.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Raises AirflowSkipException if no table is due, or nothing was captured yet."""
+        asked = self._asked(context)
+        with xcom.airflow_errors(), airflow_connections():
+            config = self._config()
+            if asked is None and not jobs.pipeline().has_captured(config):
+                raise AirflowSkipException("Nothing was captured yet: the snapshots begin when capture does.")
+            wanted = None if asked is None else asked["tables"]
+            results = jobs.pipeline().snapshot(config, wanted, progress=self._progress)
+        if not results:
+            raise AirflowSkipException("No table is due for a snapshot.")
+        return self._report(results)
+
+
+class ReplayOperator(_JobOperator):
+    """Rebuilds the tables of the plan from the store, as a whole or in a range."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Raises what stopped a table; a permanent error fails the task without retries."""
+        asked = self._asked(context)
+        if asked is None:
+            raise AirflowFailException("A replay needs a plan: set plan_task_id.")
+        with xcom.airflow_errors(), airflow_connections():
+            config = self._config()
+            results = jobs.pipeline().replay(
+                config, asked["tables"], progress=self._progress, **forms.replay_arguments(asked)
+            )
+        return self._report(results)
+
+
+class VerifyOperator(_JobOperator):
+    """Verifies the tables of the plan, or, without a plan task, all tables. Logs the report as a table, and fails if
+    something differs."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Raises AirflowFailException if something differs, VerificationError (retried) if it could not be told."""
+        asked = self._asked(context)
+        with xcom.airflow_errors(), airflow_connections():
+            config = self._config()
+            wanted = None if asked is None else asked["tables"]
+            report = jobs.pipeline().verify(config, wanted, progress=self._progress)
+        document: dict[str, Any] = report.document()
+        lines = texts.verification(document)
+        context["ti"].xcom_push(key=SUMMARY, value=lines)
+        if report.state == "proved":
+            self.log.info("Everything is proved:\n%s", lines)
+            return document
+        self.log.error("Not everything is proved:\n%s", lines)
+        names = ", ".join(one["table"] for one in document["tables"] if not one["ok"]) or "the store's history"
+        if report.state == "differs":
+            raise AirflowFailException(f"The tables of {config.name} differ from the source: {names}. See the log.")
+        raise VerificationError(f"it could not be told whether {names} equal the source", place=config.name)
+
+
+class VerificationError(RetryableError):
+    """A verification could not be completed, for example because capture was behind."""
+
+
+class PlanOperator(DestinationOperator):
+    """Reads the form of a backfill, says in its log and XComs what will be done, and skips what was not asked for.
+
+    A dry run ends here: all later tasks are skipped, and the run succeeds. ``work``: the task of each kind of backfill.
+    """
+
+    def __init__(self, *, work: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.work = dict(work)
+
+    def execute(self, context: Context) -> None:
+        """Raises AirflowFailException if the form contradicts itself or the configuration."""
+        with xcom.airflow_errors(), airflow_connections():
+            config = self._config()
+            form = forms.read_form(config, context["params"])
+            plan = self._plan(config, form)
+        summary = texts.plan_summary(form, plan)
+        self.log.info("What will be done:\n%s", summary)
+        ti = context["ti"]
+        ti.xcom_push(key=PLAN, value={**form.as_dict(), "plan": plan})
+        ti.xcom_push(key=SUMMARY, value=summary)
+        if form.dry_run:
+            self.log.info("This is a dry run: nothing is done.")
+            left_out = sorted(self.get_flat_relative_ids(upstream=False))
+        else:
+            left_out = sorted(task for kind, task in self.work.items() if kind != form.kind)
+        raise DownstreamTasksSkipped(tasks=left_out)  # type: ignore[no-untyped-call]
+
+    def _plan(self, config: DestinationConfig, form: forms.Backfill) -> dict[str, Any]:
+        """Returns the plan as JSON; empty for a verification, which changes nothing."""
+        asked = form.as_dict()
+        if form.kind == "snapshot":
+            found: dict[str, Any] = jobs.pipeline().plan_snapshot(config, form.tables).as_dict()
+        elif form.kind == "replay":
+            found = jobs.pipeline().plan_replay(config, form.tables, **forms.replay_arguments(asked)).as_dict()
+        else:
+            found = {}
+        return found
+
+
+class FinalizeBackfillOperator(DestinationOperator):
+    """Ends a backfill: says what was done, or fails the run and says how to go on.
+
+    It runs in any case, and asks Airflow for the states of the tasks before it. Each table is replaced by one commit,
+    so there is no half of it to roll back. A table whose replay was cut off is brought level by the next run of apply,
+    and a table whose snapshot was cut off waits for the next try, or for the snapshot DAG.
+    """
+
+    def __init__(self, *, work: Mapping[str, str], plan_task_id: str = "plan", **kwargs: Any) -> None:
+        kwargs.setdefault("trigger_rule", TriggerRule.ALL_DONE)
+        super().__init__(**kwargs)
+        self.work, self.plan_task_id = dict(work), plan_task_id
+
+    def execute(self, context: Context) -> None:
+        """Raises AirflowFailException if the work was not done."""
+        ti = context["ti"]
+        asked = ti.xcom_pull(task_ids=self.plan_task_id, key=PLAN)
+        if asked is None:
+            raise AirflowFailException(f"Nothing was done: the task {self.plan_task_id} has no plan; see its log.")
+        task = self.work[asked["kind"]]
+        state = xcom.task_states(context, [task])[task]
+        if state != "success" or ti.xcom_pull(task_ids=task) is None:
+            raise AirflowFailException(
+                f"The backfill is not done: the task {task} ended as {state}; see its log. Clear that task to go on: "
+                "tables that are done, and chunks that were read, are kept."
+            )
+        self.log.info("The backfill of %s is done.", ", ".join(asked["tables"]))

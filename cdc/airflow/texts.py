@@ -1,0 +1,99 @@
+"""Plans, progress and reports of jobs as text, for the logs of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdc.units import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from cdc.airflow.forms import Backfill
+
+
+def text_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Returns rows as a Markdown table; numbers are aligned on the right."""
+    names = list(columns) if columns is not None else list(rows[0]) if rows else []
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [
+        max(len(name), *(len(line[at]) for line in cells)) if cells else len(name) for at, name in enumerate(names)
+    ]
+    right = [any(isinstance(row.get(name), int | float) for row in rows) for name in names]
+    lines = [names, ["-" * (width - 1) + ":" if on else "-" * width for width, on in zip(widths, right, strict=True)]]
+    return "\n".join(
+        "| "
+        + " | ".join(
+            cell.rjust(width) if on else cell.ljust(width) for cell, width, on in zip(line, widths, right, strict=True)
+        )
+        + " |"
+        for line in [*lines, *cells]
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.1f}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+
+def progress_line(progress: Any) -> str:
+    """Returns the progress of a job: of a snapshot, with rows, rate and time left, or any other's own text."""
+    if not hasattr(progress, "rows_per_s"):
+        return str(progress)
+    left = "" if progress.left_s is None else f", about {human_seconds(progress.left_s)} left"
+    return (
+        f"{progress.table}: {progress.rows:,} of about {max(progress.rows, progress.estimated_rows):,} rows, "
+        f"{human_bytes(progress.bytes)}, {progress.rows_per_s:,.0f} rows/s{left}"
+    )
+
+
+def verification(document: Mapping[str, Any]) -> str:
+    """Returns the report of a verification as a table, followed by what differs."""
+    rows = [
+        {
+            "table": one["table"],
+            "state": one["state"],
+            "rows": one["rows"],
+            "commits": one["ledger"]["entries"],
+            "gaps": len(one["ledger"]["gaps"]),
+            "chunks": one["checksums"]["chunks"],
+            "differences": len(one["checksums"]["differences"]),
+        }
+        for one in document["tables"]
+    ]
+    lines = [text_table(rows, ["table", "state", "rows", "commits", "gaps", "chunks", "differences"])]
+    history = document["history"]
+    lines += [f"store: {text}" for text in (*history["faults"], *history["unknown"])]
+    for one in document["tables"]:
+        faults = (*one["ledger"]["faults"], *one["checksums"]["faults"], *one["unknown"])
+        lines += [text if text.startswith(one["table"]) else f"{one['table']}: {text}" for text in faults]
+        lines += [
+            f"{one['table']}: key {found['key']}: source {found['source']}, Delta {found['delta']}"
+            for found in one["checksums"]["differences"]
+        ]
+    return "\n".join(lines)
+
+
+def plan_summary(form: Backfill, plan: Mapping[str, Any]) -> str:
+    """Returns what a backfill will do, as Markdown."""
+    what = {
+        "snapshot": "Load these tables anew from the source",
+        "replay": "Rebuild these tables from the store",
+        "verify": "Compare these tables with the source, and change nothing",
+    }[form.kind]
+    details = [
+        f"{word} `{value}`"
+        for word, value in (("from", form.from_), ("to", form.to), ("into", form.into), ("as mode", form.mode))
+        if value is not None
+    ]
+    lines = [f"{', '.join([what, *details])}: {', '.join(f'`{table}`' for table in form.tables)}."]
+    if plan:
+        lines += ["", text_table(plan["tables"])]
+        total = f"Together about {plan['rows']:,} rows, {human_bytes(plan['bytes'])}, {human_seconds(plan['seconds'])}."
+        lines += ["", total]
+        lines += [f"- Replaces {text}" for text in plan.get("replaces", ())]
+    return "\n".join(lines)

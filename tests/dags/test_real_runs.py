@@ -1,0 +1,78 @@
+"""The apply DAG with a real source, store, Spark and lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.airflow import build_dags
+from cdc.batches.service import BatchService
+from cdc.errors import MergeFailedError
+from cdc.testing.servers import PASSWORD, Server
+from spark_jobs.apply import commit
+from spark_jobs.runtime import session
+from tests.support.apply import Loop
+
+States = dict[str, str | None]
+
+
+@pytest.fixture
+def loop(
+    tmp_path: Path, mysql9: Server, database: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Loop]:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    loop.sql(*(f"ALTER TABLE t ADD COLUMN c{n} INT" for n in range(3)), "UPDATE t SET c0 = id")
+    loop.capture()
+    yield loop
+    session.discard()
+
+
+@pytest.fixture
+def apply(loop: Loop, run_dag: Callable[..., States]) -> Callable[[], States]:
+    def run() -> States:
+        return run_dag(build_dags(loop.config.file.parent, ["apply"])["apply_shop"])
+
+    return run
+
+
+def acked_seq(loop: Loop) -> int:
+    return BatchService(loop.config).subscription().acked_seq
+
+
+def test_a_run_applies_statements_and_rows(loop: Loop, apply: Callable[[], States]) -> None:
+    assert apply() == {"run": "success", "fetch": "success", "merge": "success", "finalize": "success"}
+    service = BatchService(loop.config)
+    assert (service.next_seq(), service.outstanding(), service.subscription().next_batch) == (None, [], 7)
+    loop.require_equal("t")
+    assert apply() == {"run": "success", "fetch": "success", "merge": "skipped", "finalize": "skipped"}
+
+
+def test_a_run_that_fails_in_the_middle_keeps_what_was_acked(
+    loop: Loop, apply: Callable[[], States], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def fails_at_the_third(table: str) -> Any:
+        seen.append(table)
+        if len(seen) == 3:
+            raise MergeFailedError("the disk is full")
+
+    monkeypatch.setattr(commit, "before_statement", fails_at_the_third)
+    run_without_retries(loop)
+    assert apply() == {"run": "failed", "fetch": "success", "merge": "failed", "finalize": "failed"}
+    acked = acked_seq(loop)
+    assert acked > 0
+    assert BatchService(loop.config).outstanding() == []
+    assert apply()["run"] == "success"
+    assert acked_seq(loop) > acked
+    loop.require_equal("t")
+
+
+def run_without_retries(loop: Loop) -> None:
+    text = loop.config.file.read_text(encoding="utf-8")
+    loop.config.file.write_text(f"{text}airflow: {{retries: 0}}\n", encoding="utf-8")

@@ -1,0 +1,223 @@
+"""The DAGs that work on single tables: snapshot, backfill and verify."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from cdc import pipeline
+from cdc.airflow import SnapshotOperator, VerifyOperator, build_dags, factory, forms, jobs
+from cdc.airflow.base import DestinationOperator
+from cdc.config import load
+from cdc.errors import MergeFailedError, SourceRefusedError, UsageError
+from tests.support.table_jobs import FakeJobs, Report
+
+States = dict[str, str | None]
+Write = Callable[..., Path]
+FORM = {"kind": "snapshot", "tables": ["shop.orders"]}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
+    fake = FakeJobs()
+    monkeypatch.setattr(jobs, "pipeline", lambda: fake)
+    monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
+    monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
+    return fake
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """The log of the operators."""
+    log = logging.getLogger("tests.tables")
+    caplog.set_level(logging.INFO, "tests.tables")
+    monkeypatch.setattr(DestinationOperator, "log", log)
+    return lambda: "\n".join(record.getMessage() for record in caplog.records if record.name == "tests.tables")
+
+
+@pytest.fixture
+def backfill(write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs) -> Callable[..., States]:
+    def run(retries: int = 0, **form: Any) -> States:
+        return run_dag(build_dags(write_conf(retries=retries))["backfill_shop"], conf=FORM | form)
+
+    return run
+
+
+# --- snapshot and verify ---------------------------------------------------------------------------------------------
+
+
+def test_due_tables_are_loaded(write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs) -> None:
+    dag = build_dags(write_conf())["snapshot_shop"]
+    assert run_dag(dag) == {"run": "success", "snapshot": "skipped"}
+    fake.due = ["shop.orders"]
+    assert run_dag(dag) == {"run": "success", "snapshot": "success"}
+    assert fake.calls == [("snapshot", None), ("snapshot", None)]
+
+
+def test_before_capture_no_snapshot_is_tried(write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs) -> None:
+    assert not pipeline.has_captured(load(write_conf() / "shop.yaml"))
+    fake.captured, fake.due = False, ["shop.orders"]
+    assert run_dag(build_dags(write_conf())["snapshot_shop"]) == {"run": "success", "snapshot": "skipped"}
+    assert fake.calls == []
+
+
+def test_a_retryable_error_of_a_snapshot_is_retried_and_a_permanent_one_is_not(
+    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs
+) -> None:
+    dag = build_dags(write_conf(retries=2))["snapshot_shop"]
+    fake.due, fake.errors = ["shop.orders"], [MergeFailedError("the driver was killed")]
+    assert run_dag(dag)["run"] == "success"
+    assert len(fake.calls) == 2
+    fake.errors = [SourceRefusedError("the password is wrong"), SourceRefusedError("again")]
+    assert run_dag(dag)["run"] == "failed"
+    assert len(fake.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "run", "calls"), [("proved", "success", 1), ("differs", "failed", 1), ("unknown", "failed", 3)]
+)
+def test_a_verification_fails_if_something_differs(
+    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs, state: str, run: str, calls: int
+) -> None:
+    """Another try may tell what could not be told, and changes nothing about a difference."""
+    fake.report = Report(state)
+    assert run_dag(build_dags(write_conf(retries=2))["verify_shop"])["run"] == run
+    assert fake.calls == [("verify", None)] * calls
+
+
+def test_the_report_is_a_table_in_the_log(write_conf: Write, fake: FakeJobs, lines: Callable[[], str]) -> None:
+    fake.report = Report("differs")
+    task = VerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
+    with pytest.raises(Exception, match=r"The tables of shop differ from the source: shop\.orders"):
+        task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
+    assert "| table       | state   |   rows | commits | gaps | chunks | differences |" in lines()
+    assert "| shop.orders | differs | 12,345 |       4 |    0 |     16 |           1 |" in lines()
+    assert "shop.orders: key {'id': '7'}: source {'v': 'a'}, Delta None" in lines()
+
+
+def test_the_schedules(write_conf: Write) -> None:
+    dags = build_dags(write_conf())
+    assert dags["snapshot_shop"].schedule == timedelta(seconds=60)
+    assert [dags[f"{kind}_shop"].schedule for kind in ("verify", "backfill")] == [None, None]
+    text = (write_conf() / "shop.yaml").read_text().replace("retries: 0", "retries: 0, verify_every: 1d")
+    assert build_dags(write_conf(text=text))["verify_shop"].schedule == timedelta(days=1)
+
+
+# --- backfill --------------------------------------------------------------------------------------------------------
+
+
+def test_a_backfill_plans_works_and_ends(backfill: Callable[..., States], fake: FakeJobs) -> None:
+    assert backfill() == {
+        "run": "success",
+        "plan": "success",
+        "snapshot": "success",
+        "replay": "skipped",
+        "verify": "skipped",
+        "finalize": "success",
+    }
+    assert fake.calls == [("plan_snapshot", ["shop.orders"]), ("snapshot", ["shop.orders"])]
+
+
+def test_a_replay_gets_the_fields_of_the_form(backfill: Callable[..., States], fake: FakeJobs) -> None:
+    states = backfill(kind="replay", to="2026-11-21T10:00:00Z", into="./copy", mode="append")
+    assert (states["replay"], states["snapshot"], states["finalize"]) == ("success", "skipped", "success")
+    arguments = {"from_": None, "to": "2026-11-21T10:00:00Z", "into": "./copy", "mode": "append"}
+    assert fake.calls == [(step, ["shop.orders"], arguments) for step in ("plan_replay", "replay")]
+
+
+def test_a_verification_by_hand(backfill: Callable[..., States], fake: FakeJobs) -> None:
+    assert backfill(kind="verify", tables=["shop.orders", "shop.items"])["run"] == "success"
+    assert fake.calls == [("verify", ["shop.orders", "shop.items"])]
+    fake.report = Report("differs")
+    states = backfill(kind="verify")
+    assert (states["run"], states["verify"], states["finalize"]) == ("failed", "failed", "failed")
+
+
+def test_a_dry_run_ends_with_the_plan(
+    backfill: Callable[..., States], fake: FakeJobs, lines: Callable[[], str]
+) -> None:
+    states = backfill(dry_run=True)
+    assert states == {
+        "run": "success",
+        "plan": "success",
+        **dict.fromkeys(("snapshot", "replay", "verify", "finalize"), "skipped"),
+    }
+    assert fake.calls == [("plan_snapshot", ["shop.orders"])]
+    assert "Load these tables anew from the source: `shop.orders`." in lines()
+    assert "Together about 1,000 rows, 2.0 KiB, 1 min 30 s." in lines()
+    assert "Replaces shop.orders: 7 rows" in lines()
+
+
+def test_a_backfill_that_fails_says_how_to_go_on(backfill: Callable[..., States], fake: FakeJobs) -> None:
+    fake.errors = [SourceRefusedError("the password is wrong")]
+    states = backfill(retries=2)
+    assert (states["run"], states["snapshot"], states["finalize"]) == ("failed", "failed", "failed")
+    assert [call[0] for call in fake.calls] == ["plan_snapshot", "snapshot"], "no retry"
+    assert backfill()["run"] == "success", "the same form again"
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"tables": ["crm.people"]}, r"'crm\.people' is not a table that shop captures"),
+        ({"tables": ["orders"]}, "'orders' is not a table that shop captures"),
+        ({"tables": []}, "no table is named"),
+        ({"to": "7"}, "to and kind snapshot contradict each other"),
+        ({"kind": "verify", "mode": "append", "from": "7"}, "from, mode and kind verify contradict each other"),
+        ({"kind": "drop"}, "'drop' is not a kind of backfill"),
+    ],
+)
+def test_forms_that_are_refused(write_conf: Write, form: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        forms.read_form(load(write_conf() / "shop.yaml"), FORM | form)
+
+
+def test_a_refused_form_fails_the_run_at_once(backfill: Callable[..., States], fake: FakeJobs) -> None:
+    states = backfill(retries=2, tables=["crm.people"])
+    assert (states["run"], states["plan"], states["finalize"]) == ("failed", "failed", "failed")
+    assert fake.calls == []
+
+
+def test_the_form_has_a_schema(write_conf: Write) -> None:
+    dag: DAG = build_dags(write_conf())["backfill_shop"]
+    schemas = {name: dag.params.get_param(name).schema for name in dag.params}
+    assert list(schemas) == ["kind", "tables", "dry_run", "from", "to", "into", "mode"]
+    assert schemas["kind"]["enum"] == ["snapshot", "replay", "verify"]
+    assert schemas["tables"]["items"] == {"type": "string"}
+    assert "examples" not in schemas["tables"], "a pattern names no tables, and no store is there: they are typed"
+    assert None in schemas["mode"]["enum"]
+
+
+def test_the_form_offers_the_tables_that_are_known(write_conf: Write) -> None:
+    text = (write_conf() / "shop.yaml").read_text()
+    file = write_conf(text=text.replace(r"['shop\..*']", r"['shop\.orders', 'shop\.order\-items']")) / "shop.yaml"
+    assert forms.known_tables(load(file)) == ["shop.order-items", "shop.orders"]
+    file = write_conf(text=text.replace(r"['shop\..*']", r"['shop\.orders', 'crm\.[ab]']")) / "shop.yaml"
+    assert forms.known_tables(load(file)) == []
+
+
+def test_a_broken_file_keeps_its_dags(write_conf: Write) -> None:
+    dags = build_dags(write_conf("wrong", text="sauce: {}\n"))
+    assert sorted(dags) == [f"{kind}_wrong" for kind in ("apply", "backfill", "capture", "snapshot", "verify")]
+    assert all(factory.ERROR_TAG in dag.tags for dag in dags.values())
+
+
+def test_killing_a_job_stops_its_driver(write_conf: Write, fake: FakeJobs) -> None:
+    SnapshotOperator(task_id="snapshot", conf_file=str(write_conf() / "shop.yaml")).on_kill()
+    assert fake.calls == [("stop",)]
+
+
+class Pushed:
+    """A task instance that keeps XComs."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.values[key] = value

@@ -1,0 +1,273 @@
+"""``cdc verify`` finds what was lost, doubled or changed, on either side, and raises no false alarm."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deltalake import DeltaTable
+
+from cdc import pipeline
+from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
+from cdc.capture import Capture
+from cdc.meta import open_meta
+from cdc.store.formats.layout import index_path, list_segments
+from cdc.testing.servers import Server
+from cdc.verify.report import Report, TableReport
+from spark_jobs.delta.sql import quote
+from spark_jobs.runtime import session
+from tests.support.apply import Loop
+
+Database = Callable[[Server], str]
+
+pytestmark = pytest.mark.timeout(900)
+SPARK = (
+    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
+    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
+    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
+)
+
+TABLES = (
+    "CREATE TABLE mirror (id INT PRIMARY KEY, v VARCHAR(20), d DOUBLE, at DATETIME(3))",
+    "CREATE TABLE pairs (a VARCHAR(20) COLLATE utf8mb4_general_ci, b INT, v TEXT, PRIMARY KEY (a, b)) CHARSET utf8mb4",
+    "CREATE TABLE log (id INT PRIMARY KEY, v VARCHAR(20))",
+    "CREATE TABLE bag (a INT, b VARCHAR(10))",
+    "CREATE TABLE soft (id INT PRIMARY KEY, v VARCHAR(20))",
+    "CREATE TABLE versions (id INT PRIMARY KEY, v VARCHAR(20))",
+    "CREATE TABLE nothing (id BIGINT UNSIGNED PRIMARY KEY)",
+)
+ROWS = (
+    *[f"INSERT INTO mirror VALUES ({i}, 'v{i}', {i}.1e0, '2026-01-02 03:04:05.{i:03d}')" for i in range(6)],
+    "UPDATE mirror SET id = id + 100 WHERE id = 3",
+    "INSERT INTO pairs VALUES ('a', 1, 'x'), ('B', 1, 'y'), ('é', 2, NULL)",
+    "UPDATE pairs SET a = 'A' WHERE a = 'a'",
+    "INSERT INTO log VALUES (1, 'a'), (2, 'b'), (3, NULL)",
+    "UPDATE log SET v = 'c' WHERE id = 1",
+    "UPDATE log SET id = 30 WHERE id = 3",
+    "DELETE FROM log WHERE id = 2",
+    "INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, NULL)",
+    "DELETE FROM bag WHERE a = 1 LIMIT 1",
+    *[f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in ("soft", "versions")],
+    *[f"UPDATE {table} SET v = 'c' WHERE id = 1" for table in ("soft", "versions")],
+    *[f"DELETE FROM {table} WHERE id = 2" for table in ("soft", "versions")],
+)
+OVERRIDES = "DB.log: {mode: append}, DB.bag: {mode: append}, DB.soft: {mode: soft_delete}, DB.versions: {mode: scd2}"
+
+
+@pytest.fixture(params=["mysql9", "mariadb11"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def loop(tmp_path: Path, server: Server, database: Database) -> Loop:
+    """Tables in every mode, captured and applied."""
+    made = Loop(tmp_path, server, database(server), overrides=OVERRIDES, spark=SPARK)
+    made.sql(*TABLES, *ROWS)
+    made.capture()
+    made.apply_all()
+    return made
+
+
+def verify(loop: Loop, *tables: str, limit: int = 20) -> Report:
+    return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, limit=limit, wait_s=10)
+
+
+def one(report: Report, table: str) -> TableReport:
+    return next(found for found in report.tables if found.table.endswith(f".{table}"))
+
+
+def unlogged(loop: Loop, *statements: str) -> None:
+    """Runs statements that the binlog does not get."""
+    with loop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute(f"USE `{loop.db}`")
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+
+
+def in_lake(loop: Loop, statement: str, table: str) -> None:
+    """Runs a statement of Spark on a Delta table behind Towpath's back."""
+    spark = session.acquire(loop.config.spark).spark
+    spark.sql(statement.format(f"delta.{quote(str(loop.path(table)))}"))
+
+
+def faults(report: Report, table: str) -> list[tuple[dict[str, str | None], bool, bool]]:
+    """Returns key, and whether source and Delta table have the row, of each difference."""
+    return [(d.key, d.source is not None, d.delta is not None) for d in one(report, table).checksums.differences]
+
+
+def test_everything_is_proved_and_each_fault_in_the_lake_is_found(loop: Loop) -> None:
+    report = verify(loop)
+    assert (report.state, report.exit_code) == ("proved", 0), report.document()
+    assert {t.table.partition(".")[2]: t.rows for t in report.tables} == {
+        "mirror": 6, "pairs": 3, "log": 2, "bag": 2, "soft": 1, "versions": 1, "nothing": 0
+    }  # fmt: skip
+    assert report.history.kind == "gtid"
+
+    in_lake(loop, "DELETE FROM {} WHERE id = 2", "mirror")  # a row is missing
+    in_lake(loop, "UPDATE {} SET v = 'wrong' WHERE id = 4", "mirror")  # a value is wrong
+    in_lake(loop, "UPDATE {} SET d = 5.1000000000000005D WHERE id = 5", "mirror")  # in its last bit
+    in_lake(loop, "INSERT INTO {} VALUES ('B', 1, 'y')", "pairs")  # a row is there twice
+    in_lake(loop, "DELETE FROM {} WHERE id = 1 AND _op = 'update'", "log")  # a change is missing
+    in_lake(loop, "DELETE FROM {} WHERE a = 2", "bag")
+    in_lake(loop, "UPDATE {} SET _deleted = false", "soft")
+    in_lake(loop, "UPDATE {} SET _valid_to = NULL WHERE id = 1", "versions")
+    in_lake(loop, "INSERT INTO {} VALUES (7)", "nothing")
+    report = verify(loop)
+    assert (report.state, report.exit_code) == ("differs", 2)
+    assert faults(report, "mirror") == [
+        ({"id": "2"}, True, False), ({"id": "4"}, True, True), ({"id": "5"}, True, True)
+    ]  # fmt: skip
+    wrong = one(report, "mirror").checksums.differences
+    assert [d.columns for d in wrong[1:]] == [["v"], ["d"]]
+    assert (wrong[1].source or {})["v"] == "v4" and (wrong[1].delta or {})["v"] == "wrong"
+    assert faults(report, "pairs") == [({"a": "B", "b": "1"}, True, True)]
+    assert one(report, "pairs").checksums.differences[0].note == "2 rows in the Delta table"
+    assert ({"id": "1"}, True, True) in faults(report, "log")
+    assert len(faults(report, "bag")) == 1
+    assert faults(report, "soft") == [({"id": "2"}, False, True)]
+    assert one(report, "versions").checksums.faults
+    assert faults(report, "nothing") == [({"id": "7"}, False, True)]
+    assert all(t.ledger.ok for t in report.tables)
+
+    limited = one(verify(loop, "mirror", limit=1), "mirror").checksums
+    assert len(limited.differences) == 1 and limited.more
+
+
+def test_rows_that_the_binlog_never_had_are_found_even_under_changes_that_are_not_applied(loop: Loop) -> None:
+    unlogged(
+        loop,
+        "INSERT INTO mirror VALUES (77, 'silent', NULL, NULL)",
+        "UPDATE pairs SET v = 'silent' WHERE a = 'B'",
+        "DELETE FROM log WHERE id = 30",
+        "INSERT INTO bag VALUES (1, 'x')",
+    )
+    # A row that changes silently, and then once more with a trace in the binlog.
+    unlogged(loop, "UPDATE mirror SET v = 'silent' WHERE id = 1")
+    loop.sql("UPDATE mirror SET d = 0 WHERE id = 1", "UPDATE mirror SET v = 'later' WHERE id = 4", "DELETE FROM soft")
+    loop.capture()
+    report = verify(loop)
+    assert report.exit_code == 2
+    assert faults(report, "mirror") == [({"id": "1"}, True, True), ({"id": "77"}, True, False)]
+    assert "position" in (one(report, "mirror").checksums.differences[0].note or "")
+    assert faults(report, "pairs") == [({"a": "B", "b": "1"}, True, True)]
+    assert faults(report, "log") == [({"id": "30"}, False, True)]
+    assert faults(report, "bag") == [({}, True, True)]
+    assert one(report, "bag").checksums.differences[0].note == "2 times at the source, 1 times in the Delta table"
+    assert one(report, "soft").ok
+
+
+def test_a_lost_batch_a_lost_entry_and_a_lost_commit_are_found(loop: Loop) -> None:
+    # The cursor moves on, and nobody got the transactions between.
+    loop.sql("INSERT INTO mirror VALUES (50, 'lost', 1, NULL)")
+    loop.capture()
+    meta = open_meta(loop.config)
+    with meta.change() as state:
+        known = state.subscription("apply")
+        last = list_segments(loop.config.store.path)[-1]
+        entries = np.fromfile(index_path(last), dtype=ENTRY, offset=HEADER_SIZE)
+        known.acked_seq = int(entries["seq"][-1])
+    report = verify(loop, "mirror")
+    assert report.exit_code == 2
+    assert any("the cursor has passed them" in fault for fault in report.history.faults)
+
+    # The next batch begins behind them.
+    loop.sql("INSERT INTO mirror VALUES (51, 'next', 1, NULL)")
+    loop.capture()
+    loop.apply_all()
+    report = verify(loop, "mirror")
+    found = one(report, "mirror")
+    assert found.ledger.gaps and not found.ledger.ok
+    assert faults(report, "mirror") == [({"id": "50"}, True, False)]
+
+    # An entry of the index is gone, and with it a transaction for every reader.
+    kept = np.delete(entries, len(entries) // 2)
+    index = index_path(last)
+    index.write_bytes(index.read_bytes()[:HEADER_SIZE] + kept.tobytes())
+    assert len(kept) * ENTRY_SIZE + HEADER_SIZE == index.stat().st_size
+    report = verify(loop, "mirror")
+    assert any("lacks the transactions before" in fault for fault in report.history.faults), report.history
+    assert any("GTID" in fault or "the source executed" in fault for fault in report.history.faults), report.history
+
+
+def test_a_commit_without_its_entry_is_a_gap(loop: Loop) -> None:
+    loop.sql("INSERT INTO mirror VALUES (60, 'a', 1, NULL)")
+    loop.capture()
+    loop.apply_all()
+    log = loop.path("mirror") / "_delta_log"
+    newest = max(log.glob("*.json"))
+    lines = []
+    for line in newest.read_text().splitlines():
+        action = json.loads(line)
+        action.get("commitInfo", {}).pop("userMetadata", None)
+        lines.append(json.dumps(action))
+    newest.write_text("\n".join(lines) + "\n")
+    (log / f".{newest.name}.crc").unlink(missing_ok=True)
+    report = verify(loop, "mirror")
+    assert one(report, "mirror").ledger.gaps
+    assert report.exit_code == 2
+    assert DeltaTable(str(loop.path("mirror"))).version() == int(newest.stem)
+
+
+@contextmanager
+def busy(loop: Loop) -> Iterator[list[int]]:
+    """Captures, and writes to the same few keys all the time. The list counts the transactions."""
+    stop, written = threading.Event(), [0]
+
+    def write() -> None:
+        with loop.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"USE `{loop.db}`")
+            n = 0
+            while not stop.is_set():
+                n += 1
+                key = n % 5
+                cursor.execute(f"REPLACE INTO mirror VALUES ({key}, 'n{n}', {n}, NOW(3))")
+                cursor.execute(f"REPLACE INTO pairs VALUES ('{'kK'[n % 2]}', {key}, '{n}')")
+                cursor.execute(f"REPLACE INTO log VALUES ({key}, '{n}')")
+                connection.commit()
+                if n % 7 == 0:
+                    cursor.execute(f"DELETE FROM mirror WHERE id = {key}")
+                    cursor.execute(f"UPDATE soft SET v = '{n}'")
+                    cursor.execute(f"UPDATE versions SET v = '{n}'")
+                    connection.commit()
+                written[0] = n
+
+    capture = threading.Thread(target=lambda: Capture(loop.config).run(stop))
+    writer = threading.Thread(target=write)
+    capture.start()
+    writer.start()
+    try:
+        yield written
+    finally:
+        stop.set()
+        writer.join()
+        capture.join()
+
+
+def test_no_false_alarm_under_writes_to_the_same_keys(loop: Loop) -> None:
+    with busy(loop) as written:
+        for _ in range(2):
+            before = written[0]
+            report = pipeline.verify(
+                loop.config, [f"{loop.db}.{t}" for t in ("mirror", "pairs", "log", "soft", "versions")], wait_s=60
+            )
+            assert report.state == "proved", report.document()
+            assert written[0] > before
+            loop.apply()
+            time.sleep(0.2)
+
+
+def test_without_capture_nothing_can_be_told(loop: Loop) -> None:
+    loop.sql("INSERT INTO mirror VALUES (61, 'a', 1, NULL)")
+    report = pipeline.verify(loop.config, [f"{loop.db}.mirror"], wait_s=0)
+    assert (report.state, report.exit_code) == ("unknown", 1)
+    assert "Capture is not running" in report.tables[0].unknown[0]

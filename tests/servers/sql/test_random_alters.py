@@ -1,0 +1,86 @@
+"""Random ALTER TABLE statements on real servers: whatever the server makes of several clauses at once, the tracker
+makes the same of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterator
+
+import pymysql
+import pytest
+
+from cdc.config import SourceConfig, TablesConfig
+from cdc.errors import UnsupportedDdlError
+from cdc.schemas import TableSchema
+from cdc.source.connection import connect
+from cdc.source.schemas import read_schemas
+from cdc.source.server import Connection
+from cdc.sql.server import Server as SqlServer
+from cdc.sql.statements import classify
+from cdc.sql.track import apply_changes
+from cdc.testing.servers import PASSWORD, Server
+from tests.conftest import Database
+from tests.support.ddl_random import RandomAlter
+from tests.support.ddl_run import differences
+
+ATTEMPTS = int(os.environ.get("TOWPATH_RANDOM_ALTERS") or 250)
+FRESH = ("n1", "n2", "X y", "größe")
+TABLE = "CREATE TABLE t (a INT NOT NULL, b VARCHAR(30) DEFAULT 'x', c INT, d DATE, e CHAR(4), PRIMARY KEY (a)) CHARSET utf8mb4"
+
+
+@pytest.fixture(scope="module", params=["mysql9", "mariadb11", "mariadb10", "mysql56"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    with connect(SourceConfig(url=server.url, password_env="TOWPATH_TEST_PASSWORD", server_id=79)) as connection:
+        yield connection
+
+
+def test_the_tracker_follows_random_alters(server: Server, source: Connection, database: Database, seed: int) -> None:
+    chance = random.Random(seed)
+    name = database(server)
+    known = SqlServer.parse(_version(server))
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"USE `{name}`")
+        cursor.execute(TABLE)
+        tracked = _real(source, name)
+        done = 0
+        for _ in range(ATTEMPTS):
+            if len(tracked.columns) < 3:
+                cursor.execute("DROP TABLE t")
+                cursor.execute(TABLE)
+                tracked = _real(source, name)
+            names = tracked.column_names + tuple(n for n in FRESH if n not in tracked.column_names)
+            sql, _ = RandomAlter(chance, (name, "t"), names).statement()
+            try:
+                cursor.execute(sql)
+            except pymysql.MySQLError:
+                continue
+            done += 1
+            real = _real(source, name)
+            try:
+                after = apply_changes(tracked, classify(sql, name, 1 << 21, known).changes)
+            except UnsupportedDdlError as error:
+                raise AssertionError(f"{sql}: {error}") from None
+            assert after is not None
+            assert not differences(after, real, set()), f"{sql}: {differences(after, real, set())}"
+            tracked = real
+    assert done > ATTEMPTS // 40
+
+
+def _real(source: Connection, name: str) -> TableSchema:
+    return read_schemas(source, TablesConfig(include=(re.escape(f"{name}.t"),))).tables[f"{name}.t"]
+
+
+def _version(server: Server) -> str:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        ((version,),) = cursor.fetchall()
+    return str(version)

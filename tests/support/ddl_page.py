@@ -1,0 +1,100 @@
+"""Writes docs/reference/ddl.md: what Towpath makes of every statement of the DDL corpus.
+
+``python -m tests.support.ddl_page`` writes the page. It is made from the statements' text alone, as for MySQL 9 or, for
+a statement that MySQL does not have, MariaDB 11.8; tests/servers/sql holds the same claims against the servers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from cdc.sql.changes import CreateTable
+from cdc.sql.server import Server as SqlServer
+from cdc.sql.statements import classify
+from cdc.sql.track import with_database_charset
+from tests.support.ddl_corpus import SERVERS, Case, corpus
+from tests.support.ddl_run import Observed, Outcome, Verdict, judge
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ddl.md"
+VERSIONS = {"mysql9": "9.7.4", "mariadb11": "11.8.6-MariaDB", "mariadb10": "10.11.14-MariaDB", "mysql56": "5.6.24"}
+OUTCOMES: tuple[Outcome, ...] = ("no effect", "followed", "snapshot", "refused")
+_HEAD = """\
+# DDL statements
+
+For everybody who changes tables on the source: which statements a Delta table follows, and which need a new snapshot.
+The counts are those of a corpus of {statements} statements in {cases} cases, as people and tools write them
+(`tests/ddl/corpus`). Every case runs on the real servers; what Towpath says of the table's definition and of its old
+rows is held against `information_schema` and `SELECT`.
+
+| outcome | meaning |
+|---|---|
+| no effect | neither rows nor columns change: an index, a constraint, a comment, a view, a partitioning |
+| followed | the statement's text tells the new definition, and what every old row holds |
+| snapshot | only the server knows what old rows hold; the table is read anew beside the stream |
+| refused | the statement is not understood, or turns the table into something that Towpath does not read |
+
+A statement in several parts counts once, by its worst part. [Schema changes](../how-to/schema-changes.md) says what you
+can set for each outcome.
+
+## Counts
+
+| origin | cases | {columns} |
+|---|---|{dashes}|
+"""
+
+
+def predicted(case: Case) -> Verdict:
+    """What Towpath makes of a case, by its text alone."""
+    server = next(name for name in SERVERS if name in case.servers)
+    known = SqlServer.parse(VERSIONS[server])
+    before = {}
+    for table in case.tables:
+        (created,) = classify(table.create, "d", 0, known).changes
+        assert isinstance(created, CreateTable) and created.schema is not None
+        before[table.name] = with_database_charset(created.schema, "utf8mb4", None)
+    observed = Observed(case, before=before, statements=[(sql, case.sql_mode) for sql in case.sql])
+    return judge(observed, known, compare=False)
+
+
+def page() -> str:
+    """The page's text."""
+    cases = corpus()
+    verdicts = {case.name: predicted(case) for case in cases}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for case in cases:
+        counts[case.origin][verdicts[case.name].outcome] += 1
+    text = _HEAD.format(
+        statements=sum(len(case.sql) for case in cases), cases=len(cases),
+        columns=" | ".join(OUTCOMES), dashes="|".join("---" for _ in OUTCOMES),
+    )  # fmt: skip
+    for origin, found in counts.items():
+        text += f"| {origin} | {found.total()} | {' | '.join(str(found[outcome]) for outcome in OUTCOMES)} |\n"
+    total = sum(counts.values(), Counter())
+    text += f"| all | {total.total()} | {' | '.join(str(total[outcome]) for outcome in OUTCOMES)} |\n"
+    for outcome, title in (("snapshot", "Statements that need a snapshot"), ("refused", "Refused statements")):
+        text += f"\n## {title}\n\n| statement | reason |\n|---|---|\n"
+        for case in cases:
+            verdict = verdicts[case.name]
+            if verdict.outcome == outcome:
+                text += f"| {_code(case.sql)} | {_plain(verdict.reasons[0])} |\n"
+    return text
+
+
+def _code(statements: tuple[str, ...]) -> str:
+    shown = " ".join("; ".join(statements).split())
+    shown = shown if len(shown) <= 160 else shown[:159] + "…"
+    return (
+        "<code>"
+        + shown.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;").replace("`", "&#96;")
+        + "</code>"
+    )
+
+
+def _plain(text: str) -> str:
+    return text.partition(". Fill the table")[0].replace("|", "&#124;").replace("`", "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
+    print(f"{PAGE.relative_to(Path.cwd())} written")

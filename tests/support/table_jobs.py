@@ -1,0 +1,103 @@
+"""A fake of the jobs on tables, for tests of their operators: it records calls, and returns or raises what a test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cdc.config import DestinationConfig
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a snapshot or a replay for one table."""
+
+    table: str
+    rows: int = 3
+    bytes: int = 100
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a snapshot or a replay would do."""
+
+    tables: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [{"table": table, "rows": 1000, "bytes": 2048} for table in self.tables]
+        replaces = [f"{table}: 7 rows" for table in self.tables]
+        return {"tables": rows, "rows": 1000, "bytes": 2048, "seconds": 90.0, "replaces": replaces}
+
+
+@dataclass
+class Report:
+    """The report of a verification."""
+
+    state: str = "proved"
+
+    def document(self) -> dict[str, Any]:
+        differs = self.state == "differs"
+        differences = [{"key": {"id": "7"}, "source": {"v": "a"}, "delta": None, "note": None}] if differs else []
+        table = {
+            "table": "shop.orders",
+            "ok": self.state == "proved",
+            "state": self.state,
+            "rows": 12345,
+            "unknown": ["capture is behind"] if self.state == "unknown" else [],
+            "ledger": {"ok": True, "entries": 4, "gaps": [], "accepted": [], "faults": []},
+            "checksums": {"ok": not differs, "chunks": 16, "differences": differences, "faults": []},
+        }
+        history = {"ok": True, "faults": [], "unknown": []}
+        return {"ok": self.state == "proved", "state": self.state, "history": history, "tables": [table]}
+
+
+@dataclass
+class FakeJobs:
+    """Takes the place of ``cdc.pipeline`` for the operators of tables."""
+
+    captured: bool = True
+    due: list[str] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
+    errors: list[Exception] = field(default_factory=list)
+    """Raised by the next jobs, one each."""
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def _step(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.errors and not call[0].startswith("plan"):
+            raise self.errors.pop(0)
+
+    def has_captured(self, config: DestinationConfig) -> bool:
+        return self.captured
+
+    def snapshot(
+        self, config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: Any = None
+    ) -> list[Result]:
+        self._step("snapshot", None if tables is None else list(tables))
+        progress("half of it is read")
+        return [Result(table) for table in (self.due if tables is None else tables)]
+
+    def replay(
+        self, config: DestinationConfig, tables: Sequence[str], *, progress: Any = None, **arguments: Any
+    ) -> list[Result]:
+        self._step("replay", list(tables), arguments)
+        return [Result(table) for table in tables]
+
+    def verify(self, config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: Any = None) -> Report:
+        self._step("verify", None if tables is None else list(tables))
+        return self.report
+
+    def plan_snapshot(self, config: DestinationConfig, tables: Sequence[str]) -> Plan:
+        self._step("plan_snapshot", list(tables))
+        return Plan(tuple(tables))
+
+    def plan_replay(self, config: DestinationConfig, tables: Sequence[str], **arguments: Any) -> Plan:
+        self._step("plan_replay", list(tables), arguments)
+        return Plan(tuple(tables))
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))

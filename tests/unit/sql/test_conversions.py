@@ -1,0 +1,70 @@
+"""What becomes of old values when a column's definition changes; tests/servers/sql tries the same on servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.schemas import ColumnSchema
+from cdc.sql.changes import AddColumn, Unknown
+from cdc.sql.conversions import Same, Widened, value_effect
+from cdc.sql.statements import classify
+from cdc.sql.tokens import MODE_STRICT
+from cdc.sql.types import with_table_charset
+
+
+def column(definition: str) -> ColumnSchema:
+    (change,) = classify(f"ALTER TABLE t ADD c {definition}", "d").changes
+    assert isinstance(change, AddColumn)
+    return with_table_charset(change.column, "utf8mb4", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lenient", "strict"),
+    [
+        ("INT", "INT", Same, Same),
+        ("INT", "BIGINT", Widened, Widened),
+        ("INT", "INT UNSIGNED", Unknown, Same),
+        ("BIGINT", "INT", Unknown, Same),
+        ("INT", "DOUBLE", Widened, Widened),
+        ("BIGINT", "DOUBLE", Unknown, Unknown),
+        ("INT", "DECIMAL(12,2)", Widened, Widened),
+        ("INT", "VARCHAR(11)", Same, Same),
+        ("INT ZEROFILL", "VARCHAR(11)", Unknown, Unknown),
+        ("DECIMAL(8,2)", "DECIMAL(10,4)", Widened, Widened),
+        ("DECIMAL(8,2)", "DECIMAL(10,1)", Unknown, Unknown),
+        ("FLOAT", "DOUBLE", Widened, Widened),
+        ("DOUBLE", "FLOAT", Unknown, Unknown),
+        ("VARCHAR(10)", "VARCHAR(20)", Same, Same),
+        ("VARCHAR(20)", "VARCHAR(10)", Unknown, Unknown),
+        ("CHAR(20)", "VARCHAR(10)", Unknown, Same),
+        ("VARCHAR(20)", "CHAR(20)", Unknown, Unknown),
+        ("VARCHAR(20)", "TEXT", Same, Same),
+        ("LONGTEXT", "TEXT", Unknown, Unknown),
+        ("VARCHAR(9) CHARSET latin1", "VARCHAR(9)", Same, Same),
+        ("VARCHAR(9)", "VARCHAR(9) CHARSET latin1", Unknown, Same),
+        ("ENUM('a','b')", "ENUM('z','b','a')", Same, Same),
+        ("ENUM('a','b')", "ENUM('a')", Unknown, Same),
+        ("ENUM('a','1')", "ENUM('a')", Unknown, Unknown),
+        ("ENUM('a','B')", "ENUM('a','b')", Unknown, Unknown),
+        ("SET('a','b')", "SET('b','a')", Unknown, Unknown),
+        ("DATE", "DATETIME", Widened, Widened),
+        ("DATETIME(3)", "DATETIME", Unknown, Unknown),
+        ("TIMESTAMP NULL", "DATETIME", Unknown, Unknown),
+        ("BLOB", "TINYBLOB", Unknown, Unknown),
+        ("INT NULL", "INT NOT NULL", Unknown, Same),
+        ("INT", "INT AUTO_INCREMENT", Unknown, Unknown),
+        ("INT", "INT AS (1)", Unknown, Unknown),
+        ("JSON", "TEXT", Unknown, Unknown),
+        ("POINT", "GEOMETRY", Same, Same),
+    ],
+)
+def test_values(old: str, new: str, lenient: type, strict: type) -> None:
+    before, after = column(old), column(new)
+    assert type(value_effect(before, after)) is lenient
+    assert type(value_effect(before, after, MODE_STRICT)) is strict
+    assert type(value_effect(before, after, MODE_STRICT, ignore=True)) is lenient
+
+
+def test_an_unknown_effect_has_a_reason() -> None:
+    found = value_effect(column("VARCHAR(20)"), column("VARCHAR(10)"), MODE_STRICT)
+    assert isinstance(found, Unknown) and "trailing blanks" in found.reason

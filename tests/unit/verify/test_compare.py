@@ -1,0 +1,99 @@
+"""Which keys differ: rows of both sides, and changes between their positions."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from cdc.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
+from cdc.verify.report import Difference, Report, TableReport, report_of
+from cdc.verify.run import bucket_of
+
+
+def narrow(
+    source: list[tuple[str, int]],
+    delta: list[tuple[str, int]],
+    changes: list[tuple[str, int, int, int]] = [],  # noqa: B006 - is not changed
+    *,
+    has_key: bool = True,
+    low_seq: int = 100,
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """``changes``: key, checksum, sign, seq."""
+    found = Narrowing(has_key=has_key, low_seq=low_seq)
+    found.add_source(source)
+    found.add_delta(KeyedRow(key, checksum, 1, 0) for key, checksum in delta)
+    found.add_changes(KeyedRow(*change) for change in changes)
+    return [(one.key, one.source, one.delta) for one in found.findings()]
+
+
+def test_rows_without_changes() -> None:
+    assert narrow([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]) == []
+    assert narrow([("a", 1), ("b", 2)], [("a", 3)]) == [("a", (1,), (3,)), ("b", (2,), ())]
+    assert narrow([("a", 1)], [("a", 1), ("a", 1)]) == [("a", (1,), (1, 1))]
+
+
+def test_a_changed_row_is_what_the_last_change_made_it() -> None:
+    update = [("a", 1, -1, 10), ("a", 2, 1, 10)]
+    assert narrow([("a", 2)], [("a", 1)], update) == []
+    assert narrow([], [("a", 1)], [("a", 1, -1, 10)]) == []
+    assert narrow([("a", 5)], [], [("a", 5, 1, 10)]) == []
+    # The source was written to without a trace after the change.
+    assert narrow([("a", 3)], [("a", 1)], update) == [("a", (3,), (2,))]
+
+
+def test_a_wrong_row_is_found_although_a_change_will_replace_it() -> None:
+    update = [("a", 1, -1, 10), ("a", 2, 1, 10)]
+    assert narrow([("a", 2)], [("a", 9)], update) == [("a", (1,), (9,))]
+    assert narrow([("a", 2)], [], update) == [("a", (1,), ())]
+
+
+def test_changes_after_the_low_mark_may_be_missing_at_the_source() -> None:
+    changes = [("a", 1, -1, 10), ("a", 2, 1, 10), ("a", 2, -1, 20), ("a", 3, 1, 20), ("a", 3, -1, 30)]
+    for row in ([("a", 2)], [("a", 3)], []):
+        assert narrow(row, [("a", 1)], changes, low_seq=10) == []
+    assert narrow([("a", 1)], [("a", 1)], changes, low_seq=10) != []
+    assert narrow([("a", 2)], [("a", 1)], changes, low_seq=25) != []
+    # Inside one transaction nothing is visible: neither side may lack the row.
+    assert narrow([], [("a", 1)], changes[:4], low_seq=10) != []
+
+
+def test_rows_without_a_key_are_a_multiset() -> None:
+    changes = [("x", 1, 1, 10), ("y", 2, -1, 10)]
+    assert narrow([("x", 1), ("x", 1)], [("x", 1), ("y", 2)], changes, has_key=False) == []
+    assert narrow([("x", 1)], [("x", 1), ("y", 2)], changes, has_key=False) == [("x", (1,), (1, 1))]
+
+
+def test_sums_add_up() -> None:
+    one, other = {1: BucketSum(2, 10), 2: BucketSum(1, 5)}, {2: BucketSum(1, 5), 3: BucketSum(1, 7)}
+    assert add_sums(one, other) == {1: (2, 10), 2: (2, 10), 3: (1, 7)}
+    assert differing(one, add_sums(one, other, -1)) == [2, 3]
+    assert differing({1: BucketSum(0, 0)}, {}) == []
+
+
+@pytest.mark.parametrize(("key", "bucket"), [("7,", 7 % 5), ("-7,", -2), (",", 0), ("18446744073709551615,", 0)])
+def test_the_bucket_of_an_integer_is_its_remainder(key: str, bucket: int) -> None:
+    assert bucket_of(key, 5, is_plain=True) == bucket
+
+
+def test_the_bucket_of_other_keys_is_hashed() -> None:
+    assert bucket_of("1:é,", 64, is_plain=False) == zlib.crc32("1:é,".encode()) % 64
+
+
+def test_exit_codes_and_the_document() -> None:
+    report = Report("shop", tables=[TableReport("shop.a", "upsert")])
+    table = report.tables[0]
+    assert (report.state, report.exit_code) == ("unknown", 1)
+    table.ledger.ok = table.checksums.ok = True
+    assert (report.state, report.exit_code, report.document()["ok"]) == ("proved", 0, True)
+    table.unknown.append("the table is parked")
+    assert report.exit_code == 1
+    table.checksums.differences.append(Difference({"id": "1"}, {"id": "1", "v": None}, {"id": "1", "v": "x"}))
+    assert (report.state, report.exit_code) == ("differs", 2)
+    assert table.checksums.differences[0].columns == ["v"]
+    table.ledger.gaps.append((1, 2))
+    again = report_of(report.document())
+    assert again.document() == report.document()
+    report.tables.clear()
+    report.history.faults.append("the source executed what the store lacks")
+    assert report.exit_code == 2
