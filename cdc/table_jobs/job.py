@@ -57,7 +57,7 @@ class Job:
         """Records why the table is still parked."""
         known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
         if known is not None:
-            self.mark(known.due, str(failure), known.keep_seq if known.due == "retry" else None)
+            self.mark(known.due, str(failure), None if known.due == "snapshot" else known.keep_seq)
 
     def end_of_batches(self) -> int:
         """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""

@@ -181,6 +181,7 @@ def _in_place(
         if points.last is not None:
             mine.mark("hold", f"The table was taken back to {request.to}.", upto)
             return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
+        mine.mark("retry", "The table was built again, and later changes follow.", upto)
         more = bring_level(mine, upto, progress)
         done.batches, done.row_events = done.batches + more.batches, done.row_events + more.row_events
         return _result(table, began, done, base.seq, more.level_seq, target.path, base.snapshot)
@@ -204,19 +205,18 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
 @contextmanager
 def _replay_job(config: DestinationConfig, table: str, keep_seq: int) -> Iterator[Job]:
     """Parks the table for a replay. If the replay fails or is killed, the next run brings the table level again from
-    the position that it has then; a table that was parked for something else stays so."""
+    the position that it has then; a table that waited for something else still does."""
     before = open_meta(config).read().subscription(SUBSCRIBER).parked.get(table)
     now = datetime.now(UTC)
     kept = keep_seq if before is None or before.keep_seq is None else min(keep_seq, before.keep_seq)
-    record = ParkedTable(due="retry", reason="A replay is under way.", since=now, keep_seq=kept)
+    # What waits for a snapshot, or was taken back, must not come level by itself if this process is killed.
+    due = "retry" if before is None else before.due
+    record = ParkedTable(due=due, reason="A replay is under way.", since=now, keep_seq=kept)
     with job(config, table, record) as mine:
         try:
             yield mine
         except CdcError as error:
-            if before is not None and before.due != "retry":
-                mine.mark(before.due, before.reason, before.keep_seq)
-            elif table in open_meta(config).read().subscription(SUBSCRIBER).parked:
-                mine.mark("retry", f"A replay failed: {error}", kept)
+            mine.note(error)
             raise
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.apply.large_values import careful_parquet, has_large_values
+from spark_jobs.apply.statements import empty_statement
 from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class Commit:
                 self.check()
                 before_statement(self.target.table)
                 rows: list[Any] = spark.sql(statement).collect()
+                if rows and rows[0].asDict().get("num_affected_rows") == 0:
+                    # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
+                    spark.sql(empty_statement(self.target)).collect()
             finally:
                 forget_transaction(spark)
         if not rows:
