@@ -2,9 +2,9 @@
 
 A table is parked by the ack of a batch that left it out, or by a job (a snapshot, a replay). A job has the parked table
 for itself: it holds the table's *job lock* for all of its duration. A merge of rows shares the table's *commit lock*
-with other merges from its look at the meta until its commit; parking and schema changes hold it exclusively. So once a table is
-parked, no merge of a batch commits to it any more, and parking waits for no more than one commit. Merges do not wait
-for each other: an orphan and its successor may run at the same time, as Delta's transaction versions allow.
+with other merges from its look at the meta until its commit; parking and schema changes hold it exclusively. So once a
+table is parked, no merge of a batch commits to it any more, and parking waits for no more than one commit. Merges do
+not wait for each other: an orphan and its successor may run at the same time, as Delta's transaction versions allow.
 
 Apply takes the table again only when its applied position has reached the end of the last outstanding batch. The same
 change of the meta that looks at these batches removes the table's record, so a later merge of one of them finds the
