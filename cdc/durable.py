@@ -75,9 +75,9 @@ def make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Holds the exclusive flock of ``path``, which is created if it is missing. The operating system releases the lock
-    when the process dies. Works between threads, too.
+def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Iterator[None]:
+    """Holds the flock of ``path``, which is created if it is missing: exclusively, or ``shared`` with others that share
+    it. The operating system releases the lock when the process dies. Works between threads, too.
 
     Waits up to ``wait_s``, then raises LeaseHeldError, which names the holder: its process id is in the file, and
     ``what`` says what it may be, such as ``another command``.
@@ -85,7 +85,7 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
     with storage_errors(path):
         fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        _wait_for(fd, path, what, wait_s)
+        _wait_for(fd, path, what, wait_s, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         with storage_errors(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
@@ -94,11 +94,11 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
         os.close(fd)  # closing releases the lock
 
 
-def _wait_for(fd: int, path: Path, what: str, wait_s: float) -> None:
+def _wait_for(fd: int, path: Path, what: str, wait_s: float, kind: int) -> None:
     deadline, pause_s = time.monotonic() + wait_s, 0.001
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             left_s = deadline - time.monotonic()

@@ -287,6 +287,21 @@ def require_same_columns(found: SourceColumns, snapshot: SourceColumns, table: s
         )
 
 
+def is_loaded(config: DestinationConfig, files: SnapshotFiles) -> bool:
+    """Whether a snapshot is what the table was last made from: its load was killed after the commit."""
+    state = target_of(config, files.info.table).state()
+    if state is None:
+        return False
+    rebuilds = [m["rebuild"]["id"] for _, m in state.ledger if m["generation"] == state.generation and m.get("rebuild")]
+    return files.id in rebuilds
+
+
+def is_behind(config: DestinationConfig, table: str, seq: int) -> bool:
+    """Whether a table may be brought to a position: it has no changes after it, or does not exist."""
+    state = target_of(config, table).state()
+    return state is None or state.applied_seq <= seq
+
+
 def load_snapshot(
     sessions: TableSessions,
     config: DestinationConfig,

@@ -1,9 +1,10 @@
 """Parked tables: apply leaves them out, so that the others go on, until a job has brought them level again.
 
 A table is parked by the ack of a batch that left it out, or by a job (a snapshot, a replay). A job has the parked table
-for itself: it holds the table's *job lock* for all of its duration. Apply and jobs hold the table's *commit lock* from
-the look at the meta until their commit. So once a table is parked, no merge of a batch commits to it any more, and
-neither waits for the other longer than for one commit.
+for itself: it holds the table's *job lock* for all of its duration. A merge of rows shares the table's *commit lock*
+with other merges from its look at the meta until its commit; parking and schema changes hold it exclusively. So once a
+table is parked, no merge of a batch commits to it any more, and parking waits for no more than one commit. Merges do
+not wait for each other: an orphan and its successor may run at the same time, as Delta's transaction versions allow.
 
 Apply takes the table again only when its applied position has reached the end of the last outstanding batch. The same
 change of the meta that looks at these batches removes the table's record, so a later merge of one of them finds the
@@ -54,7 +55,7 @@ def _further(before: ParkedTable, now: ParkedTable) -> ParkedTable:
 def park(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
     """Parks a table, and returns its former record. Waits until a running commit to the table is done, so that none
     follows. Raises LeaseHeldError, UsageError."""
-    with commit_lock(meta, table), meta.change() as state:
+    with commit_lock(meta, table, shared=False), meta.change() as state:
         known = state.subscription(subscriber)
         before = known.parked.get(table)
         known.parked[table] = parked
@@ -104,9 +105,9 @@ def _require(known: Subscription, table: str) -> ParkedTable:
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
-def commit_lock(meta: Meta, table: str) -> AbstractContextManager[None]:
-    """Returns the lock that is held from the look at the meta until the commit to a table."""
-    return meta.lock(_name("commit", table), f"a commit to table {table}", wait_s=COMMIT_WAIT_S)
+def commit_lock(meta: Meta, table: str, *, shared: bool) -> AbstractContextManager[None]:
+    """Returns the lock that merges share from their look at the meta until their commit to a table."""
+    return meta.lock(_name("commit", table), f"a commit to table {table}", wait_s=COMMIT_WAIT_S, shared=shared)
 
 
 def job_lock(meta: Meta, table: str) -> AbstractContextManager[None]:
@@ -121,15 +122,15 @@ def _name(kind: str, table: str) -> str:
 
 
 class TableGate:
-    """Apply's way to a table: one merge at a time, and none of a parked table."""
+    """Apply's way to a table: no merge of a parked one."""
 
     def __init__(self, meta: Meta, subscriber: str) -> None:
         self._meta = meta
         self._subscriber = subscriber
 
     @contextmanager
-    def enter(self, table: str) -> Iterator[ParkedTable | None]:
-        """Holds the table's commit lock while the block runs. Yields the record of a parked table, which the block must
-        leave alone, else None."""
-        with commit_lock(self._meta, table):
+    def enter(self, table: str, *, alone: bool = False) -> Iterator[ParkedTable | None]:
+        """Holds the table's commit lock while the block runs, shared unless ``alone``, for schema changes of several
+        commits. Yields the record of a parked table, which the block must leave alone, else None."""
+        with commit_lock(self._meta, table, shared=not alone):
             yield self._meta.read().subscription(self._subscriber).parked.get(table)

@@ -78,8 +78,8 @@ class PeriodicMeta(Meta):
             self._start_flusher()
 
     @contextmanager
-    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
-        with self._durable.lock(name, what, wait_s=wait_s):
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Iterator[None]:
+        with self._durable.lock(name, what, wait_s=wait_s, shared=shared):
             yield
 
     def flush(self) -> None:

@@ -39,8 +39,9 @@ class Meta(ABC):
         """
 
     @abstractmethod
-    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> AbstractContextManager[None]:
-        """Holds the exclusive lock of this name while the block runs, among all processes that use this meta.
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0, shared: bool = False) -> AbstractContextManager[None]:
+        """Holds the lock of this name while the block runs, among all processes that use this meta: exclusively, or
+        ``shared`` with others that share it.
 
         ``name`` has only characters of file names; ``what`` describes the holder for messages. The lock is released
         when its process dies. It is independent of the lock of :meth:`change`. Raises LeaseHeldError if another holder

@@ -91,10 +91,10 @@ class FileMeta(DurableMeta):
                 replace_file(self.file, after)
 
     @contextmanager
-    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Iterator[None]:
         secure_folder(self.path, self._permissions, CHANGE)
         secure_folder(self.path / LOCKS_FOLDER, self._permissions, CHANGE)
-        with locked(self.path / LOCKS_FOLDER / name, what, wait_s=wait_s):
+        with locked(self.path / LOCKS_FOLDER / name, what, wait_s=wait_s, shared=shared):
             yield
 
     def hold(self, wait_s: float) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from cdc.errors import BatchError, BatchOrderError, UsageError
 
@@ -76,6 +76,13 @@ class ParkedTable(BaseModel):
     since: AwareDatetime
     keep_seq: int | None = Field(default=None, ge=0)
     """Retention keeps the transactions after this seq for the table; None: it needs none of those in the store."""
+    loaded: str | None = None
+    """Id of the snapshot that the table was loaded from since it was parked: only the changes after it are missing."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = write(self)
+        return found if self.loaded is not None else {key: value for key, value in found.items() if key != "loaded"}
 
 
 REMEMBERED = 16

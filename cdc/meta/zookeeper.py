@@ -96,9 +96,10 @@ class ZooKeeperMeta(DurableMeta):
             self._commit(client, lock, loaded)
 
     @contextmanager
-    def lock(self, name: str, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    def lock(self, name: str, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Iterator[None]:
         client = self._connection.client()
-        lock = client.Lock(self._path(f"{_LOCKS}/{name}"), _process_name())
+        recipe = client.ReadLock if shared else client.WriteLock
+        lock = recipe(self._path(f"{_LOCKS}/{name}"), _process_name())
         # kazoo takes a time-out of zero for none at all.
         self._acquire(client, lock, wait_s=max(wait_s, _PAUSE_S), doing=f"holds the lock of {what}", place=lock.path)
         try:

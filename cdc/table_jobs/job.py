@@ -48,16 +48,25 @@ class Job:
         """Lets retention keep the transactions after ``seq`` for this table."""
         parking.keep_from(self.batches.meta, SUBSCRIBER, self.table, seq)
 
-    def mark(self, due: Literal["snapshot", "retry", "hold"], reason: str, keep_seq: int | None) -> None:
+    def mark(
+        self,
+        due: Literal["snapshot", "retry", "hold"],
+        reason: str,
+        keep_seq: int | None,
+        *,
+        loaded: str | None = None,
+    ) -> None:
         """Changes why the table is parked."""
-        record = ParkedTable(due=due, reason=reason, since=datetime.now(UTC), keep_seq=keep_seq)
+        record = ParkedTable(due=due, reason=reason, since=datetime.now(UTC), keep_seq=keep_seq, loaded=loaded)
         parking.park(self.batches.meta, SUBSCRIBER, self.table, record)
 
     def note(self, failure: CdcError) -> None:
-        """Records why the table is still parked."""
+        """Records why the table is still parked. What the next try needs stays in the store, if that may help."""
         known = self.batches.meta.read().subscription(SUBSCRIBER).parked.get(self.table)
         if known is not None:
-            self.mark(known.due, str(failure), None if known.due == "snapshot" else known.keep_seq)
+            is_kept = known.due != "snapshot" or failure.retryable
+            loaded = known.loaded if failure.retryable else None
+            self.mark(known.due, str(failure), known.keep_seq if is_kept else None, loaded=loaded)
 
     def end_of_batches(self) -> int:
         """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""

@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cdc.batches import parking
 from cdc.errors import (
     CdcError,
+    CutOffError,
     IdentityError,
     NeedsSnapshotError,
     RetryableError,
@@ -28,6 +30,7 @@ from cdc.meta import ParkedTable, open_meta
 from cdc.schemas import Schemas
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
+from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -56,7 +59,7 @@ class SnapshotResult:
     last_seq: int
     """The position at which the table equalled the source, before the catch-up."""
     changes: int
-    """Row events between the two, of this table."""
+    """Row events of this table that were applied after it."""
     applied_seq: int
     """The table's position now."""
     reread: int = 0
@@ -104,7 +107,12 @@ def take_snapshots(
     on a table), and what reading and loading raise.
     """
     there = _source_tables(config)
-    wanted = due_tables(config) if tables is None else list(dict.fromkeys(tables))
+    if tables is None:
+        due = due_tables(config)
+        wanted = [table for table in due if table in there]
+        _release_dropped(config, [table for table in due if table not in there])
+    else:
+        wanted = list(dict.fromkeys(tables))
     for table in wanted:
         require_included(config, table)
         if table not in there:
@@ -121,7 +129,18 @@ def take_snapshots(
     errors: dict[str, CdcError] = {}
     with ExitStack() as stack:
         jobs = {table: stack.enter_context(_snapshot_job(config, table, asked=tables is not None)) for table in wanted}
-        left, reread = list(wanted), dict.fromkeys(wanted, 0)
+        left, reread = [], dict.fromkeys(wanted, 0)
+        for table in wanted:
+            files = _loaded_before(jobs[table])
+            try:
+                if files is None:
+                    left.append(table)
+                else:
+                    found.append(_follow(jobs[table], files, 0, time.monotonic()))
+            except NeedsSnapshotError:
+                left.append(table)
+            except CdcError as error:
+                errors[table] = error
         while left:
             again: list[str] = []
             for table, outcome in _read(config, left, progress).items():
@@ -170,6 +189,32 @@ class _Unusable(CdcError):
     """Chunks that cannot be loaded, although nothing is wrong: they have to be read again."""
 
 
+def _loaded_before(mine: Job) -> SnapshotFiles | None:
+    """Returns the snapshot that a killed process has loaded without bringing the table level; None if there is none."""
+    from cdc.snapshot.files import SnapshotFiles
+
+    record = mine.batches.meta.read().subscription(SUBSCRIBER).parked[mine.table]
+    if record.loaded is None:
+        return None
+    found = [one for one in SnapshotFiles.find(mine.config, *split_table(mine.table)) if one.id == record.loaded]
+    return found[0] if found and found[0].loaded() is not None else None
+
+
+def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> None:
+    """Removes the records of parked tables that the source has dropped, once apply is behind the statement. Their Delta
+    tables stay as they are."""
+    from cdc.store.reader.reader import StoreReader
+
+    path = StoreReader(config.store.path).schema_path(1 << 62)
+    meta = open_meta(config)
+    if not tables or path is None or meta.read().subscription(SUBSCRIBER).position() < int(path.stem):
+        return
+    for table in tables:
+        with parking.job_lock(meta, table):
+            parking.release_parked(meta, SUBSCRIBER, table)
+        _log.info("parked table released, as the source has dropped it", table=table)
+
+
 def _require_subscriber(config: DestinationConfig) -> None:
     """Adds the subscriber ``apply`` if there is none yet, so that tables can be parked."""
     from cdc.batches.service import BatchService
@@ -183,13 +228,16 @@ def _require_subscriber(config: DestinationConfig) -> None:
 def _snapshot_job(config: DestinationConfig, table: str, *, asked: bool) -> Iterator[Job]:
     meta = open_meta(config)
     before = meta.read().subscription(SUBSCRIBER).parked.get(table)
-    if before is not None and before.due == "snapshot":
+    if before is not None and (before.due == "snapshot" or before.loaded is not None):
         record = before
     else:
         reason = "a snapshot was asked for" if asked else "the table was never loaded"
         record = ParkedTable(due="snapshot", reason=reason, since=datetime.now(UTC), keep_seq=None)
     with job(config, table, record) as mine:
-        mine.keep_from(_safe_low(mine.batches.reader))
+        if record.loaded is None:
+            # The chunks of a snapshot that is continued need the changes since it began.
+            low = _safe_low(mine.batches.reader)
+            mine.keep_from(low if record.keep_seq is None else min(low, record.keep_seq))
         yield mine
 
 
@@ -226,7 +274,7 @@ def _read(
 
 def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
     """Loads the chunks of a table, catches up, and unparks it."""
-    from spark_jobs.load import load_snapshot
+    from spark_jobs.load import is_loaded
 
     began = time.monotonic()
     reader = mine.batches.reader
@@ -240,26 +288,46 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
         # A transaction that was being committed when capture or the snapshot began; the next chunks are later.
         raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
     mine.keep_from(low)
+    if not is_loaded(mine.config, files):
+        _replace(mine, files, low, high)
+    files.mark_loaded(low, high)
+    # From here on each run of apply can bring the table level, if this job is killed.
+    mine.mark("retry", "The snapshot is loaded, and the changes behind it follow.", high, loaded=files.id)
+    _remove_older(mine, files)
+    return _follow(mine, files, reread, began)
+
+
+def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
+    """Makes the Delta table equal to the source at the last position of the chunks."""
+    from spark_jobs.load import is_behind, load_snapshot
+
+    reader = mine.batches.reader
+    if not is_behind(mine.config, mine.table, high):
+        raise _Unusable("the table has later changes than the chunks", place=f"table {mine.table}")
     if not files.info.key and not files.is_exact(reader):
         raise _Unusable(
             "the table has no key, and it changed while it was read, so that its rows cannot be matched to the changes",
             place=f"table {mine.table}",
             remedy="Take its snapshot while the table is not written to.",
         )
-    with mine.batches.next(mine.table, low, high, whole=True) as manifest:
-        if manifest is not None and (manifest.ddl or _has_more(mine, manifest.last_seq, high)):
-            raise SchemaChangedError(
-                "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
-            )
-        position = position_of(mine, high)
-        load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position)
-        changes = 0 if manifest is None else manifest.row_events
-    files.mark_loaded(low, high)
-    # From here on each run of apply can bring the table level, if this job is killed.
-    mine.mark("retry", "The snapshot is loaded, and the changes behind it follow.", high)
-    _remove_older(mine, files)
     try:
-        bring_level(mine, high)
+        with mine.batches.next(mine.table, low, high, whole=True) as manifest:
+            if manifest is not None and (manifest.ddl or _has_more(mine, manifest.last_seq, high)):
+                raise SchemaChangedError(
+                    "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
+                )
+            position = position_of(mine, high)
+            load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position)
+    except CutOffError as error:
+        raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
+
+
+def _follow(mine: Job, files: SnapshotFiles, reread: int, began: float) -> SnapshotResult:
+    """Brings a table level that was loaded from a snapshot, and unparks it."""
+    loaded = files.loaded()
+    assert loaded is not None  # the callers have looked
+    try:
+        done = bring_level(mine, loaded.high_seq)
     except NeedsSnapshotError:
         mine.mark("snapshot", "A later statement changed rows in a way that only the server knows.", None)
         raise
@@ -273,10 +341,10 @@ def _load(mine: Job, files: SnapshotFiles, reread: int) -> SnapshotResult:
         bytes=sum(record.bytes for record in records),
         chunks=len(records),
         seconds=round(time.monotonic() - began, 3),
-        first_seq=low,
-        last_seq=high,
-        changes=changes,
-        applied_seq=0 if state is None else max(state.applied_seq, high),
+        first_seq=loaded.low_seq,
+        last_seq=loaded.high_seq,
+        changes=done.row_events,
+        applied_seq=loaded.high_seq if state is None else max(state.applied_seq, loaded.high_seq),
         reread=reread,
     )
 

@@ -320,6 +320,17 @@ class MetaContract:
         with meta.lock("job-shop.orders", "a job", wait_s=5):
             assert meta.cursor("apply") == 4
 
+    def test_a_shared_lock_has_many_holders_and_excludes_an_exclusive_one(self, open_meta: MakeMeta) -> None:
+        meta = open_meta(lock_wait_s=0.2)
+        meta.subscribe("apply")
+        refused = [pytest.raises(LeaseHeldError, match=f"process {os.getpid()}") for _ in range(2)]
+        shared = [meta.lock("t", "a merge", shared=True, wait_s=5) for _ in range(2)]
+        with shared[0], shared[1], refused[0], meta.lock("t", "a job"):
+            raise AssertionError("an exclusive holder beside others")
+        with meta.lock("t", "a job", wait_s=5), refused[1], meta.lock("t", "a merge", shared=True):
+            raise AssertionError("a holder beside an exclusive one")
+        assert meta.cursor("apply") == 0
+
     def test_everything_is_there_when_it_is_opened_again(self, open_meta: MakeMeta, meta: Meta) -> None:
         meta.bind_source(IDENTITY)
         meta.subscribe("audit", "")

@@ -56,7 +56,7 @@ class PreparedBatch:
 
     def enter(self, table: str) -> AbstractContextManager[ParkedTable | None]:
         """Holds the table's commit lock while the block runs. Yields the record of a parked table, else None."""
-        return nullcontext(None) if self.gate is None else self.gate.enter(table)
+        return nullcontext(None) if self.gate is None else self.gate.enter(table, alone=bool(self.statements))
 
     def creates(self, table: str) -> bool:
         """Whether the batch's DDL creates this table."""

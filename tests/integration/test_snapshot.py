@@ -12,10 +12,13 @@ import pytest
 from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
-from cdc.config import load
-from cdc.errors import StoreIncompleteError, UsageError
+from cdc.config import load as load_config
+from cdc.errors import IdentityError, StoreIncompleteError, UsageError
+from cdc.snapshot import SnapshotFiles
+from cdc.table_jobs.job import Job
 from cdc.table_jobs.snapshot import due_tables
 from cdc.testing.servers import Server
+from spark_jobs import load
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
@@ -33,7 +36,7 @@ class Started(Loop):
         file.write_text(
             text[:begin] + "start: snapshot" + text[end:] + "snapshot: {chunk_rows: 50}\n", encoding="utf-8"
         )
-        self.config = load(file)
+        self.config = load_config(file)
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
@@ -210,3 +213,126 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
         (3, "c", False),
         (3, "new", True),
     ]
+
+
+class Killed(BaseException):
+    """What stands for kill -9."""
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("moment", ["mark_loaded", "unpark"])
+def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_again(
+    mode: str, moment: str, tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Started(tmp_path, mysql9, database(mysql9), overrides=f"DB.t: {{mode: {mode}}}")
+    table = f"{loop.db}.t"
+    # An existing table takes the rows of a second snapshot beside those that it has.
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config)
+    loop.sql("UPDATE t SET v = 7 WHERE id = 1")
+    loop.capture()
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, loop.capturing():
+        patched.setattr(SnapshotFiles if moment == "mark_loaded" else Job, moment, kill)
+        with pytest.raises(Killed):
+            pipeline.snapshot(loop.config, [table])
+    version = loop.version("t")
+    loop.sql("UPDATE t SET v = 8 WHERE id = 2")
+    loop.capture()
+    with monkeypatch.context() as patched:
+        patched.setattr(load, "load_snapshot", kill)
+        patched.setattr("cdc.snapshot.reader.SegmentReader.read_chunk", kill)
+        with loop.capturing():
+            (found,) = pipeline.snapshot(loop.config, [table])
+    assert (found.rows, found.changes) == (3, 0)
+    assert BatchService(loop.config).subscription().parked == {}
+    loop.apply_all()
+    assert loop.version("t") == version + 1
+    if mode == "upsert":
+        loop.require_equal("t")
+        return
+    rows = [(row["_op"], row["id"], row["v"]) for row in loop.delta("t", order="_seq, id")]
+    first = [("snapshot", 1, 1), ("snapshot", 2, 2), ("snapshot", 3, 3)]
+    again = [("snapshot", 1, 7), ("snapshot", 2, 2), ("snapshot", 3, 3)]
+    assert rows == [*first, *again, ("update", 2, 8)]
+
+
+def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it(
+    tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Started(tmp_path, mysql9, database(mysql9))
+    text = loop.config.file.read_text(encoding="utf-8")
+    loop.config.file.write_text(text.replace("store: {", "store: {segment_bytes: 65536, "), encoding="utf-8")
+    loop.config = load_config(loop.config.file)
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE u (id INT PRIMARY KEY, v MEDIUMTEXT)",
+        f"INSERT INTO t VALUES {', '.join(f'({i}, {i})' for i in range(200))}",
+    )
+    loop.capture()
+    name = f"{loop.db}.t"
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    def interrupted() -> int:
+        """Kills a snapshot before its load, and returns what retention keeps for the table."""
+        with monkeypatch.context() as patched, loop.capturing():
+            patched.setattr("cdc.table_jobs.snapshot._load", kill)
+            with pytest.raises(Killed):
+                pipeline.snapshot(loop.config, [name])
+        kept = BatchService(loop.config).subscription().parked[name].keep_seq
+        assert kept is not None
+        return kept
+
+    kept = interrupted()
+    for number in range(4):
+        loop.sql(f"INSERT INTO u VALUES ({number}, REPEAT('x', 70000))", f"UPDATE t SET v = -1 WHERE id = {number}")
+    loop.capture()
+    assert interrupted() == kept
+
+    # Somebody has removed it nevertheless: the chunks are read again.
+    with monkeypatch.context() as patched, loop.capturing():
+        original, calls = SnapshotFiles.low_seq, []
+
+        def low_seq(files: SnapshotFiles, reader: object) -> int:
+            calls.append(files.id)
+            if len(calls) == 1:
+                raise IdentityError("the store begins behind the snapshot's first position")
+            return original(files, reader)  # type: ignore[arg-type]
+
+        patched.setattr(SnapshotFiles, "low_seq", low_seq)
+        (found,) = pipeline.snapshot(loop.config, [name])
+    assert found.reread == 1 and len(set(calls)) == 2
+    loop.apply_all()
+    loop.require_equal("t")
+
+
+def test_a_table_that_waits_for_a_snapshot_and_is_dropped_does_not_stop_the_others(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    loop = Started(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE old (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE kept (id INT PRIMARY KEY)",
+        "INSERT INTO old VALUES (1, 1)",
+        "INSERT INTO kept VALUES (1)",
+    )
+    loop.capture()
+    loop.sql("UPDATE old SET v = 2")
+    loop.capture()
+    loop.apply_all()
+    assert list(BatchService(loop.config).subscription().parked) == [f"{loop.db}.old"]
+    loop.sql("DROP TABLE old")
+    loop.capture()
+    loop.apply_all()
+    with loop.capturing():
+        found = pipeline.snapshot(loop.config)
+    assert [one.table for one in found] == [f"{loop.db}.kept"]
+    assert BatchService(loop.config).subscription().parked == {}
+    loop.require_equal("kept")

@@ -116,8 +116,14 @@ def test_parking_waits_for_a_running_commit_and_no_other_follows(meta: FileMeta)
 
 def test_one_job_works_on_a_table_and_tables_do_not_wait_for_each_other(meta: FileMeta) -> None:
     held = pytest.raises(LeaseHeldError, match=r"another snapshot or replay of table shop\.orders \(process \d+\)")
-    with job_lock(meta, T), job_lock(meta, "shop.items"), commit_lock(meta, T), held, job_lock(meta, T):
+    with job_lock(meta, T), job_lock(meta, "shop.items"), commit_lock(meta, T, shared=False), held, job_lock(meta, T):
         raise AssertionError("two jobs at once")
+
+
+def test_merges_do_not_wait_for_each_other(meta: FileMeta) -> None:
+    gate = TableGate(meta, "apply")
+    with gate.enter(T) as one, gate.enter(T) as other:  # an orphan, and its successor
+        assert one is None and other is None
 
 
 def test_names_of_tables_become_names_of_files(meta: FileMeta) -> None:
