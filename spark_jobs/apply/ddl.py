@@ -107,11 +107,13 @@ def make_ready(
     layout = batch.layout(table)
     _require_configured(target, state, layout, stored)
     has_position, changed = False, False
+    around = _surroundings(batch, session, target, layout)
     if batch.statements:
-        around = _surroundings(batch, session, target, layout)
         evolved = Evolution(target, around, state).run(list(batch.statements))
         changed, has_position = evolved.changed, evolved.has_position
         state = evolved.state
+    else:
+        state = Evolution(target, around, state).mend()
     if state is None:
         if layout is None and stored is None:
             return None

@@ -9,15 +9,22 @@ from typing import Any
 import pytest
 
 from cdc import pipeline
-from cdc.errors import CdcError
+from cdc.batches.lease import Lease
+from cdc.batches.service import BatchService
+from cdc.errors import CdcError, UnsupportedDdlError
 from cdc.testing.servers import Server
+from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply.schema import evolve
+from spark_jobs.apply_batch import merge_tables
 from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import ordered
 
 Database = Callable[[Server], str]
-CREATE = "CREATE TABLE {} (id INT PRIMARY KEY, a INT, b VARCHAR(20), c DECIMAL(10,2), d DATE, e TINYINT)"
+CREATE = (
+    "CREATE TABLE {} (id INT PRIMARY KEY, a INT, b VARCHAR(20), c DECIMAL(10,2), d DATE, e TINYINT)"
+    " DEFAULT CHARSET = utf8mb4"
+)
 ROWS = "INSERT INTO {} VALUES (1, 10, 'one', 1.25, '2024-02-03', 5), (2, NULL, NULL, NULL, NULL, NULL)"
 OWN = {"_op", "_seq", "_row", "_commit_time", "_gtid", "_before", "_deleted", "_valid_from", "_valid_to", "_current"}
 
@@ -46,6 +53,61 @@ def require_equal(loop: Loop, table: str, where: str = "true") -> None:
     selected = loop.select(table)
     assert found == ordered(tuple(row.values()) for row in selected)
     assert not selected or names == list(selected[0])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
+def test_mirrors_equal_select(kind: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> None:
+    server = request.getfixturevalue(kind)
+    loop = Loop(tmp_path, server, database(server))
+    names = ["added", "altered", "emptied", "gone", "one", "two"]
+    loop.sql(*(CREATE.format(name) for name in names), *(ROWS.format(name) for name in names))
+    loop.sql(
+        "ALTER TABLE added ADD z INT NOT NULL DEFAULT 7 FIRST, ADD y VARCHAR(9) DEFAULT 'it''s' AFTER a, ADD x DATE",
+        "ALTER TABLE altered DROP c, CHANGE a b BIGINT, CHANGE b a TEXT AFTER d, MODIFY e INT, ADD c INT DEFAULT 3",
+        "TRUNCATE TABLE emptied",
+        "DROP TABLE gone",
+        "CREATE TABLE gone (id INT PRIMARY KEY, n VARCHAR(5))",
+        "UPDATE one SET a = 1 WHERE id = 1",
+        "RENAME TABLE one TO tmp, two TO one, tmp TO two",
+        "INSERT INTO added (id, a) VALUES (9, 9)",
+        "UPDATE altered SET a = 'x', e = 70000 WHERE id = 2",
+        "INSERT INTO gone VALUES (1, 'new')",
+        "INSERT INTO emptied (id) VALUES (4)",
+        "DELETE FROM one WHERE id = 2",
+    )
+    loop.capture()
+    loop.apply_all()
+    for name in names:
+        require_equal(loop, name)
+
+
+@pytest.mark.timeout(900)
+def test_other_modes(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    modes = {"soft": "soft_delete", "log": "append", "versions": "scd2"}
+    overrides = ", ".join(f"DB.{name}: {{mode: {mode}}}" for name, mode in modes.items())
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)
+    loop.sql(*(CREATE.format(name) for name in modes), *(ROWS.format(name) for name in modes))
+    change = "ALTER TABLE {} DROP c, RENAME COLUMN a TO aa, MODIFY e INT, ADD z INT NOT NULL DEFAULT 7"
+    loop.sql(*(change.format(name) for name in modes))
+    loop.sql(*(f"UPDATE {name} SET aa = 11, z = 8 WHERE id = 1" for name in modes))
+    loop.capture()
+    loop.apply_all()
+    require_equal(loop, "soft", "NOT _deleted")
+    require_equal(loop, "versions", "_current")
+    assert {row[-1] for row in rows(loop, "versions", "NOT _current")[1]} == {7}  # closed rows as SELECT showed them
+    names, found = rows(loop, "log")
+    assert names == ["id", "aa", "b", "d", "e", "z"]
+    assert sorted(repr(row[-1]) for row in found) == ["8", "None", "None"]  # old rows stay as they were
+    loop.sql(*(f"TRUNCATE TABLE {name}" for name in modes), *(f"INSERT INTO {name} (id) VALUES (5)" for name in modes))
+    loop.capture()
+    loop.apply_all()
+    require_equal(loop, "soft", "NOT _deleted")
+    require_equal(loop, "versions", "_current")
+    frame = session.acquire(loop.config.spark).spark.read.format("delta").load(str(loop.path("log")))
+    assert [row["_op"] for row in frame.orderBy("_seq", "_row").collect()] == [
+        "insert", "insert", "update", "truncate", "insert",
+    ]  # fmt: skip
 
 
 STEPS = "DROP c, CHANGE a b BIGINT, CHANGE b a TEXT AFTER d, MODIFY e INT FIRST, ADD c INT DEFAULT 3 AFTER id"
@@ -85,3 +147,109 @@ def test_a_kill_between_each_two_steps(loop: Loop) -> None:
     pipeline.finalize(loop.config, lease, True, results)
     loop.apply_all()
     require_equal(loop, "t")
+
+
+@pytest.mark.timeout(1500)
+def test_an_orphan_goes_on_after_another_driver_has_finished(loop: Loop) -> None:
+    """At each step another driver does the whole batch; then the step is run all the same."""
+    positions = (0, 1, 4, 8)
+    tables = [f"t{number}" for number in positions]
+    loop.sql(*(CREATE.format(name) for name in tables), *(ROWS.format(name) for name in tables))
+    loop.capture()
+    loop.apply_all()
+    for number, name in zip(positions, tables, strict=True):
+        loop.sql(f"ALTER TABLE {name} {STEPS}")
+        loop.capture()
+        lease = loop.fetch()
+        seen: list[str] = []
+
+        def overtake(table: str, step: str, at: int = number, lease: Lease = lease, seen: list[str] = seen) -> None:
+            seen.append(step)
+            if len(seen) == at + 1:
+                evolve.before_step = lambda table, step: None
+                run_beside(loop, lease)
+
+        evolve.before_step = overtake
+        try:
+            pipeline.merge(loop.config, lease)
+        except CdcError:
+            assert len(seen) > number  # the outdated step has failed
+        evolve.before_step = lambda table, step: None
+        results = pipeline.merge(loop.config, lease)
+        pipeline.finalize(loop.config, lease, True, results)
+        loop.sql(f"UPDATE {name} SET a = 'new', c = 4 WHERE id = 1")
+        loop.capture()
+        loop.apply_all()
+        require_equal(loop, name)
+
+
+def run_beside(loop: Loop, lease: Lease) -> None:
+    """Applies a batch as another process would, without the lock that this process holds."""
+    known = BatchService(loop.config).subscription("apply")
+    batch = prepare(lease.manifest, loop.config, lambda: None, known)
+    merge_tables(batch, session.acquire(loop.config.spark).tables)
+
+
+@pytest.mark.timeout(900)
+def test_gh_ost_and_pt_online_schema_change(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    db = database(mysql9)
+    loop = Loop(tmp_path, mysql9, db)
+    loop.sql(CREATE.format("seen"), ROWS.format("seen"))
+    loop.sql(
+        # gh-ost: the copy, rows in chunks and from the binlog, the exchange
+        "CREATE TABLE _seen_ghc (id BIGINT AUTO_INCREMENT PRIMARY KEY, hint VARCHAR(64) UNIQUE, value VARCHAR(4096))",
+        "CREATE TABLE _seen_gho LIKE seen",
+        "ALTER TABLE _seen_gho ADD z INT NOT NULL DEFAULT 7, DROP c",
+        "INSERT IGNORE INTO _seen_gho (id, a, b, d, e) SELECT id, a, b, d, e FROM seen WHERE id <= 1",
+        "UPDATE seen SET b = 'two' WHERE id = 2",
+        "INSERT IGNORE INTO _seen_gho (id, a, b, d, e) SELECT id, a, b, d, e FROM seen WHERE id > 1",
+        "REPLACE INTO _seen_gho (id, a, b, d, e) VALUES (2, NULL, 'two', NULL, NULL)",
+        "RENAME TABLE seen TO _seen_del, _seen_gho TO seen",
+        "DROP TABLE _seen_ghc",
+        "DROP TABLE _seen_del",
+        "UPDATE seen SET z = 8 WHERE id = 1",
+        # pt-online-schema-change
+        "CREATE TABLE _seen_new LIKE seen",
+        "ALTER TABLE _seen_new MODIFY a BIGINT",
+        "INSERT LOW_PRIORITY IGNORE INTO _seen_new SELECT * FROM seen LOCK IN SHARE MODE",
+        "RENAME TABLE seen TO _seen_old, _seen_new TO seen",
+        "DROP TABLE IF EXISTS _seen_old",
+        "INSERT INTO seen (id, a) VALUES (3, 5000000000)",
+    )
+    loop.capture()
+    loop.apply_all()
+    require_equal(loop, "seen")
+
+
+@pytest.mark.timeout(900)
+def test_policies_refuse_with_statement_and_way_out(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    settings = "schema_changes: fail, on_truncate: fail, on_drop: fail, on_unknown_effect: fail, on_error: park"
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=settings, overrides="DB.t4: {schema_changes: evolve}")
+    statements = {
+        "t1": ("ALTER TABLE t1 ADD z INT", "schema_changes: fail"),
+        "t2": ("TRUNCATE TABLE t2", "on_truncate: fail"),
+        "t3": ("DROP TABLE `t3`", "on_drop: fail"),
+        "t4": ("ALTER TABLE t4 MODIFY b INT", "on_unknown_effect: fail"),
+    }
+    loop.sql(*(CREATE.format(name) for name in statements))
+    loop.sql("SET sql_mode = ''", *(f"INSERT INTO {name} (id, b) VALUES (1, '5')" for name in statements))
+    loop.sql(*(sql for sql, _ in statements.values()))
+    loop.capture()
+    loop.apply_all()
+    parked = BatchService(loop.config).subscription("apply").parked
+    for name, (sql, policy) in statements.items():
+        reason = parked[f"{loop.db}.{name}"].reason
+        assert sql in reason
+        assert "cdc snapshot" in reason
+        assert policy in reason
+        assert len(rows(loop, name)[1]) == 1
+
+
+def test_rows_that_disagree_stop_with_both(loop: Loop) -> None:
+    loop.sql(CREATE.format("t"), ROWS.format("t"))
+    loop.capture()
+    loop.apply_all()
+    loop.sql("SET sql_log_bin = 0", "ALTER TABLE t ADD hidden INT", "SET sql_log_bin = 1", "UPDATE t SET a = 1")
+    loop.capture()
+    with pytest.raises(UnsupportedDdlError, match=r"hidden int.*the statements so far lead to.*cdc snapshot"):
+        loop.apply_all()

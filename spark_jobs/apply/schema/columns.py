@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +80,10 @@ class Goals:
     """All columns of the source that the table must have, in their order, and which it had when that was decided."""
 
     columns: tuple[Goal, ...]
-    known: frozenset[str]
-    known_before: frozenset[str] = frozenset()
+    known: Mapping[str, str]
+    """The names that the columns had, by their physical names."""
+    known_before: Mapping[str, str]
+    """The same inside ``_before``."""
 
     def to_json(self) -> Any:
         return {
@@ -89,8 +91,8 @@ class Goals:
                 {"name": c.name, "type": c.type.jsonValue(), "origin": c.origin, "before": c.before}
                 for c in self.columns
             ],
-            "known": sorted(self.known),
-            "known_before": sorted(self.known_before),
+            "known": dict(self.known),
+            "known_before": dict(self.known_before),
         }
 
     @classmethod
@@ -99,7 +101,7 @@ class Goals:
             Goal(c["name"], t.StructField.fromJson(_field(c)).dataType, c["origin"], c["before"])
             for c in content["columns"]
         ]
-        return cls(tuple(columns), frozenset(content["known"]), frozenset(content["known_before"]))
+        return cls(tuple(columns), content["known"], content["known_before"])
 
 
 def _field(column: Any) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def next_step(state: DeltaState, goals: Goals) -> str | None:
     if has_before:
         inner = [(g, g.before) for g in goals.columns]
         levels.append(_Level(columns_of(state, before=True), inner, goals.known_before, f"{quote(BEFORE)}."))
-    for find in (_Level.passing, _Level.name, _Level.type):
+    for find in (_Level.mended, _Level.passing, _Level.name, _Level.type):
         for level in levels:
             step = find(level)
             if step is not None:
@@ -128,10 +130,9 @@ def next_step(state: DeltaState, goals: Goals) -> str | None:
     return next((step for level in levels if (step := level.order()) is not None), None)
 
 
-def uninvited(state: DeltaState, goals: Goals) -> list[str]:
-    """Returns columns that are neither among the goals nor were there when these were set."""
-    names = {goal.name.lower() for goal in goals.columns}
-    return [c.name for c in columns_of(state) if c.physical not in goals.known and c.name.lower() not in names]
+def is_disturbed(state: DeltaState) -> bool:
+    """Whether a column has a passing name, as an outdated driver may have left it."""
+    return any(c.name.startswith(_PASSING) for c in [*columns_of(state), *columns_of(state, before=True)])
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class _Level:
     fields: Sequence[DeltaColumn]
     goals: Sequence[tuple[Goal, str | None]]
     """Each with the physical name that it has on this level."""
-    known: frozenset[str]
+    known: Mapping[str, str]
     prefix: str
 
     def _named(self) -> Iterable[tuple[DeltaColumn, Goal]]:
@@ -160,6 +161,15 @@ class _Level:
 
     def _rename(self, field: DeltaColumn, name: str) -> str:
         return f"RENAME COLUMN {self.prefix}{quote(field.name)} TO {quote(name)}"
+
+    def mended(self) -> str | None:
+        """Returns the step that takes back the rename of an outdated driver, which met another column of that name."""
+        former = {passing_name(physical): (physical, name) for physical, name in self.known.items()}
+        for field in self.fields:
+            physical, name = former.get(field.name, (field.physical, ""))
+            if physical != field.physical:
+                return self._rename(field, name)
+        return None
 
     def passing(self) -> str | None:
         """Returns the step that gives a leaving column its passing name."""

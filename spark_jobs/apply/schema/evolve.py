@@ -21,6 +21,7 @@ from spark_jobs.apply.schema.columns import (
     WIDENING,
     Goals,
     columns_of,
+    is_disturbed,
     is_mapped,
     next_step,
 )
@@ -112,6 +113,8 @@ class Evolution:
     def run(self, statements: list[DdlStatement]) -> Evolved:
         """Applies the statements after the applied position. Raises UnsupportedDdlError, NeedsSnapshotError and what
         the policies of columns raise."""
+        if self._state is not None:
+            self._mend(self._state)
         applied = -1 if self._state is None else self._state.applied_seq
         for by in statements:
             effect = effect_on(self._target.table, by) if by.seq > applied else None
@@ -120,6 +123,20 @@ class Evolution:
         if self._is_recorded and not self._has_position:
             self._commit(position_statement(self._target))
         return Evolved(self._state, self._has_position, self._changed)
+
+    def mend(self) -> DeltaState | None:
+        """Gives columns their names again that an outdated driver has renamed. Returns the table's state."""
+        if self._state is not None:
+            self._mend(self._state)
+        return self._state
+
+    def _mend(self, state: DeltaState) -> None:
+        record = record_in_force(state)
+        if record is None or record.columns is None or not is_disturbed(state):
+            return
+        if not any(later.seq > record.seq for later in records(state)):  # else that statement's own steps go on
+            self._steps(Goals.of_json(record.columns))
+            self._state = self._read()
 
     def start_anew(self, schema: TableSchema) -> DeltaState:
         """Gives an empty table the columns of a source schema, before rows are merged into it."""
@@ -319,8 +336,8 @@ class Evolution:
         physical = {column.name: column.physical for column in inner}
         goals = Goals(
             tuple(column.goal(physical) for column in found.columns),
-            frozenset(column.physical for column in there),
-            frozenset(column.physical for column in inner),
+            {column.physical: column.name for column in there},
+            {column.physical: column.name for column in inner},
         )
         properties: dict[str, str] = {}
         stay = {c.was.physical for c in found.columns if c.was is not None}

@@ -214,7 +214,8 @@ START: list[Field] = [("id", "id", INT), ("a", "a", INT), ("b", "b", INT), ("c",
 GOALS = Goals(
     # a and b swap their names, c is dropped and added anew in front, d is new
     (Goal("c", INT, None), Goal("b", INT, "a"), Goal("id", LONG, "id"), Goal("a", INT, "b"), Goal("d", INT, None)),
-    frozenset({"id", "a", "b", "c"}),
+    {name: name for name in ("id", "a", "b", "c")},
+    {},
 )
 
 
@@ -243,7 +244,9 @@ def test_a_late_step_of_an_outdated_driver_does_no_harm() -> None:
             assert words[2].strip("()") not in names  # so it fails
         elif words[0] == "RENAME" and words[2] in names:
             late = alter(fields, step)
-            assert {physical for _, physical, _ in late} == {physical for _, physical, _ in fields}  # nothing is lost
+            while (mending := next_step(state_of(late), GOALS)) is not None:
+                late = alter(late, mending)
+            assert late == fields
 
 
 def test_types() -> None:
