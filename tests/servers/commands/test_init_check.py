@@ -62,8 +62,8 @@ def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.
     file = here / "conf" / "shop.yaml"
     assert out.startswith("Wrote conf/shop.yaml: ")
     assert "1 table of shop, into " in out
-    assert "start: earliest" in out
     assert "cdc capture shop" in out
+    assert "cdc snapshot shop" in out
     config = load(file)
     assert "#   earliest " in file.read_text()
     assert config.source.url == source.url
@@ -78,11 +78,12 @@ def test_password_in_the_environment(source: Server, here: Path, capsys: pytest.
 
 
 def test_only_the_possible_starts_are_offered(mysql56: Server, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """MySQL 5.6 names no columns in its binlog: capture refuses every start but now, and the comments say so."""
+    """MySQL 5.6 names no columns in its binlog: capture refuses every start but snapshot and now, and the comments say so."""
     assert init(mysql56) == 0
     out, text = capsys.readouterr().out, next((here / "conf").glob("*.yaml")).read_text()
+    assert "what changes from now on" in text
     for offered in (out, text):
-        assert "what changes from now on" in offered
+        assert "cdc snapshot" in offered
         assert "earliest" not in offered
         assert "{file:" not in offered
 
