@@ -78,6 +78,7 @@ def acked_tables(loop: Loop, batch: int) -> list[str]:
     return [result.table for result in manifest.acked.tables]
 
 
+@pytest.mark.long
 def test_a_migration_of_fifty_statements_is_one_run_of_one_session(loop: Loop) -> None:
     migrate(loop)
     version = loop.version("t")
@@ -146,6 +147,7 @@ def test_a_run_whose_time_is_spent(loop: Loop) -> None:
     loop.require_equal("t")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_process_killed_in_the_middle(loop: Loop) -> None:
     """Whatever moment it was, batches before it are acked, and the next run applies the rest once."""

@@ -56,7 +56,7 @@ def require_equal(loop: Loop, table: str, where: str = "true") -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_mirrors_equal_select(kind: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> None:
     server = request.getfixturevalue(kind)
     loop = Loop(tmp_path, server, database(server))

@@ -60,7 +60,7 @@ ROWS = (
 OVERRIDES = "DB.log: {mode: append}, DB.bag: {mode: append}, DB.soft: {mode: soft_delete}, DB.versions: {mode: scd2}"
 
 
-@pytest.fixture(params=["mysql9", "mariadb11"])
+@pytest.fixture(params=["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(request.param)
     return found
