@@ -21,7 +21,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-long test-kill test-soak test-fuzz test-nemesis types docs docs-reference bench demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-long test-kill test-soak test-fuzz test-nemesis test-ddl types docs docs-reference bench demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -66,6 +66,9 @@ test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, v
 
 test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, store, meta and lake (an hour)
 	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
+
+test-ddl: install ## every statement of the DDL corpus through the whole loop, Delta against SELECT (an hour)
+	@$(WITH_JAVA) TOWPATH_DDL_CASES=all $(PY) -m pytest tests/integration/test_ddl_corpus.py -v -s $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)
