@@ -39,9 +39,13 @@ class Record:
     altered."""
 
     def to_json(self) -> str:
+        """Returns the record as text, without the columns' defaults: they may be values that a policy keeps out of the
+        lake, and no row depends on them."""
         content: dict[str, Any] = {"version": RECORD_VERSION, "seq": self.seq, "schema": None}
         if self.schema is not None:
-            content["schema"] = self.schema.model_dump(mode="json", exclude_defaults=True)
+            columns = tuple(column.model_copy(update={"default": None}) for column in self.schema.columns)
+            bare = self.schema.model_copy(update={"columns": columns})
+            content["schema"] = bare.model_dump(mode="json", exclude_defaults=True)
         if self.columns is not None:
             content["columns"] = self.columns
         return json.dumps(content, ensure_ascii=False)

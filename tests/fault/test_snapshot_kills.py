@@ -96,7 +96,7 @@ def refused(config: DestinationConfig, table: str, log: IO[bytes]) -> Iterator[N
 
 
 @pytest.mark.timeout(1200 + 300 * KILLS)
-@pytest.mark.parametrize("kind", ["mariadb11", "mysql9"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_killed_snapshots_of_a_hot_table_equal_select(
     request: pytest.FixtureRequest, kind: str, database: Callable[[Server], str], tmp_path: Path, seed: int
 ) -> None:

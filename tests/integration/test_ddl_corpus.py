@@ -1,6 +1,6 @@
 """The corpus of DDL statements through the whole loop: Delta equals SELECT afterwards, or the statement is refused by name.
 
-`make test` takes a sample of each server; `make test-ddl` takes all cases (TOWPATH_DDL_CASES=all).
+`make test-long` takes a sample of each server; `make test-ddl` takes all cases (TOWPATH_DDL_CASES=all).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _AT_ONCE = 60
 """Cases that share one store: their rows are merged in two batches."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(14400)
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
 def test_delta_equals_select_or_the_statement_is_refused(

@@ -85,8 +85,19 @@ def disagreement_error(target: Target, what: str) -> UnsupportedDdlError:
 
 def columns_there(target: Target, state: DeltaState, columns: SourceColumns) -> SourceColumns:
     """Returns those of the rows' columns that the Delta table has. Raises TargetError if it has no place for one, and
-    ``schema_changes`` does not say to leave it out."""
+    ``schema_changes`` does not say to leave it out; UnsupportedDdlError if a mirror has a column that is none of the
+    source's: it would not equal SELECT."""
     there = {column.name.lower(): column for column in columns_of(state)}
+    if target.apply.schema_changes == "evolve" and target.apply.mode == "upsert":
+        known = {field.name.lower() for field in columns.fields}
+        for name, column in there.items():
+            if name not in known:
+                raise UnsupportedDdlError(
+                    f"the Delta table has a column {column.name} that the source's rows lack",
+                    place=f"table {target.table} at {target.path}",
+                    remedy="Drop the column, or load the table anew with "
+                    f"`cdc snapshot {target.destination} {target.table}`.",
+                )
     kept: list[str] = []
     for field in columns.fields:
         found = there.get(field.name.lower())
