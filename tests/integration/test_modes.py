@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc import pipeline
-from cdc.batches import parking
 from cdc.batches.service import BatchService
 from cdc.errors import BatchError, TokenError
 from cdc.testing.servers import Server
@@ -102,7 +101,7 @@ def test_random_histories_under_repeats_and_orphans(
 
 def take_over(loop: Loop, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Merges a batch twice; or holds one before a random table's statement, merges another in its place, and lets the
-    statement run. The lock on a table's commit is taken away: an orphan is one that has lost it."""
+    statement run."""
     lease, theirs = loop.fetch(rng.choice((3, 8, 20))), rng.choice((2, 5, 12, 25))
     stopped: list[str] = []
 
@@ -113,7 +112,6 @@ def take_over(loop: Loop, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -
             loop.apply(theirs)
 
     with monkeypatch.context() as patch, suppress(BatchError, TokenError):
-        patch.setattr(parking, "commit_lock", lambda meta, table: nullcontext())
         patch.setattr(commit, "before_statement", elsewhere)
         results = pipeline.merge(loop.config, lease)
         if not stopped:
