@@ -79,6 +79,7 @@ def require_source(loop: Loop, history: History) -> None:
     assert found == sorted(history.state.values(), key=repr)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_random_histories_under_repeats_and_orphans(
     mariadb11: Server, tmp_path: Path, database: Callable[[Server], str], seed: int, monkeypatch: pytest.MonkeyPatch
