@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
 
-_ANY_SEQ = 1 << 62
 _submitted: SubmittedDriver | None = None
 
 
@@ -267,8 +266,7 @@ def has_captured(config: DestinationConfig) -> bool:
     """Whether capture has described the source's tables; without that no snapshot can be taken."""
     from cdc.store.reader.reader import StoreReader
 
-    reader = StoreReader(config.store.path)
-    return reader.exists() and reader.schema_path(_ANY_SEQ) is not None
+    return StoreReader(config.store.path).newest_schema_path() is not None
 
 
 def snapshot(

@@ -192,7 +192,7 @@ def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> T
         if ready is None or (ready.is_untouched and batch.statements and ready.layout is None):
             return None
         if ready.has_position:
-            result = _result_of_ddl(table, ready.state)
+            result = result_of(table, ready.state)
         elif changes:
             merge = TableMerge(
                 session=session,
@@ -206,7 +206,7 @@ def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> T
             )
             result = merge_table(merge, ready.state)
         elif created:
-            result = _result_of_ddl(table, ready.state)
+            result = result_of(table, ready.state)
         else:
             return None
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
@@ -218,7 +218,7 @@ def _awaits_first_snapshot(batch: PreparedBatch, table: str) -> bool:
     return batch.config.source.start == "snapshot" and never_loaded and not batch.creates(table)
 
 
-def _result_of_ddl(table: str, state: DeltaState) -> TableResult:
+def result_of(table: str, state: DeltaState) -> TableResult:
     """Returns the result of a table that was created, or changed by a statement, and has no rows in the batch."""
     return TableResult(
         table=table,

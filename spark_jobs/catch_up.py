@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cdc.batches.table_batches import TableBatches
     from cdc.config import DestinationConfig
     from cdc.meta import Subscription
-    from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSessions
 
 _log = get_logger(__name__)
@@ -97,15 +96,4 @@ def one_table(config: DestinationConfig, table: str) -> DestinationConfig:
     overrides = {name: one.model_copy(update={"on_error": None}) for name, one in config.tables.overrides.items()}
     return config.model_copy(
         update={"apply": apply, "tables": config.tables.model_copy(update={"overrides": overrides})}
-    )
-
-
-def result_of(table: str, state: DeltaState) -> TableResult:
-    """Returns the state of a Delta table as the meta records it."""
-    return TableResult(
-        table=table,
-        delta_version=state.version,
-        delta_id=state.id,
-        applied_seq=state.applied_seq,
-        generation=state.generation,
     )

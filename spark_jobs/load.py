@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
-from spark_jobs.apply.rows import DELETE, latest, require_keys, with_variants
+from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
@@ -49,12 +49,10 @@ from spark_jobs.delta.tables import (
     target_of,
 )
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
-from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
+from spark_jobs.runtime.session import transaction, view_of
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cdc.batches.manifest import Manifest
@@ -111,18 +109,12 @@ def user_metadata(target: Target, position: Position, generation: int, rebuild: 
     return setting_value(json.dumps(entry, ensure_ascii=False))
 
 
-@contextmanager
-def transaction(
+def _carrying(
     spark: SparkSession, target: Target, position: Position, generation: int, rebuild: Rebuild
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Lets the statement in the block carry the position of a generation."""
-    spark.conf.set(APP_ID, application_id(target.destination, target.table, generation))
-    spark.conf.set(VERSION, str(position.seq))
-    spark.conf.set(METADATA, user_metadata(target, position, generation, rebuild))
-    try:
-        yield
-    finally:
-        forget_transaction(spark)
+    application = application_id(target.destination, target.table, generation)
+    return transaction(spark, application, position.seq, user_metadata(target, position, generation, rebuild))
 
 
 def state_of_snapshot(
@@ -153,25 +145,6 @@ def state_of_snapshot(
     return unchanged.unionByName(last.where(f.col("_op") != DELETE).select(*names))
 
 
-def changes_between(merge: TableMerge, columns: SourceColumns, low_seq: int, *, is_primary: bool) -> DataFrame:
-    """Returns the changes of the table in the merge's ranges after ``low_seq``; see :func:`read_changes`."""
-    from spark_jobs.apply.rows import with_moved_rows
-
-    keys = columns.keys(require_keys(merge.target.table, merge.target.apply.keys, _primary(merge), _names(merge)))
-    rows = read_changes(merge, columns, low_seq, "after" if is_primary else "both")
-    return rows if is_primary else with_moved_rows(rows, keys)
-
-
-def _primary(merge: TableMerge) -> tuple[str, ...]:
-    assert merge.layout is not None
-    return merge.layout.primary_key
-
-
-def _names(merge: TableMerge) -> list[str]:
-    assert merge.layout is not None
-    return [column.name for column in merge.layout.columns]
-
-
 def replace_table(
     spark: SparkSession,
     target: Target,
@@ -182,17 +155,13 @@ def replace_table(
 ) -> None:
     """Makes ``rows`` the whole content of the table, in one commit that carries schema, properties and position. The
     table may exist or not."""
-    view = f"towpath_rows_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(view)
     clear_unborn(target.path)
-    try:
-        with transaction(spark, target, position, int(properties[GENERATION_PROPERTY]), rebuild):
-            spark.sql(
-                f"CREATE OR REPLACE TABLE {target.sql} USING delta "  # noqa: S608 - names are quoted
-                f"TBLPROPERTIES ({sql_properties(properties)}) AS SELECT * FROM {view}"
-            )
-    finally:
-        spark.catalog.dropTempView(view)
+    generation = int(properties[GENERATION_PROPERTY])
+    with view_of(rows) as view, _carrying(spark, target, position, generation, rebuild):
+        spark.sql(
+            f"CREATE OR REPLACE TABLE {target.sql} USING delta "  # noqa: S608 - names are quoted
+            f"TBLPROPERTIES ({sql_properties(properties)}) AS SELECT * FROM {view}"
+        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +207,7 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
     with sessions.one() as session:
         session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
         rebuild = Rebuild("replay", uuid.uuid4().hex)
-        with transaction(session.spark, target, position, generation, rebuild):
+        with _carrying(session.spark, target, position, generation, rebuild):
             session.spark.sql(empty_statement(target))
 
 
@@ -332,12 +301,12 @@ def load_snapshot(
         rebuild=Rebuild("snapshot", files.id, low_seq),
         schema=schema,
     )
+    sources = files.info.key
+    keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
     with sessions.one() as session:
-        changes = None if manifest is None else _changes(session, load, manifest, schema, files.info.key, low_seq)
-        names = columns.keys(files.info.key) if files.info.key else ()
-        rows = state_of_snapshot(session.spark, files.paths(), columns, names, changes)
-        is_primary = set(files.info.key) == set(schema.primary_key)
-        load_state(session, load, rows, Keys(tuple(names), is_primary))
+        changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq)
+        rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
+        load_state(session, load, rows, keys)
 
 
 def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
@@ -400,11 +369,9 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
     return load.target.state() or state
 
 
-def _changes(
-    session: TableSession, load: Load, manifest: Manifest, schema: TableSchema, keys: Sequence[str], low_seq: int
-) -> DataFrame | None:
-    """Returns the changes of a manifest; None if it has no rows of the table."""
-    target = load.target
+def _changes(session: TableSession, load: Load, manifest: Manifest, keys: Keys, low_seq: int) -> DataFrame | None:
+    """Returns the changes of a manifest after ``low_seq``; None if it has no rows of the table."""
+    target, schema = load.target, load.schema
     found = survey(
         manifest.ranges,
         [target.table],
@@ -427,5 +394,5 @@ def _changes(
         check=lambda: None,
         is_large=found.largest_event_bytes.get(target.table, 0) > LARGE_BYTES,
     )
-    is_primary = set(keys) == set(layout.primary_key)
-    return changes_between(merge, columns, low_seq, is_primary=is_primary)
+    rows = read_changes(merge, columns, low_seq, "after" if keys.is_primary else "both")
+    return rows if keys.is_primary else with_moved_rows(rows, keys.names)

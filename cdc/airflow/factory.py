@@ -67,7 +67,7 @@ def build_dags(conf_dir: Path, kinds: Iterable[Kind] = KINDS) -> dict[str, DAG]:
         for kind in sorted(kinds):
             dag_id = f"{kind}_{name}"
             if wanted is None or wanted == dag_id:
-                dags[dag_id] = _BUILD[kind](dag_id, name, conf_dir / f"{name}.yaml")
+                dags[dag_id] = _BUILD[kind](name, conf_dir / f"{name}.yaml")
     return dags
 
 
@@ -87,18 +87,16 @@ def check_configurations(conf_dir: Path) -> None:
         raise ConfigError("\n".join(errors))
 
 
-def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
+def capture_dag(name: str, file: Path) -> DAG:
     """Builds the DAG that runs capture for ``airflow.capture_for`` at a time, one run after the other."""
     settings, error = _settings(file)
-    dag = DAG(
-        dag_id,
+    dag = _dag(
+        "capture",
+        name,
+        settings,
+        error,
         schedule="@continuous",
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        default_args=_task_defaults(settings),
-        tags=_tags("capture", name, error),
-        doc_md=error or f"Reads the source of `{name}` into its store. After a stop it resumes at its last position.",
+        doc_md=f"Reads the source of `{name}` into its store. After a stop it resumes at its last position.",
     )
     with dag:
         CaptureOperator(
@@ -107,24 +105,21 @@ def capture_dag(dag_id: str, name: str, file: Path) -> DAG:
     return dag
 
 
-def apply_dag(dag_id: str, name: str, file: Path) -> DAG:
+def apply_dag(name: str, file: Path) -> DAG:
     """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every``: a run applies what the store
     has, within ``airflow.run_for``, or its data interval."""
     settings, error = _settings(file)
     every = timedelta(seconds=settings.apply_every)
     what = "the changes" if settings.until == "none" else "what was committed before the end of each run's interval"
-    dag = DAG(
-        dag_id,
+    dag = _dag(
+        "apply",
+        name,
+        settings,
+        error,
         # In Airflow 3 a plain timedelta makes intervals of length zero. Their end is right, but the interval does not
         # show what a run applies.
         schedule=every if settings.until == "none" else DeltaDataIntervalTimetable(every),
-        start_date=START,
-        catchup=False,
-        # The DAG owns its batches, so two concurrent runs would take each other's batch.
-        max_active_runs=1,
-        default_args=_task_defaults(settings),
-        tags=_tags("apply", name, error),
-        doc_md=error or f"Merges {what} of `{name}` into the Delta tables, then acks or rolls back.",
+        doc_md=f"Merges {what} of `{name}` into the Delta tables, then acks or rolls back.",
     )
     with dag:
         fetch = FetchOperator(task_id="fetch", conf_file=str(file))
@@ -134,57 +129,51 @@ def apply_dag(dag_id: str, name: str, file: Path) -> DAG:
     return dag
 
 
-def snapshot_dag(dag_id: str, name: str, file: Path) -> DAG:
+def snapshot_dag(name: str, file: Path) -> DAG:
     """Builds the DAG that loads the tables that are due for a snapshot, every ``airflow.snapshot_every``."""
     settings, error = _settings(file)
-    dag = DAG(
-        dag_id,
+    dag = _dag(
+        "snapshot",
+        name,
+        settings,
+        error,
         schedule=timedelta(seconds=settings.snapshot_every),
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        default_args=_task_defaults(settings),
-        tags=_tags("snapshot", name, error),
-        doc_md=error or f"Loads the tables of `{name}` that are due for a snapshot, beside the apply DAG.",
+        doc_md=f"Loads the tables of `{name}` that are due for a snapshot, beside the apply DAG.",
     )
     with dag:
         SnapshotOperator(task_id="snapshot", conf_file=str(file), execution_timeout=None)
     return dag
 
 
-def verify_dag(dag_id: str, name: str, file: Path) -> DAG:
+def verify_dag(name: str, file: Path) -> DAG:
     """Builds the DAG that verifies all tables, every ``airflow.verify_every``, or only by hand."""
     settings, error = _settings(file)
-    dag = DAG(
-        dag_id,
+    dag = _dag(
+        "verify",
+        name,
+        settings,
+        error,
         schedule=None if settings.verify_every is None else timedelta(seconds=settings.verify_every),
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        default_args=_task_defaults(settings),
-        tags=_tags("verify", name, error),
-        doc_md=error or f"Proves that the tables of `{name}` equal the source, and fails if they differ.",
+        doc_md=f"Proves that the tables of `{name}` equal the source, and fails if they differ.",
     )
     with dag:
         VerifyOperator(task_id="verify", conf_file=str(file), execution_timeout=None)
     return dag
 
 
-def backfill_dag(dag_id: str, name: str, file: Path) -> DAG:
+def backfill_dag(name: str, file: Path) -> DAG:
     """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``."""
     config, error = _load(file)
     settings = AirflowConfig() if config is None else config.airflow
     work: dict[str, str] = {kind: kind for kind in forms.KINDS}
-    dag = DAG(
-        dag_id,
+    dag = _dag(
+        "backfill",
+        name,
+        settings,
+        error,
         schedule=None,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
+        doc_md=f"Loads, rebuilds or verifies tables of `{name}`. Trigger it, and fill in the form.",
         params=forms.fields(config),
-        default_args=_task_defaults(settings),
-        tags=_tags("backfill", name, error),
-        doc_md=error or f"Loads, rebuilds or verifies tables of `{name}`. Trigger it, and fill in the form.",
     )
     with dag:
         plan = PlanOperator(task_id="plan", conf_file=str(file), work=work)
@@ -195,7 +184,22 @@ def backfill_dag(dag_id: str, name: str, file: Path) -> DAG:
     return dag
 
 
-_BUILD: Mapping[Kind, Callable[[str, str, Path], DAG]] = {
+def _dag(kind: Kind, name: str, settings: AirflowConfig, error: str | None, *, doc_md: str, **options: Any) -> DAG:
+    """Returns a DAG without tasks. It has no catch-up, and one run at a time: two would take each other's batch, or
+    work on the same table. A configuration error takes the place of its documentation."""
+    return DAG(
+        f"{kind}_{name}",
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        default_args=_task_defaults(settings),
+        tags=_tags(kind, name, error),
+        doc_md=error or doc_md,
+        **options,
+    )
+
+
+_BUILD: Mapping[Kind, Callable[[str, Path], DAG]] = {
     "capture": capture_dag,
     "apply": apply_dag,
     "snapshot": snapshot_dag,

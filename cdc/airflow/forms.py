@@ -152,7 +152,7 @@ def _stored(config: DestinationConfig) -> list[str]:
 
     try:
         reader = StoreReader(config.store.path)
-        path = reader.schema_path(1 << 62) if reader.exists() else None
+        path = reader.newest_schema_path()
         return [] if path is None else list(Schemas.load(path).tables)
     except (CdcError, OSError):  # the DAG is built all the same; the task's own error says what is wrong
         return []

@@ -81,7 +81,7 @@ def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> 
     with meta.change() as state:
         known = state.subscription(subscriber)
         _require(known, result.table)
-        wanted = max(known.start_seq(), known.position())
+        wanted = known.end_of_batches()
         if level_seq < wanted:
             return wanted
         record_tables(known, [result])

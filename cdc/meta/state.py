@@ -186,6 +186,10 @@ class Subscription(_Part):
         """Returns where the next batch begins, exclusive: the end of the latest outstanding one, else the cursor."""
         return self.outstanding[-1].last_seq if self.outstanding else self.acked_seq
 
+    def end_of_batches(self) -> int:
+        """Returns the seq that a parked table must reach: the end of the latest outstanding batch, else the cursor."""
+        return max(self.start_seq(), self.position())
+
     def find(self, batch: int) -> Outstanding | None:
         """Returns an outstanding batch by its id; None if there is none."""
         return next((o for o in self.outstanding if o.batch == batch), None)

@@ -8,6 +8,7 @@ from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError
 from cdc.log import get_logger
 from cdc.meta import open_meta
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
+from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ def retry_parked(config: DestinationConfig) -> list[CatchUp]:
     waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
     found = []
     for table in waiting:
-        if not config.tables.includes(*table.split(".", 1)):
+        if not config.tables.includes(*split_table(table)):
             continue
         try:
             with job(config, table, None) as mine:
@@ -55,7 +56,8 @@ def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] =
     ``after_seq``: the table is complete up to there, even if its own position lies before. Raises what stopped the
     table.
     """
-    from spark_jobs.catch_up import catch_up, result_of
+    from spark_jobs.apply_batch import result_of
+    from spark_jobs.catch_up import catch_up
     from spark_jobs.delta.proof import prove_known
     from spark_jobs.delta.tables import target_of
 

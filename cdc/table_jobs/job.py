@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,8 +70,7 @@ class Job:
 
     def end_of_batches(self) -> int:
         """Returns the seq that the table must reach: the end of the last outstanding batch, else the cursor."""
-        known = self.batches.meta.read().subscription(SUBSCRIBER)
-        return max(known.start_seq(), known.position())
+        return self.batches.meta.read().subscription(SUBSCRIBER).end_of_batches()
 
     def unpark(self, result: TableResult, level_seq: int) -> bool:
         """Lets apply take the table again if it is level. ``level_seq``: it has all changes up to this seq."""
@@ -106,6 +105,16 @@ def require_included(config: DestinationConfig, table: str) -> None:
             f"table {table} is not among the tables that {config.name} captures",
             remedy="Correct the name, or tables.include and tables.exclude.",
         )
+
+
+def raise_failure(what: str, failures: Mapping[str, CdcError]) -> None:
+    """Raises the error of one table: that of a table where a retry does not help, else the first one. Logs all of them
+    if there are several. Does nothing if there are none."""
+    if len(failures) > 1:
+        for table, failure in failures.items():
+            _log.error(f"{what} failed", table=table, reason=str(failure))
+    if failures:
+        raise next((one for one in failures.values() if not one.retryable), next(iter(failures.values())))
 
 
 def table_sessions(config: DestinationConfig) -> TableSessions:

@@ -14,6 +14,7 @@ import numpy as np
 
 from cdc.errors import UsageError
 from cdc.table_jobs.job import SUBSCRIBER, require_included
+from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -96,7 +97,7 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
                 connection,
                 "SELECT TABLE_ROWS AS row_count, DATA_LENGTH AS size FROM information_schema.TABLES "
                 "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE <> 'VIEW'",
-                tuple(table.split(".", 1)),
+                split_table(table),
             )
             if not facts:
                 raise UsageError(f"the source has no table {table}", place=config.name)
@@ -110,7 +111,6 @@ def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:
 def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
     """Returns how long a table will take, by its last snapshot if there is one."""
     from cdc.snapshot import SnapshotFiles, last_progress
-    from cdc.targets import split_table
 
     last = last_progress(SnapshotFiles.find(config, *split_table(table)))
     rate = last.rows_per_s if last is not None and last.rows_per_s > 0 else READ_ROWS_PER_S
@@ -135,7 +135,7 @@ def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Reque
     rate = _merge_rate(config)
     found = []
     for table in dict.fromkeys(tables):
-        upto = max(known.start_seq(), known.position()) if request.to is None else find_point(reader, request.to)
+        upto = known.end_of_batches() if request.to is None else find_point(reader, request.to)
         rows = size = 0
         if request.from_ is not None:
             first = find_point(reader, request.from_)
@@ -195,7 +195,7 @@ def _lake(config: DestinationConfig, table: str) -> str | None:
     """Returns what the Delta table is now, in words; None if there is none."""
     import pyarrow as pa
 
-    from cdc.targets import split_table, table_path
+    from cdc.targets import table_path
     from cdc.units import human_bytes
     from spark_jobs.delta.log import open_delta
 

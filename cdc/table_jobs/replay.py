@@ -22,7 +22,7 @@ from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription, open_meta
 from cdc.positions import format_seq
 from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -105,11 +105,7 @@ def replay(
                 found.append(_in_place(config, table, request, points, progress))
         except CdcError as error:
             errors[table] = error
-    if len(errors) > 1:
-        for table, failure in errors.items():
-            _log.error("replay failed", table=table, reason=str(failure))
-    if errors:
-        raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
+    raise_failure("replay", errors)
     return found
 
 
@@ -325,7 +321,7 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
     from cdc.snapshot.files import SnapshotFiles
     from cdc.targets import SINCE_PROPERTY, split_table
 
-    kept = max(reader.removed_seq(), (begins.seq if (begins := reader.beginning()) is not None else 0))
+    kept = _kept_seq(reader)
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):
         loaded = files.loaded()
         if loaded is not None and loaded.low_seq >= kept:
@@ -341,9 +337,14 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
     )
 
 
-def require_kept(reader: StoreReader, seq: int, table: str) -> None:
+def _kept_seq(reader: StoreReader) -> int:
+    """Returns the seq behind which the store has all transactions."""
     begins = reader.beginning()
-    kept = max(reader.removed_seq(), begins.seq if begins is not None else 0)
+    return max(reader.removed_seq(), begins.seq if begins is not None else 0)
+
+
+def require_kept(reader: StoreReader, seq: int, table: str) -> None:
+    kept = _kept_seq(reader)
     if seq < kept:
         raise CutOffError(
             f"the store has no changes of table {table} before {kept} ({format_seq(kept)})",

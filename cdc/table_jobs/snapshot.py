@@ -29,7 +29,7 @@ from cdc.log import get_logger
 from cdc.meta import ParkedTable, open_meta
 from cdc.schemas import Schemas
 from cdc.table_jobs.catch_up import bring_level
-from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, require_included, table_sessions
+from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.targets import split_table
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def due_tables(config: DestinationConfig) -> list[str]:
     if config.source.start == "snapshot":
         loaded = set() if known is None else set(known.tables)
         found |= {table for table in _source_tables(config) if table not in loaded and table not in parked}
-    return sorted(table for table in found if config.tables.includes(*table.split(".", 1)))
+    return sorted(table for table in found if config.tables.includes(*split_table(table)))
 
 
 def _source_tables(config: DestinationConfig) -> list[str]:
@@ -87,7 +87,7 @@ def _source_tables(config: DestinationConfig) -> list[str]:
     from cdc.store.reader.reader import StoreReader
 
     reader = StoreReader(config.store.path)
-    path = reader.schema_path(1 << 62) if reader.exists() else None
+    path = reader.newest_schema_path()
     if path is None:
         raise UsageError(
             "nothing was captured yet, and a snapshot needs the changes that happen while it is taken",
@@ -161,11 +161,8 @@ def take_snapshots(
                     errors[table] = error
             left = again
         for table, failure in errors.items():
-            if len(errors) > 1:
-                _log.error("snapshot failed", table=table, reason=str(failure))
             jobs[table].note(failure)
-    if errors:
-        raise next((error for error in errors.values() if not error.retryable), next(iter(errors.values())))
+    raise_failure("snapshot", errors)
     return sorted(found, key=lambda one: wanted.index(one.table))
 
 
@@ -205,7 +202,7 @@ def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> None:
     tables stay as they are."""
     from cdc.store.reader.reader import StoreReader
 
-    path = StoreReader(config.store.path).schema_path(1 << 62)
+    path = StoreReader(config.store.path).newest_schema_path()
     meta = open_meta(config)
     if not tables or path is None or meta.read().subscription(SUBSCRIBER).position() < int(path.stem):
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_jobs.apply.large_values import careful_parquet, has_large_values
 from spark_jobs.apply.statements import empty_statement
-from spark_jobs.runtime.session import APP_ID, METADATA, VERSION, forget_transaction
+from spark_jobs.runtime.session import transaction, view_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,31 +58,24 @@ class Commit:
     def execute(self, statement: str) -> MergeStats:
         """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position."""
         spark = self.session.spark
-        with careful_parquet(spark) if has_large_values(self.state) else nullcontext():
-            spark.conf.set(APP_ID, self.target.application_id(self.state))
-            spark.conf.set(VERSION, str(self.seq))
-            spark.conf.set(METADATA, self.metadata)
-            try:
-                self.check()
-                before_statement(self.target.table)
-                rows: list[Any] = spark.sql(statement).collect()
-                if rows and rows[0].asDict().get("num_affected_rows") == 0:
-                    # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
-                    spark.sql(empty_statement(self.target)).collect()
-            finally:
-                forget_transaction(spark)
+        careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
+        with careful, transaction(spark, self.target.application_id(self.state), self.seq, self.metadata):
+            self.check()
+            before_statement(self.target.table)
+            rows: list[Any] = spark.sql(statement).collect()
+            row = rows[0].asDict() if rows else {}
+            # An UPDATE or DELETE says only how many rows it affected.
+            is_merge = "num_inserted_rows" in row
+            if not is_merge and row.get("num_affected_rows") == 0:
+                # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
+                spark.sql(empty_statement(self.target)).collect()
         if not rows:
             return MergeStats(ran=False)
-        row = rows[0].asDict()
-        if "num_inserted_rows" not in row:  # an UPDATE or DELETE says only how many rows it affected
+        if not is_merge:
             return MergeStats()
         return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
 
     def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:
         """Runs the statement that ``make`` returns for the name of a view of these rows."""
-        view = f"towpath_rows_{uuid.uuid4().hex}"
-        rows.createOrReplaceTempView(view)
-        try:
+        with view_of(rows) as view:
             return self.execute(make(view))
-        finally:
-            self.session.spark.catalog.dropTempView(view)

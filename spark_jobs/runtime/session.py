@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from spark_jobs.runtime import driver
 from spark_jobs.runtime.failures import first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cdc.config import SparkConfig
 
@@ -223,6 +224,30 @@ def discard() -> None:
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if "pyspark" in sys.modules:
         driver.kill()
+
+
+@contextmanager
+def transaction(spark: SparkSession, application_id: str, seq: int, metadata: str) -> Iterator[None]:
+    """Lets the commits of the statements in the block carry an applied position and user metadata, the latter as the
+    value of a setting. A statement is skipped if the table has the position already."""
+    spark.conf.set(APP_ID, application_id)
+    spark.conf.set(VERSION, str(seq))
+    spark.conf.set(METADATA, metadata)
+    try:
+        yield
+    finally:
+        forget_transaction(spark)
+
+
+@contextmanager
+def view_of(rows: DataFrame) -> Iterator[str]:
+    """Yields the name of a temporary view of these rows."""
+    view = f"towpath_rows_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(view)
+    try:
+        yield view
+    finally:
+        rows.sparkSession.catalog.dropTempView(view)
 
 
 def forget_transaction(spark: SparkSession) -> None:

@@ -314,6 +314,11 @@ class StoreReader:
         at = bisect_right(seqs, last_seq)
         return folder / f"{seqs[max(0, at - 1)]}.json"
 
+    def newest_schema_path(self) -> Path | None:
+        """Returns the file with the newest table definitions; None if there is no store, or capture has described no
+        table yet."""
+        return self.schema_path((1 << 63) - 1) if self.exists() else None
+
     def _segment(self, name: str) -> Path:
         return layout.segments_folder(self.path) / name
 
