@@ -121,7 +121,7 @@ def definition_of(reader: StoreReader, table: str) -> TableSchema:
 
 @dataclass
 class Search:
-    """What a search has found and passed so far."""
+    """The progress of a search: the changes that it found, and how much it has read."""
 
     changes: list[dict[str, Any]] = field(default_factory=list)
     """The changes of the row, oldest first, in the form of ``cdc history --json``."""

@@ -57,7 +57,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Where a run ends."""
+    """The limits of a run."""
 
     until: datetime | None = None
     """Apply exactly what was committed before this time (aware); None: no time limit."""

@@ -24,7 +24,7 @@ _POINT = "a seq, a time with its offset (2026-11-21T10:00:00Z), a GTID or a GTID
 
 @dataclass(frozen=True)
 class Backfill:
-    """What a filled form asks for."""
+    """The request of a filled form."""
 
     kind: Kind
     tables: tuple[str, ...]

@@ -70,7 +70,7 @@ class ParkedTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     due: Literal["snapshot", "retry", "hold"]
-    """What brings it back: a snapshot, another try at the next run, or only a command of the operator."""
+    """The way back: a snapshot, another try at the next run, or only a command of the operator."""
     reason: str
     """A sentence."""
     since: AwareDatetime

@@ -51,7 +51,7 @@ class NewFile:
     """A file that is being written."""
 
     path: Path
-    """Where to write it, on this machine."""
+    """The path on this machine to which the caller writes."""
     name: str = ""
     """The name that it gets."""
 

@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
-# What locate_rows stops at.
+# The reasons for which locate_rows stops.
 FULL = 0
 """There is no room for another row."""
 MORE = 1

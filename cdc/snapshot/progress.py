@@ -29,7 +29,7 @@ class Progress:
     estimated_rows: int
     """The table's rows by its statistics, which may be wrong by half."""
     rows_per_s: float
-    """Of this try."""
+    """Rows per second since this try began."""
     left_s: float | None
     """Time that is left by this rate; None if it is not known."""
     complete: bool

@@ -1,4 +1,4 @@
-"""What a snapshot's JSON files hold: its description, and a record of each chunk (``docs/formats/snapshot.md``)."""
+"""The JSON files of a snapshot: its description, and a record of each chunk (``docs/formats/snapshot.md``)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class ChunkRecord(_Part):
     bytes: int = Field(ge=0)
     """Size of the Parquet file."""
     sha256: str
-    """Of the Parquet file."""
+    """SHA-256 of the Parquet file, in hexadecimal."""
     null_dates: dict[str, int] = {}
     """Zero and impossible dates that became null, by column."""
     seconds: float = 0.0

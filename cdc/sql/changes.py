@@ -1,4 +1,4 @@
-"""What a DDL statement does to tables: the changes of a statement, one for each clause, in the statement's order.
+"""The changes that a DDL statement makes to tables, one for each clause, in the statement's order.
 
 The clauses of one ALTER TABLE act at once, as on the server. Columns that are dropped, changed or renamed have the
 names from before the statement; ``after`` and the columns of a new primary key have the names afterwards. So ``RENAME
@@ -49,7 +49,7 @@ OldRows = Null | Constant | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """What all changes share."""
+    """The base of all changes."""
 
     clause: str = field(default="", compare=False)
     """The clause's text for messages, shortened: ``DROP COLUMN `note```."""
@@ -110,8 +110,8 @@ class AddColumn(Clause):
     after: str | None
     """The column that comes before it; None with ``first``, and for the end of the table."""
     old_rows: OldRows
-    """What it holds in old rows, if the table's character set has every character and is not ``binary``. The tracker's
-    plan, which knows the table, has the final answer."""
+    """The value that it has in old rows, if the table's character set has every character and is not ``binary``. The
+    tracker's plan, which knows the table, has the final answer."""
     if_not_exists: bool = False
     unsure_null: bool = False
     """Whether a server variable decides if the column is nullable (TIMESTAMP and explicit_defaults_for_timestamp)."""

@@ -18,7 +18,7 @@ _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the meaning of a text depends on."""
+    """The settings on which the meaning of a text depends."""
 
     server: Server = LATEST
     sql_mode: int = 0
@@ -30,7 +30,7 @@ class Definition:
 
     column: ColumnSchema
     old_rows: OldRows
-    """What the column holds in old rows if it is added."""
+    """The value that the column has in old rows if it is added."""
     primary: bool = False
     """Whether it is the primary key (``INT PRIMARY KEY``)."""
     first: bool = False

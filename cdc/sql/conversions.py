@@ -1,4 +1,4 @@
-"""What becomes of the values of old rows when a column's definition changes (MODIFY, CHANGE, CONVERT TO CHARACTER SET).
+"""The effect on the values of old rows when a column's definition changes (MODIFY, CHANGE, CONVERT TO CHARACTER SET).
 
 The server converts every value. It keeps a value that fits. If a value does not fit, it refuses the statement in strict
 mode, and cuts the value otherwise. Some values are changed in silence even in strict mode: trailing blanks that exceed

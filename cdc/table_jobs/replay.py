@@ -126,6 +126,7 @@ def _points(config: DestinationConfig, request: Request) -> _Points:
 
 
 def require_sensible(config: DestinationConfig, tables: Sequence[str], request: Request) -> None:
+    """Raises UsageError for tables that are not included, or options that contradict each other."""
     if not tables:
         raise UsageError("no table is named", remedy="Give at least one, as DB.TABLE.")
     for table in tables:
@@ -344,6 +345,7 @@ def _kept_seq(reader: StoreReader) -> int:
 
 
 def require_kept(reader: StoreReader, seq: int, table: str) -> None:
+    """Raises CutOffError if the store lacks changes of the table behind a seq."""
     kept = _kept_seq(reader)
     if seq < kept:
         raise CutOffError(
@@ -354,6 +356,7 @@ def require_kept(reader: StoreReader, seq: int, table: str) -> None:
 
 
 def require_reaches(base: Base, upto: int, table: str) -> None:
+    """Raises CutOffError if a point lies before the first state that can be built from a base."""
     first = base.seq if base.snapshot is None else base.snapshot.high_seq()
     if upto < first:
         raise CutOffError(

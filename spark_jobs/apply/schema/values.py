@@ -1,4 +1,4 @@
-"""What becomes of the values of old rows: constants of new columns, and conversions of changed ones, as SQL."""
+"""The values of old rows after a statement: constants of new columns, and conversions of changed ones, as SQL."""
 
 from __future__ import annotations
 
