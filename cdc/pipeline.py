@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cdc.table_jobs.replay import ReplayResult
     from cdc.table_jobs.snapshot import SnapshotResult
     from cdc.verify.report import Report
-    from cdc.verify.run import Options
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.catch_up import CatchUp
     from spark_jobs.runtime.submit import SubmittedDriver
@@ -193,23 +193,45 @@ def session(config: DestinationConfig) -> Iterator[None]:
 
 
 def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
-    """Runs the merge in a driver under spark-submit: that of :func:`session`, else one for this batch alone."""
+    """Merges in a driver under spark-submit."""
+    if not lease.manifest.row_events and not _prepared(config, lease).tables:
+        return []
+    arguments = {"manifest": str(lease.manifest_path), "token": lease.token}
+    place = f"batch {lease.manifest.batch}"
+    found = _run_submitted(config, "apply_batch", arguments, place, "the batch was merged")
+    return [TableResult.model_validate(item) for item in found]
+
+
+def _is_submitted(config: DestinationConfig) -> bool:
+    """Whether jobs run in a driver under spark-submit."""
+    from spark_jobs.runtime.session import in_process
+
+    return config.spark.remote is None and not in_process(config.spark)
+
+
+def _run_submitted(
+    config: DestinationConfig,
+    job: str,
+    arguments: dict[str, Any],
+    place: str,
+    done: str,
+    progress: Callable[[Any], object] = lambda _: None,
+) -> Any:
+    """Runs a job of :mod:`spark_jobs.serve` in a driver under spark-submit: that of :func:`session`, else one for this
+    job alone. ``done``: what the job does, as a clause in the past. Raises MergeFailedError if the driver ended."""
     from spark_jobs.runtime.submit import DriverEndedError
 
     if _submitted is None:
         with session(config):
-            return _submit(config, lease)
-    if not lease.manifest.row_events and not _prepared(config, lease).tables:
-        return []
+            return _run_submitted(config, job, arguments, place, done, progress)
     try:
-        found = _submitted.run("apply_batch", {"manifest": str(lease.manifest_path), "token": lease.token})
+        return _submitted.run(job, arguments, progress)
     except DriverEndedError as error:
         raise MergeFailedError(
-            f"the Spark driver {error} before the batch was merged",
-            place=f"batch {lease.manifest.batch}",
+            f"the Spark driver {error} before {done}",
+            place=place,
             remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
         ) from None
-    return [TableResult.model_validate(item) for item in found]
 
 
 def verify(
@@ -223,40 +245,25 @@ def verify(
     """Compares the Delta tables (None: all) with the source, and the store with what the source executed.
 
     Nothing is written. Differences and doubts are in the report, not raised: see :attr:`Report.exit_code`. ``progress``
-    is called with what is being done, except under spark-submit. ``limit``: differing rows that are looked for in each
-    table. ``wait_s``: how long to wait until capture has read what the source had at the start. Raises UsageError for
-    an unknown table, IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading
-    meta and store raises.
+    is called with what is being done. ``limit``: differing rows that are looked for in each table. ``wait_s``: how long
+    to wait until capture has read what the source had at the start. Raises UsageError for an unknown table,
+    IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading meta and store
+    raises.
     """
+    from cdc.verify.report import report_of
     from cdc.verify.run import Options
     from cdc.verify.run import verify as run
-    from spark_jobs.runtime.session import acquire, in_process
 
-    options = Options(limit, wait_s)
-    if config.spark.remote is None and not in_process(config.spark):
-        return _submit_verify(config, list(tables or ()), options)
+    if _is_submitted(config):
+        arguments = {"tables": list(tables or ()), "limit": limit, "wait_s": wait_s}
+        return report_of(_run_submitted(config, "verify", arguments, config.name, "the tables were compared", progress))
+    from spark_jobs.runtime.session import acquire
     from spark_jobs.verify import SparkLake
 
-    return run(config, lambda: SparkLake(config, acquire(config.spark).tables), tables or (), options, progress)
+    def lake() -> SparkLake:
+        return SparkLake(config, acquire(config.spark).tables)
 
-
-def _submit_verify(config: DestinationConfig, tables: list[str], options: Options) -> Report:
-    """Verifies in a driver under spark-submit."""
-    from cdc.verify.report import report_of
-    from spark_jobs.runtime.submit import DriverEndedError
-
-    if _submitted is None:
-        with session(config):
-            return _submit_verify(config, tables, options)
-    try:
-        found = _submitted.run("verify", {"tables": tables, "limit": options.limit, "wait_s": options.wait_s})
-    except DriverEndedError as error:
-        raise MergeFailedError(
-            f"the Spark driver {error} before the tables were compared",
-            place=config.name,
-            remedy="See its output above; CDC_SPARK_LOG=info shows Spark's own log.",
-        ) from None
-    return report_of(found)
+    return run(config, lake, tables or (), Options(limit, wait_s), progress)
 
 
 # --- jobs on single tables -------------------------------------------------------------------------------------------
@@ -269,13 +276,26 @@ def has_captured(config: DestinationConfig) -> bool:
     return StoreReader(config.store.path).newest_schema_path() is not None
 
 
+def _progress_of(callback: ProgressCallback | None) -> Callable[[dict[str, Any]], object]:
+    """Returns the function that calls ``callback`` with the progress of a snapshot that comes as JSON."""
+    from cdc.snapshot.progress import Progress
+
+    return lambda now: None if callback is None else callback(Progress(**now))
+
+
 def snapshot(
     config: DestinationConfig, tables: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
 ) -> list[SnapshotResult]:
     """Fills tables (None: all that wait for a snapshot) with the rows that they have at the source; see
     :func:`cdc.table_jobs.snapshot.take_snapshots`."""
-    from cdc.table_jobs.snapshot import take_snapshots
+    from cdc.table_jobs.snapshot import SnapshotResult, take_snapshots
 
+    if _is_submitted(config):
+        arguments = {"tables": None if tables is None else list(tables)}
+        found = _run_submitted(
+            config, "snapshot", arguments, config.name, "the snapshots were taken", _progress_of(progress)
+        )
+        return [SnapshotResult(**one) for one in found]
     return take_snapshots(config, tables, progress=progress)
 
 
@@ -290,10 +310,23 @@ def replay(
     progress: Callable[[CatchUp], None] = lambda _: None,
 ) -> list[ReplayResult]:
     """Builds tables again from the store; see :func:`cdc.table_jobs.replay.replay`."""
-    from cdc.table_jobs.replay import Request
+    from cdc.table_jobs.replay import ReplayResult, Request
     from cdc.table_jobs.replay import replay as run
+    from spark_jobs.catch_up import CatchUp
 
-    return run(config, tables, Request(from_, to, into, mode), progress=progress)
+    request = Request(from_, to, into, mode)
+    if _is_submitted(config):
+        arguments = {"tables": list(tables), "request": asdict(request)}
+        found = _run_submitted(
+            config,
+            "replay",
+            arguments,
+            config.name,
+            "the tables were built again",
+            lambda now: progress(CatchUp(**now)),
+        )
+        return [ReplayResult(**one) for one in found]
+    return run(config, tables, request, progress=progress)
 
 
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
@@ -303,10 +336,22 @@ def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[
     from cdc.batches.service import BatchService
     from cdc.table_jobs import catch_up
 
+    if not catch_up.waiting_tables(config):
+        return []
     if lease is None:
-        return catch_up.retry_parked(config)
+        return _retry_parked(config)
     with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
-        return catch_up.retry_parked(config)
+        return _retry_parked(config)
+
+
+def _retry_parked(config: DestinationConfig) -> list[CatchUp]:
+    from cdc.table_jobs import catch_up
+    from spark_jobs.catch_up import CatchUp
+
+    if _is_submitted(config):
+        found = _run_submitted(config, "retry_parked", {}, config.name, "the parked tables were tried again")
+        return [CatchUp(**one) for one in found]
+    return catch_up.retry_parked(config)
 
 
 def plan_snapshot(config: DestinationConfig, tables: Sequence[str]) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdc.batches.manifest import TableResult
 from cdc.errors import NeedsSnapshotError
@@ -39,6 +39,10 @@ class CatchUp:
     deleted: int = 0
     seconds: float = 0.0
     results: list[TableResult] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the values as JSON, without the results of the batches."""
+        return {name: value for name, value in vars(self).items() if name != "results"}
 
     def add(self, results: list[TableResult], row_events: int, size: int) -> None:
         """Adds the results of one batch."""

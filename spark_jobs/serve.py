@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from multiprocessing.connection import Client
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,16 @@ if TYPE_CHECKING:
 
     from cdc.config import DestinationConfig
 
+_WATCH_S = 0.5
+"""How often the connection is looked at during a job."""
 
-def apply_batch(spark: SparkSession, config: DestinationConfig, manifest: str, token: str) -> list[dict[str, Any]]:
+Report = Callable[[Any], None]
+"""Sends the progress of a job, a JSON value, to the process that submitted it. Safe in any thread."""
+
+
+def apply_batch(
+    spark: SparkSession, config: DestinationConfig, _report: Report, manifest: str, token: str
+) -> list[dict[str, Any]]:
     """Merges the batch of a manifest. Returns its results as JSON objects."""
     from cdc.batches.manifest_files import load_manifest
     from cdc.batches.parking import TableGate
@@ -46,7 +56,7 @@ def apply_batch(spark: SparkSession, config: DestinationConfig, manifest: str, t
 
 
 def verify(
-    spark: SparkSession, config: DestinationConfig, tables: list[str], limit: int, wait_s: float
+    spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], limit: int, wait_s: float
 ) -> dict[str, Any]:
     """Compares tables with the source. Returns the report as a JSON object."""
     from cdc.verify.run import Options
@@ -55,11 +65,46 @@ def verify(
     from spark_jobs.verify import SparkLake
 
     with closing(TableSessions(spark, None)) as sessions:
-        return run(config, lambda: SparkLake(config, sessions), tables, Options(limit, wait_s)).document()
+        return run(config, lambda: SparkLake(config, sessions), tables, Options(limit, wait_s), report).document()
 
 
-JOBS: Mapping[str, Callable[..., Any]] = {"apply_batch": apply_batch, "verify": verify}
-"""The jobs by their names: functions of the session, the configuration and JSON values, which return JSON values."""
+def snapshot(
+    _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str] | None
+) -> list[dict[str, Any]]:
+    """Takes snapshots of tables and loads them. Returns a JSON object for each."""
+    from cdc.table_jobs.snapshot import take_snapshots
+
+    found = take_snapshots(config, tables, progress=lambda now: report(now.to_json()))
+    return [one.as_dict() for one in found]
+
+
+def replay(
+    _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], request: dict[str, str | None]
+) -> list[dict[str, Any]]:
+    """Builds tables again from the store. Returns a JSON object for each."""
+    from cdc.table_jobs.replay import Request
+    from cdc.table_jobs.replay import replay as run
+
+    found = run(config, tables, Request(**request), progress=lambda now: report(now.to_json()))
+    return [one.as_dict() for one in found]
+
+
+def retry_parked(_spark: SparkSession, config: DestinationConfig, _report: Report) -> list[dict[str, Any]]:
+    """Tries parked tables again. Returns a JSON object for each that came back."""
+    from cdc.table_jobs.catch_up import retry_parked as run
+
+    return [one.to_json() for one in run(config)]
+
+
+JOBS: Mapping[str, Callable[..., Any]] = {
+    "apply_batch": apply_batch,
+    "verify": verify,
+    "snapshot": snapshot,
+    "replay": replay,
+    "retry_parked": retry_parked,
+}
+"""The jobs by their names: functions of the session, the configuration, a function for the progress, and JSON values.
+They return JSON values."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,22 +119,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     config = load(arguments.conf_file)
     with Client(str(arguments.socket), "AF_UNIX") as connection:
-        spark = from_submit()
+        spark = from_submit(config.spark)
         try:
             while True:
                 try:
                     request = json.loads(connection.recv_bytes())
                 except EOFError:
                     return 0
-                try:
-                    answer = {"result": JOBS[request["job"]](spark, config, **request["arguments"])}
-                except CdcError as error:
-                    answer = {"error": to_json(error)}
-                except Exception as error:  # noqa: BLE001 - Spark and py4j raise hundreds of types
-                    answer = {"error": to_json(explain(error, request["job"]))}
-                connection.send_bytes(json.dumps(answer).encode())
+                with _ended_with(connection) as send:
+                    try:
+                        job = JOBS[request["job"]]
+                        answer = {
+                            "result": job(spark, config, lambda now: send({"progress": now}), **request["arguments"])
+                        }
+                    except CdcError as error:
+                        answer = {"error": to_json(error)}
+                    except Exception as error:  # noqa: BLE001 - Spark and py4j raise hundreds of types
+                        answer = {"error": to_json(explain(error, request["job"]))}
+                    send(answer)
         finally:
             spark.stop()
+
+
+@contextmanager
+def _ended_with(connection: Connection[Any, Any]) -> Iterator[Callable[[Any], None]]:
+    """Yields a function that sends JSON values. Ends this process at once when the other side closes the connection
+    during the block: nobody would read the answer, and a job may be killed at any moment."""
+    lock, done = threading.Lock(), threading.Event()
+
+    def send(value: Any) -> None:
+        with lock:
+            connection.send_bytes(json.dumps(value).encode())
+
+    def watch() -> None:
+        while not done.wait(_WATCH_S):
+            # The other side says nothing while it waits for an answer, so what can be read is the end.
+            if connection.poll() and not done.is_set():
+                os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="other-side", daemon=True)
+    watcher.start()
+    try:
+        yield send
+    finally:
+        done.set()
+        watcher.join()
 
 
 if __name__ == "__main__":

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
+def waiting_tables(config: DestinationConfig) -> list[str]:
+    """Returns the included tables that are parked because of an error, and may come back when they are tried again."""
+    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
+    waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
+    return [table for table in waiting if config.tables.includes(*split_table(table))]
+
+
 def retry_parked(config: DestinationConfig) -> list[CatchUp]:
     """Tries the tables again that were parked because of an error, each once. Returns what was done for those that came
     back. A table that fails again stays parked, with the new reason."""
-    known = open_meta(config).read().subscriptions.get(SUBSCRIBER)
-    waiting = [] if known is None else sorted(table for table, one in known.parked.items() if one.due == "retry")
     found = []
-    for table in waiting:
-        if not config.tables.includes(*split_table(table)):
-            continue
+    for table in waiting_tables(config):
         try:
             with job(config, table, None) as mine:
                 found.append(_retry(mine))

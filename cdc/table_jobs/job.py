@@ -118,15 +118,9 @@ def raise_failure(what: str, failures: Mapping[str, CdcError]) -> None:
 
 
 def table_sessions(config: DestinationConfig) -> TableSessions:
-    """Returns this process's warm Spark sessions. Raises UsageError for a master that only spark-submit reaches."""
+    """Returns this process's warm Spark sessions."""
     from spark_jobs.runtime import session
 
-    if config.spark.remote is None and not session.in_process(config.spark):
-        raise UsageError(
-            f"snapshots and replays cannot run on spark.master {config.spark.master} yet",
-            place=str(config.file),
-            remedy="Set spark.remote to a Spark Connect server of that cluster, or spark.master to local[*].",
-        )
     return session.acquire(config.spark).tables
 
 

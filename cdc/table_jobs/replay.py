@@ -7,6 +7,8 @@ table on its way.
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -167,9 +169,9 @@ def _in_place(
     if points.last is not None:
         require_reaches(base, points.last, table)
     with _replay_job(config, table, base.seq) as mine:
-        upto = mine.end_of_batches() if points.last is None else points.last
+        upto = _end(mine, base) if points.last is None else points.last
         require_reaches(base, upto, table)
-        side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
+        side = _folder_beside(config, table)
         try:
             done = _build(mine, base, side, None, upto, progress)
             _replace(mine, side, upto)
@@ -197,6 +199,11 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
         begin_generation(table_sessions(config), config, table, position_of(mine, first))
         done = bring_level(mine, first, progress)
         return _result(table, began, done, first, done.level_seq, target_of(config, table).path, None)
+
+
+def _end(mine: Job, base: Base) -> int:
+    """Returns the seq that a table must reach to be level. A snapshot may lie behind every batch that was fetched."""
+    return max(mine.end_of_batches(), base.seq if base.snapshot is None else base.snapshot.high_seq())
 
 
 @contextmanager
@@ -258,7 +265,7 @@ def _into(config: DestinationConfig, table: str, request: Request, points: _Poin
     mine = Job(config, table, TableBatches(config))
     reader = mine.batches.reader
     base = find_base(config, table, reader, target_of(config, table).state())
-    upto = mine.end_of_batches() if points.last is None else points.last
+    upto = _end(mine, base) if points.last is None else points.last
     require_reaches(base, upto, table)
     done = _build(mine, base, request.into, request.mode, upto, progress)
     return _result(table, began, done, base.seq, upto, target.path, base.snapshot)
@@ -300,12 +307,28 @@ def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, prog
     )
 
 
-def _remove(side: str, table: str) -> None:
-    """Removes a table that was built beside. Failures are logged: the files are in nobody's way."""
+def _folder_beside(config: DestinationConfig, table: str) -> str:
+    """Returns a new folder to build the table in, after removing those of replays that were killed."""
+    target = config.apply.target.rstrip("/")
+    stem = f"{BESIDE}-{hashlib.sha256(table.encode()).hexdigest()[:12]}"
+    fs, path = _filesystem(target)
+    for left in fs.glob(f"{glob.escape(path.rstrip('/'))}/{stem}-*"):
+        fs.rm(left, recursive=True)
+        _log.info("the copy of a replay that was killed is removed", table=table, folder=left)
+    # The name is new, so that a driver of the killed replay cannot write into it.
+    return f"{target}/{stem}-{secrets.token_hex(6)}"
+
+
+def _filesystem(folder: str) -> tuple[Any, str]:
     from cdc.store.reader.staged import filesystem
 
+    return filesystem(folder if "://" in folder else f"file://{folder}")
+
+
+def _remove(side: str, table: str) -> None:
+    """Removes a table that was built beside. Failures are logged: the files are in nobody's way."""
     try:
-        fs, path = filesystem(side if "://" in side else f"file://{side}")
+        fs, path = _filesystem(side)
         fs.rm(path, recursive=True)
     except FileNotFoundError:
         return

@@ -257,10 +257,11 @@ def _read(
 
     source = open_meta(config).source()
     assert source is not None  # there is a store
+    from spark_jobs.runtime.session import acquire, in_process
+
     read = None
-    if config.spark.remote is not None:  # its executors are elsewhere, perhaps many; else threads of this process read
+    if not in_process(config.spark):  # executors are elsewhere, perhaps many; else threads of this process read
         from spark_jobs.read_snapshot import read_in_spark
-        from spark_jobs.runtime.session import acquire
 
         read = read_in_spark(acquire(config.spark).spark)
     return take_all(config, tables, source, progress=progress, read=read)

@@ -105,17 +105,22 @@ class WarmSession:
         try:
             if is_connect(self.spark):
                 return bool(self.spark.version)
-            process = self.spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-            return process.poll() is None and self.spark.sparkContext._jsc is not None
+            # Under spark-submit the JVM has started this process, not the other way round.
+            process = getattr(self.spark.sparkContext._gateway, "proc", None)
+            return (process is None or process.poll() is None) and self.spark.sparkContext._jsc is not None
         except Exception as error:  # noqa: BLE001
             logging.getLogger(__name__).debug("the session is broken: %s", error)
             return False
 
 
+def _key(config: SparkConfig) -> str:
+    return f"{config.remote or config.master} {sorted(config.conf.items())}"
+
+
 def acquire(config: SparkConfig) -> WarmSession:
     """Returns the warm session of this process for these settings, and starts it if there is none. Raises
     RetryableError if Spark cannot be started or reached, ConfigError if it is not installed."""
-    key = f"{config.remote or config.master} {sorted(config.conf.items())}"
+    key = _key(config)
     with _lock:
         found = _warm.get(key)
         if found is not None and found.alive():
@@ -133,12 +138,14 @@ def acquire(config: SparkConfig) -> WarmSession:
         return _warm[key]
 
 
-def from_submit() -> SparkSession:
-    """Returns the session of a program that spark-submit has started."""
+def from_submit(config: SparkConfig) -> SparkSession:
+    """Returns the session of a program that spark-submit has started; :func:`acquire` returns it from now on."""
     from pyspark.sql import SparkSession
 
     _quiet_python()
-    return SparkSession.builder.appName("towpath").getOrCreate()
+    spark = SparkSession.builder.appName("towpath").getOrCreate()
+    _warm[_key(config)] = WarmSession(spark, None)
+    return spark
 
 
 def _start(config: SparkConfig) -> SparkSession:

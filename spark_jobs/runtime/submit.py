@@ -3,9 +3,10 @@
 The process sends requests over a Unix socket in a folder that only this user can read, and the driver answers each:
 
 - ``{"job": NAME, "arguments": {…}}``: a job of :data:`spark_jobs.serve.JOBS`, and what it is called with;
+- any number of ``{"progress": …}`` while the job runs;
 - ``{"result": …}`` or ``{"error": {…}}``, as :func:`spark_jobs.runtime.failures.to_json` writes an error.
 
-When the process ends, however it ends, the connection breaks and the driver ends after its job. Tokens pass through
+When the process ends, however it ends, the connection breaks and the driver ends within a second. Tokens pass through
 the socket, so they stand on no command line, in no file and in no environment.
 """
 
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -49,12 +51,17 @@ class SubmittedDriver:
         self._process: subprocess.Popen[str] | None = None
         self._connection: Connection[Any, Any] | None = None
 
-    def run(self, job: str, arguments: dict[str, Any]) -> Any:
-        """Runs a job and returns its result. Raises the job's CdcError, and DriverEndedError."""
+    def run(self, job: str, arguments: dict[str, Any], progress: Callable[[Any], object] = lambda _: None) -> Any:
+        """Runs a job and returns its result. ``progress`` is called with each JSON value that the job reports. Raises
+        the job's CdcError, and DriverEndedError."""
         connection = self._connect() if self._connection is None else self._connection
+        answer: dict[str, Any] = {}
         try:
             connection.send_bytes(json.dumps({"job": job, "arguments": arguments}).encode())
-            answer = json.loads(connection.recv_bytes())
+            while "result" not in answer and "error" not in answer:
+                answer = json.loads(connection.recv_bytes())
+                if "progress" in answer:
+                    progress(answer["progress"])
         except (EOFError, OSError):
             raise self._ended() from None
         if "error" in answer:
