@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 
 from cdc.config import SparkConfig
 from cdc.decode.layout import METADATA_FIELDS, range_layouts
+from cdc.decode.transactions import ALL_TABLES
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path, segment_name, segments_folder
 from spark_jobs.runtime import session
@@ -70,6 +71,7 @@ def by_data_source(spark: SparkSession, reader: SplitReader, ranges: list[dict[s
     options = {
         "ranges": json.dumps(ranges), "table": reader.table, "images": reader.images, "columns": reader.columns,
         "values": reader.values, "schema": reader.schema.model_dump_json(),
+        "table_mask": str(ALL_TABLES),
     }  # fmt: skip
     return spark.read.format(register(spark)).schema(reader.fields).options(**options).load()
 
@@ -87,7 +89,7 @@ def test_every_way_gives_the_same_rows(
     ranges = segment(tmp_path, kind)
     for images in ("after", "both"):
         reader, _ = reader_of(kind, table, images)
-        splits = input_splits([_range(one) for one in ranges], 0, 1, reader.table)
+        splits = input_splits([_range(one) for one in ranges], 0, 1, reader.table, ALL_TABLES)
         assert len(splits) > 2
         wanted = rows_of(by_data_source(spark, reader, ranges))
         assert len(wanted) > 3
@@ -106,7 +108,7 @@ def test_every_way_gives_the_same_rows(
 def test_an_executor_with_another_version_is_refused(tmp_path: Path) -> None:
     ranges = segment(tmp_path, "mysql9")
     reader, _ = reader_of("mysql9", "kinds", "after")
-    splits = input_splits([_range(one) for one in ranges], 0, 1, reader.table)
+    splits = input_splits([_range(one) for one in ranges], 0, 1, reader.table, ALL_TABLES)
     other = replace(reader, version="0.0.0", splits=tuple(splits))
     with pytest.raises(RuntimeError, match=r"VersionError.*the driver runs towpath 0\.0\.0"):
         next(other([pa.RecordBatch.from_pydict({"id": [0]})]))
