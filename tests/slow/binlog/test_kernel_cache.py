@@ -111,6 +111,7 @@ def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_pat
             "decode/kernels/fill.py",
             "decode/binary_json/scalar_kernels.py",
             "decode/binary_json/document_kernels.py",
+            "snapshot/kernels.py",
         },
         "binlog/frame_kernel.py": {"binlog/frame_kernel.py"},
         "binlog/jit.py": set(before),
