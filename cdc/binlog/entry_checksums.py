@@ -23,7 +23,8 @@ def seal_entries(entries: Bytes, scratch: Bytes) -> None:
 
 @njit
 def first_bad_entry(entries: Bytes, scratch: Bytes) -> int:
-    """The number of the first entry with a wrong CRC32, or -1. ``entries``: n entries of 128 bytes, one after another."""
+    """The number of the first entry with a wrong CRC32, or -1. ``entries``: n entries of 128 bytes, one after
+    another."""
     for k in range(entries.shape[0] // 128):
         at = k * 128
         if np.int64(crc32(entries, at, at + 124, scratch)) != load_u(entries, at + 124, 4):

@@ -60,6 +60,7 @@ class Kernel(Generic[P, R]):
         self.dispatcher: Any = None
         """Numba's function, once it has been needed."""
         self._entries: dict[Any, _Entry] = {}
+        self.__name__ = function.__name__
         update_wrapper(self, function)
 
     @property
