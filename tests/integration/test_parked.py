@@ -11,8 +11,10 @@ import pytest
 from cdc.batches.retention import holders
 from cdc.batches.service import BatchService
 from cdc.config.store import RetainConfig
+from cdc.config.tables import ApplyOverrides
 from cdc.errors import MergeFailedError, TargetError
 from cdc.meta import ParkedTable
+from cdc.source.preflight import check_source
 from cdc.table_jobs.catch_up import retry_parked
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
@@ -68,6 +70,26 @@ def test_a_table_that_is_gone_is_parked_and_comes_back_with_its_changes(loop: Lo
     loop.sql("INSERT INTO a VALUES (4, 4)")
     loop.capture()
     assert [result.inserted for result in loop.apply_all()["a"]] == [1]
+    loop.require_equal("a")
+
+
+def test_a_table_that_loses_its_primary_key_is_parked_and_capture_goes_on(loop: Loop) -> None:
+    table = f"{loop.db}.a"
+    loop.sql("ALTER TABLE a DROP PRIMARY KEY", "INSERT INTO a VALUES (3, 3)", "INSERT INTO b VALUES (3, 3)")
+    loop.capture()
+    loop.sql("INSERT INTO b VALUES (4, 4)")
+    loop.capture()  # the server shows a table without a key when capture starts again
+    [finding] = [f for f in check_source(loop.config) if f.level == "error"]
+    assert (finding.subject, finding.stops) == (f"table {table}", "apply")
+    assert "mode: append" in str(finding.remedy)
+    loop.apply_all()
+    loop.require_equal("b")
+    reason = parked(loop)[table].reason
+    assert "ALTER TABLE a DROP PRIMARY KEY" in reason
+    assert "Give it keys: [...]" in reason
+
+    loop.config.tables.overrides[table] = ApplyOverrides(keys=["id"])
+    assert [done.table for done in retry_parked(loop.config)] == [table]
     loop.require_equal("a")
 
 
