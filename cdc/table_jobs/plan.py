@@ -126,7 +126,7 @@ def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Reque
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
     from cdc.batches.table_batches import TableBatches
     from cdc.store.reader.points import find_point
-    from cdc.table_jobs.replay import find_base, require_kept, require_reaches, require_sensible
+    from cdc.table_jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
     from spark_jobs.delta.tables import target_of
 
     require_sensible(config, tables, request)
@@ -139,7 +139,7 @@ def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Reque
         rows = size = 0
         if request.from_ is not None:
             first = find_point(reader, request.from_)
-            require_kept(reader, first, table)
+            require_repeatable(config, reader, first, table)
         else:
             base = find_base(config, table, reader, target_of(config, table).state())
             require_reaches(base, upto, table)

@@ -193,7 +193,7 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
 
     began = time.monotonic()
     batches = TableBatches(config)
-    require_kept(batches.reader, first, table)
+    require_repeatable(config, batches.reader, first, table)
     _require_no_ddl(Job(config, table, batches), first)
     with _replay_job(config, table, first) as mine:
         begin_generation(table_sessions(config), config, table, position_of(mine, first))
@@ -375,6 +375,28 @@ def require_kept(reader: StoreReader, seq: int, table: str) -> None:
             f"the store has no changes of table {table} before {kept} ({format_seq(kept)})",
             place=str(reader.path),
             remedy="Give a later point.",
+        )
+
+
+def require_repeatable(config: DestinationConfig, reader: StoreReader, first: int, table: str) -> None:
+    """Raises UsageError or CutOffError if the changes after a seq cannot be applied once more to the table as it is."""
+    from spark_jobs.delta.tables import target_of
+
+    require_kept(reader, first, table)
+    if config.table_apply(table).mode == "scd2":
+        raise UsageError(
+            "the versions of a row (mode: scd2) follow from all of its changes, so a part cannot be applied once more",
+            place=f"table {table}",
+            remedy="Replay the whole table, without --from.",
+        )
+    state = target_of(config, table).state()
+    if state is not None and state.applied_seq < first:
+        # To go on behind that point would leave changes out.
+        raise UsageError(
+            f"the table has no changes after {state.applied_seq} ({format_seq(state.applied_seq)}) yet, so those up to "
+            f"{first} ({format_seq(first)}) would be left out",
+            place=f"table {table}",
+            remedy="Give an earlier point, or apply what is waiting first.",
         )
 
 

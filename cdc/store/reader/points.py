@@ -43,15 +43,28 @@ def find_point(reader: StoreReader, text: str) -> int:
     Raises UsageError if the text names no point, or one that the store does not have.
     """
     text = text.strip()
-    if text.isdigit() and int(text) < 1 << 63:
-        return int(text)
     parts = _PARTS.fullmatch(text)
     if parts is not None:
-        return make_seq(int(parts[1]), int(parts[2]), int(parts[3]))
+        return _stored(reader, make_seq(int(parts[1]), int(parts[2]), int(parts[3])))
+    if text.isdigit() and int(text) < 1 << 63:
+        return _stored(reader, int(text))
     gtids = _gtids(text)
     if gtids:
         return max(_find_gtid(reader, one) for one in gtids)
     return _find_time(reader, _time(text))
+
+
+def _stored(reader: StoreReader, seq: int) -> int:
+    """Returns the seq. Raises UsageError if the store ends before it: the transactions up to it are not known yet."""
+    begins = reader.beginning()
+    end = max(reader.last_seq() or 0, 0 if begins is None else begins.seq)
+    if seq > end:
+        raise UsageError(
+            f"{seq} ({format_seq(seq)}) lies behind the store's last transaction, {end} ({format_seq(end)})",
+            place=str(reader.path),
+            remedy="Give an earlier seq, or wait until capture has passed it.",
+        )
+    return seq
 
 
 def _time(text: str) -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.errors import UsageError
+from cdc.positions import format_seq
 from cdc.store.reader.points import find_point
 from cdc.store.reader.reader import StoreReader
 from cdc.units import iso_time_us
@@ -29,8 +30,13 @@ def entries(reader: StoreReader) -> list[tuple[int, int, str | None]]:
 
 
 def test_a_seq_is_itself_in_both_forms(reader: StoreReader) -> None:
-    assert find_point(reader, "171798691844") == 171798691844
-    assert find_point(reader, " 0:10:4 ") == 10 << 34 | 4
+    seq = entries(reader)[-1][0]
+    assert find_point(reader, str(seq)) == seq
+    assert find_point(reader, f" {format_seq(seq)} ") == seq
+    assert find_point(reader, str(seq - 1)) == seq - 1
+    for text in (str(seq + 1), "0:99999:4", "7:1:4"):
+        with pytest.raises(UsageError, match="lies behind the store's last transaction"):
+            find_point(reader, text)
 
 
 def test_each_gtid_is_its_transaction(reader: StoreReader) -> None:
