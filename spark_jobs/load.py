@@ -26,12 +26,13 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import NeedsSnapshotError, TargetError
 from cdc.schemas import Schemas
-from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id
+from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, SINCE_PROPERTY, application_id, begins_of
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
+from spark_jobs.apply.schema.reload import bring_columns
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
@@ -41,10 +42,10 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     delta_schema,
-    evolve,
     properties_of,
     record_policies,
     require_owner,
+    schema_of,
     sql_properties,
     target_of,
 )
@@ -204,6 +205,9 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
     require_owner(state, target)
     generation = state.generation + 1
     changed = {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    begins = begins_of(state.properties)
+    if begins is not None:
+        changed[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
         rebuild = Rebuild("replay", uuid.uuid4().hex)
@@ -212,10 +216,17 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
 
 
 def replace_by(
-    sessions: TableSessions, config: DestinationConfig, built: DestinationConfig, table: str, position: Position
+    sessions: TableSessions,
+    config: DestinationConfig,
+    built: DestinationConfig,
+    table: str,
+    position: Position,
+    begins: int | None,
 ) -> None:
     """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
-    other one. Raises TargetError for a table of another owner, NeedsSnapshotError if nothing was built."""
+    other one. ``begins``: the seq after which the store's changes made it; None if it began with a snapshot.
+
+    Raises TargetError for a table of another owner, and if nothing was built."""
     target, side = target_of(config, table), target_of(built, table)
     state, found = target.state(), side.state()
     if found is None:
@@ -227,11 +238,13 @@ def replace_by(
     kept = {
         key: value
         for key, value in {**kept_properties(state), **found.properties}.items()
-        if key != _MAX_COLUMN_ID and not key.startswith(SCHEMA_PROPERTY)
+        if key not in (_MAX_COLUMN_ID, BEGINS_PROPERTY) and not key.startswith(SCHEMA_PROPERTY)
     }
     properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
     if schema is not None:
         properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+    if begins is not None:
+        properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         rows = session.spark.read.format("delta").load(side.path)
         replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex))
@@ -323,6 +336,8 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
         _replace(session.spark, load, shaped)
         return
     state = _next_generation(session.spark, load, state)
+    kinds = {field.name.lower(): field.dataType for field in schema_of(state).fields}
+    rows = rows.select(*[f.col(quote(c.name)).cast(kinds[c.name.lower()]).alias(c.name) for c in rows.schema.fields])
     metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)
     commit = Commit(session, load.target, state, load.position.seq, metadata, lambda: None)
     if mode == "append":
@@ -358,13 +373,14 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
 
 
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
-    """Adds the columns that the snapshot has and the table lacks, records the source's schema, and begins the next
-    generation: its position may be the one that the table has already, and must not be skipped."""
+    """Gives the table the columns of the snapshot, records the source's schema, and begins the next generation: its
+    position may be the one that the table has already, and must not be skipped."""
     record = Record(load.position.seq, load.schema)
-    names = [name for name in load.schema.column_names if load.target.policies.lake_name(name) is not None]
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
-    state = evolve(spark, load.target, state, load.columns, names)
+    state = bring_columns(spark, load.target, state, load.columns)
     changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
+    if BEGINS_PROPERTY in state.properties:
+        spark.sql(f"ALTER TABLE {load.target.sql} UNSET TBLPROPERTIES IF EXISTS ('{BEGINS_PROPERTY}')")
     spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
     return load.target.state() or state
 

@@ -13,12 +13,13 @@ from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import load as load_config
-from cdc.errors import IdentityError, StoreIncompleteError, UsageError
+from cdc.errors import CutOffError, IdentityError, StoreIncompleteError, UsageError
 from cdc.snapshot import SnapshotFiles
 from cdc.table_jobs.job import Job
 from cdc.table_jobs.snapshot import due_tables
 from cdc.testing.servers import Server
 from spark_jobs import load
+from spark_jobs.runtime import session
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
@@ -213,6 +214,85 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
         (3, "c", False),
         (3, "new", True),
     ]
+
+
+@pytest.mark.timeout(900)
+def test_a_history_follows_the_columns_of_its_snapshot(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    """Columns that were dropped, renamed, added and changed without a statement in the binlog."""
+    modes = ("append", "soft_delete", "scd2")
+    loop = Started(
+        tmp_path, mysql9, database(mysql9), overrides=", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in modes)
+    )
+    for mode in modes:
+        loop.sql(
+            f"CREATE TABLE {mode} (id INT PRIMARY KEY, gone INT, old INT, wide INT, text INT, num VARCHAR(9))",
+            f"INSERT INTO {mode} VALUES (1, 1, 1, 1, 1, '1'), (2, 2, 2, 2, 2, 'two')",
+        )
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config)
+    for mode in modes:
+        loop.sql(
+            "SET sql_log_bin = 0",
+            f"UPDATE {mode} SET num = '22' WHERE id = 2",
+            f"ALTER TABLE {mode} DROP gone, RENAME COLUMN old TO new, MODIFY wide BIGINT, MODIFY text VARCHAR(9), "
+            "MODIFY num INT, ADD added INT DEFAULT 7 AFTER id",
+        )
+    with loop.capturing():
+        pipeline.snapshot(loop.config, [f"{loop.db}.{mode}" for mode in modes])
+    for mode in modes:
+        loop.sql(f"UPDATE {mode} SET text = 'x', wide = 5000000000 WHERE id = 1")
+    loop.capture()
+    loop.apply_all()
+
+    spark = session.acquire(loop.config.spark).spark
+
+    def rows(mode: str, where: str = "true") -> list[tuple[object, ...]]:
+        frame = spark.read.format("delta").load(str(loop.path(mode))).where(where).orderBy("_seq", "id")
+        assert frame.columns[:6] == ["id", "added", "new", "wide", "text", "num"]
+        return [tuple(row)[:6] for row in frame.collect()]
+
+    selected = [tuple(row.values()) for row in loop.select("scd2")]
+    assert selected == [(1, 7, 1, 5000000000, "x", 1), (2, 7, 2, 2, "2", 22)]
+    assert sorted(rows("soft_delete", "NOT _deleted")) == selected
+    assert sorted(rows("scd2", "_current")) == selected
+    # Older versions: the renamed column is a new one, and 'two' is no number.
+    assert rows("scd2", "NOT _current") == [
+        (1, None, None, 1, "1", 1),
+        (2, None, None, 2, "2", None),
+        (1, 7, 1, 1, "1", 1),
+    ]
+    assert rows("append") == [
+        (1, None, None, 1, "1", "1"),
+        (2, None, None, 2, "2", "two"),
+        (1, 7, 1, 1, "1", "1"),
+        (2, 7, 2, 2, "2", "22"),
+        (1, 7, 1, 5000000000, "x", "1"),
+    ]
+
+
+@pytest.mark.timeout(900)
+def test_a_table_that_was_written_anew_is_replayed_without_a_snapshot(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t VALUES (1, 1)",
+        "CREATE TABLE u LIKE t",
+        "INSERT INTO u VALUES (5, 5)",
+        "ALTER TABLE t MODIFY v VARCHAR(9)",
+        "INSERT INTO t VALUES (2, 'b')",
+        "RENAME TABLE u TO w",
+    )
+    loop.capture()
+    loop.apply_all()
+    for _ in range(2):
+        pipeline.replay(loop.config, [f"{loop.db}.t"])
+        loop.require_equal("t")
+    loop.require_equal("w")
+    with pytest.raises(CutOffError, match=r"took over rows of another table.*cdc snapshot"):
+        pipeline.replay(loop.config, [f"{loop.db}.w"])
 
 
 class Killed(BaseException):

@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
-from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING
-from spark_jobs.apply.schema.columns import (
-    MAPPING,
-    WIDENING,
-    Goals,
-    columns_of,
-    is_disturbed,
-    is_mapped,
-    next_step,
-)
+from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, NEEDS_MAPPING, begins_of
+from spark_jobs.apply.schema.columns import Goals, columns_of, is_disturbed
 from spark_jobs.apply.schema.content import (
     delete_statement,
     fill_statement,
@@ -36,6 +28,7 @@ from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
+from spark_jobs.apply.schema.steps import alter, goals_of, needed_features
 from spark_jobs.delta.log import DeltaState, has_rows, state_before
 from spark_jobs.delta.tables import (
     COLUMNS_PROPERTY,
@@ -54,7 +47,6 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from spark_jobs.runtime.session import TableSession
 
-_MOST_STEPS = 20_000
 _OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
 """Beginnings of the properties that a new generation does not take over."""
 
@@ -332,41 +324,14 @@ class Evolution:
 
     def _declare(self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema) -> Record:
         """Records what the table must become, and switches on what its ALTERs need."""
-        there, inner = columns_of(state), columns_of(state, before=True)
-        physical = {column.name: column.physical for column in inner}
-        goals = Goals(
-            tuple(column.goal(physical) for column in found.columns),
-            {column.physical: column.name for column in there},
-            {column.physical: column.name for column in inner},
-        )
-        properties: dict[str, str] = {}
-        stay = {c.was.physical for c in found.columns if c.was is not None}
-        renames = any(c.was is not None and c.was.name != c.name for c in found.columns)
-        special = any(NEEDS_MAPPING & set(c.name) for c in found.columns)
-        if not is_mapped(state) and (renames or special or any(c.physical not in stay for c in there)):
-            properties |= MAPPING
-        if any(c.was is not None and c.was.type != c.type for c in found.columns):
-            properties |= WIDENING
+        goals, properties = goals_of(state, found.columns), needed_features(state, found.columns)
         record = Record(by.seq, after, goals.to_json())
         self._set(state, record, properties)
         return record
 
     def _steps(self, goals: Goals) -> None:
         """Runs the ALTERs that are left."""
-        failed: str | None = None
-        for _ in range(_MOST_STEPS):
-            state = self._read()
-            step = next_step(state, goals)
-            if step is None:
-                return
-            if step == failed:
-                raise TargetError(
-                    f"the Delta table does not follow: ALTER TABLE … {step} was done, and is due again",
-                    place=f"table {self._target.table} at {self._target.path}",
-                )
-            self._sql(f"ALTER TABLE {self._target.sql} {step}")
-            failed = step
-        raise AssertionError("each step brings the table nearer to its columns")
+        alter(self._target, goals, self._read, self._sql)
 
     def _truncate(self, by: DdlStatement, state: DeltaState) -> None:
         policy = self._target.apply.on_truncate
@@ -448,6 +413,8 @@ class Evolution:
         generation = 0 if state is None else state.generation + 1
         origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
         properties = properties_of(target, sources, schema.primary_key, origin)
+        begins = self._begins(source, position, is_empty=is_empty or source is None)
+        properties[BEGINS_PROPERTY] = "" if begins is None else str(begins)
         if any(NEEDS_MAPPING & set(column.name) for column in columns):
             properties["delta.columnMapping.mode"] = "name"
         for name, value in ({} if state is None else state.properties).items():
@@ -465,6 +432,13 @@ class Evolution:
         self._state = self._read()
         self._known = Record(position, schema)
         self._has_position = seq is None
+
+    def _begins(self, source: DeltaState | None, position: int, *, is_empty: bool) -> int | None:
+        """Returns the seq after which the table's changes make the new generation; None if they do not: it takes over
+        another table's rows."""
+        if is_empty or source is None:
+            return position
+        return begins_of(source.properties) if source.path == self._target.path else None
 
     def _sql(self, statement: str) -> None:
         self._around.check()
