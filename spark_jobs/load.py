@@ -32,7 +32,7 @@ from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
-from spark_jobs.apply.schema.reload import bring_columns
+from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
@@ -45,7 +45,6 @@ from spark_jobs.delta.tables import (
     properties_of,
     record_policies,
     require_owner,
-    schema_of,
     sql_properties,
     target_of,
 )
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.schemas import TableSchema
     from cdc.snapshot.files import SnapshotFiles
+    from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
 
@@ -179,6 +179,8 @@ class Load:
     rebuild: Rebuild
     schema: TableSchema
     """The source's schema at the position."""
+    statements: Sequence[DdlStatement] = ()
+    """The DDL statements that the load overtakes, if they are known."""
 
 
 def _replace(spark: SparkSession, load: Load, rows: DataFrame) -> None:
@@ -291,10 +293,12 @@ def load_snapshot(
     manifest: Manifest | None,
     low_seq: int,
     position: Position,
+    statements: Sequence[DdlStatement] = (),
 ) -> None:
     """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
 
-    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. Raises
+    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. ``statements``: the
+    DDL statements between the table's position and that of the snapshot, if the store still has them. Raises
     NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
     """
     table = files.info.table
@@ -313,6 +317,7 @@ def load_snapshot(
         position=position,
         rebuild=Rebuild("snapshot", files.id, low_seq),
         schema=schema,
+        statements=statements,
     )
     sources = files.info.key
     keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
@@ -336,8 +341,6 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
         _replace(session.spark, load, shaped)
         return
     state = _next_generation(session.spark, load, state)
-    kinds = {field.name.lower(): field.dataType for field in schema_of(state).fields}
-    rows = rows.select(*[f.col(quote(c.name)).cast(kinds[c.name.lower()]).alias(c.name) for c in rows.schema.fields])
     metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)
     commit = Commit(session, load.target, state, load.position.seq, metadata, lambda: None)
     if mode == "append":
@@ -373,14 +376,13 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
 
 
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
-    """Gives the table the columns of the snapshot, records the source's schema, and begins the next generation: its
-    position may be the one that the table has already, and must not be skipped."""
+    """Gives the table the columns that the snapshot has, records the source's schema, and begins the next generation:
+    its position may be the one that the table has already, and must not be skipped."""
     record = Record(load.position.seq, load.schema)
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
-    state = bring_columns(spark, load.target, state, load.columns)
-    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
-    if BEGINS_PROPERTY in state.properties:
-        spark.sql(f"ALTER TABLE {load.target.sql} UNSET TBLPROPERTIES IF EXISTS ('{BEGINS_PROPERTY}')")
+    to = Destined(load.schema, load.position.server_uuid, load.position.epoch, load.statements)
+    state = reshape(spark, load.target, state, to)
+    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json(), BEGINS_PROPERTY: ""}
     spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
     return load.target.state() or state
 

@@ -289,3 +289,19 @@ def record_policies(
     text = literal(labels_json(recorded | labels))
     spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
     return target.state() or state
+
+
+def add_columns(
+    spark: SparkSession, target: Target, state: DeltaState, columns: list[tuple[t.StructField, str]]
+) -> None:
+    """Adds columns, each at its position (``FIRST``, ``AFTER x``, or empty for the end)."""
+    mapped = state.properties.get("delta.columnMapping.mode", "none") != "none"
+    if not mapped and any(NEEDS_MAPPING & set(f.name) for f, _ in columns):
+        spark.sql(
+            f"ALTER TABLE {target.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
+            "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
+        )
+    parts = [f"{quote(f.name)} {ddl_type(f.dataType)}{where}" for f, where in columns]
+    if target.apply.mode == "append":
+        parts += [f"{BEFORE}.{quote(f.name)} {ddl_type(f.dataType)}" for f, _ in columns]
+    spark.sql(f"ALTER TABLE {target.sql} ADD COLUMNS ({', '.join(parts)})")

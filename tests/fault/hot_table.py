@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from pathlib import Path
@@ -29,10 +30,18 @@ def configure(folder: Path, server: Server, database: str, *, chunk_rows: int, r
         f"tables: {{include: ['{database}\\..*']}}\n"
         "store: {path: shop/store, segment_bytes: 262144}\nmeta: {path: shop/meta}\napply: {target: lake}\n"
         f"snapshot: {{chunk_rows: {chunk_rows}, max_rows_per_s: {rows_per_s}}}\n"
-        f"batch: {{max_transactions: 2000, max_wait_s: 1}}\nspark: {SPARK}\n",
+        f"batch: {{max_transactions: 5000, max_wait_s: 1}}\nspark: {SPARK}\n",
         encoding="utf-8",
     )
     return load(file)
+
+
+def set_rows_per_s(config: DestinationConfig, rows_per_s: int) -> None:
+    """Sets how fast snapshots read, for commands that start from now on."""
+    text = config.file.read_text(encoding="utf-8")
+    new = config.file.with_suffix(".new")
+    new.write_text(re.sub(r"max_rows_per_s: \d+", f"max_rows_per_s: {rows_per_s}", text), encoding="utf-8")
+    new.replace(config.file)
 
 
 def fill(server: Server, database: str, rows: int) -> None:

@@ -8,15 +8,23 @@ rows, is replaced by one statement instead, which begins a new generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
-from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, NEEDS_MAPPING, begins_of
-from spark_jobs.apply.schema.columns import Goals, columns_of, is_disturbed
+from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING
+from spark_jobs.apply.schema.columns import (
+    MAPPING,
+    WIDENING,
+    Goals,
+    columns_of,
+    is_disturbed,
+    is_mapped,
+    next_step,
+)
 from spark_jobs.apply.schema.content import (
     delete_statement,
     fill_statement,
@@ -28,7 +36,6 @@ from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
-from spark_jobs.apply.schema.steps import alter, goals_of, needed_features
 from spark_jobs.delta.log import DeltaState, has_rows, state_before
 from spark_jobs.delta.tables import (
     COLUMNS_PROPERTY,
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from spark_jobs.runtime.session import TableSession
 
+_MOST_STEPS = 20_000
 _OWN_PROPERTIES = ("towpath.", "delta.columnMapping.", "delta.minReader", "delta.minWriter", "delta.enableTypeWidening")
 """Beginnings of the properties that a new generation does not take over."""
 
@@ -324,14 +332,41 @@ class Evolution:
 
     def _declare(self, by: DdlStatement, state: DeltaState, found: Plan, after: TableSchema) -> Record:
         """Records what the table must become, and switches on what its ALTERs need."""
-        goals, properties = goals_of(state, found.columns), needed_features(state, found.columns)
+        there, inner = columns_of(state), columns_of(state, before=True)
+        physical = {column.name: column.physical for column in inner}
+        goals = Goals(
+            tuple(column.goal(physical) for column in found.columns),
+            {column.physical: column.name for column in there},
+            {column.physical: column.name for column in inner},
+        )
+        properties: dict[str, str] = {}
+        stay = {c.was.physical for c in found.columns if c.was is not None}
+        renames = any(c.was is not None and c.was.name != c.name for c in found.columns)
+        special = any(NEEDS_MAPPING & set(c.name) for c in found.columns)
+        if not is_mapped(state) and (renames or special or any(c.physical not in stay for c in there)):
+            properties |= MAPPING
+        if any(c.was is not None and c.was.type != c.type for c in found.columns):
+            properties |= WIDENING
         record = Record(by.seq, after, goals.to_json())
         self._set(state, record, properties)
         return record
 
     def _steps(self, goals: Goals) -> None:
         """Runs the ALTERs that are left."""
-        alter(self._target, goals, self._read, self._sql)
+        failed: str | None = None
+        for _ in range(_MOST_STEPS):
+            state = self._read()
+            step = next_step(state, goals)
+            if step is None:
+                return
+            if step == failed:
+                raise TargetError(
+                    f"the Delta table does not follow: ALTER TABLE … {step} was done, and is due again",
+                    place=f"table {self._target.table} at {self._target.path}",
+                )
+            self._sql(f"ALTER TABLE {self._target.sql} {step}")
+            failed = step
+        raise AssertionError("each step brings the table nearer to its columns")
 
     def _truncate(self, by: DdlStatement, state: DeltaState) -> None:
         policy = self._target.apply.on_truncate
@@ -409,20 +444,9 @@ class Evolution:
         ``seq``: the position that it carries if rows follow, instead of the batch's end."""
         target, manifest, state = self._target, self._around.manifest, self._state
         position = manifest.last_seq if seq is None else seq
-        sources = columns_of_schema(schema, target.policies)
         generation = 0 if state is None else state.generation + 1
         origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
-        properties = properties_of(target, sources, schema.primary_key, origin)
-        begins = self._begins(source, position, is_empty=is_empty or source is None)
-        properties[BEGINS_PROPERTY] = "" if begins is None else str(begins)
-        if any(NEEDS_MAPPING & set(column.name) for column in columns):
-            properties["delta.columnMapping.mode"] = "name"
-        for name, value in ({} if state is None else state.properties).items():
-            if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
-                properties.setdefault(name, value)
-        for one in (state, source):
-            if one is not None and LARGE_PROPERTY in one.properties:
-                properties[LARGE_PROPERTY] = one.properties[LARGE_PROPERTY]
+        properties = properties_after(target, columns, schema, origin, (state, source))
         statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty)
         before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
         self._changed = True
@@ -432,13 +456,6 @@ class Evolution:
         self._state = self._read()
         self._known = Record(position, schema)
         self._has_position = seq is None
-
-    def _begins(self, source: DeltaState | None, position: int, *, is_empty: bool) -> int | None:
-        """Returns the seq after which the table's changes make the new generation; None if they do not: it takes over
-        another table's rows."""
-        if is_empty or source is None:
-            return position
-        return begins_of(source.properties) if source.path == self._target.path else None
 
     def _sql(self, statement: str) -> None:
         self._around.check()
@@ -457,6 +474,28 @@ class Evolution:
         if state is None:
             raise TargetError("the Delta table is gone", place=f"table {self._target.table} at {self._target.path}")
         return state
+
+
+def properties_after(
+    target: Target,
+    columns: Sequence[PlannedColumn],
+    schema: TableSchema,
+    origin: Origin,
+    former: tuple[DeltaState | None, DeltaState | None],
+) -> dict[str, str]:
+    """Returns the properties of a table's new generation. ``former``: the table as it was, and the one whose rows it
+    gets."""
+    state, source = former
+    properties = properties_of(target, columns_of_schema(schema, target.policies), schema.primary_key, origin)
+    if any(NEEDS_MAPPING & set(column.name) for column in columns):
+        properties["delta.columnMapping.mode"] = "name"
+    for name, value in ({} if state is None else state.properties).items():
+        if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
+            properties.setdefault(name, value)
+    for one in (state, source):
+        if one is not None and LARGE_PROPERTY in one.properties:
+            properties[LARGE_PROPERTY] = one.properties[LARGE_PROPERTY]
+    return properties
 
 
 def is_shadow(origin: str, table: str) -> bool:

@@ -68,18 +68,13 @@ def conversion(old: ColumnSchema, new: ColumnSchema, have: t.DataType, want: t.D
 def history_type(have: t.DataType, want: t.DataType) -> Conversion:
     """Returns the type for a changelog, which keeps the old values beside those of the new type: text, if nothing else
     holds both."""
-    found = held_by(have, want)
+    found = conversion(_ANY, _ANY, have, want)
     if found is not None:
         return found
     if isinstance(have, t.StringType):
         return Conversion(have)
     cast: Expression = lambda value: f"CAST({value} AS STRING)"  # noqa: E731
     return Conversion(t.StringType(), cast, rewrites=True)
-
-
-def held_by(have: t.DataType, want: t.DataType) -> Conversion | None:
-    """Returns how a column becomes one that holds its old values beside those of ``want``; None if no type does."""
-    return conversion(_ANY, _ANY, have, want)
 
 
 _ANY = ColumnSchema(
