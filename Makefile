@@ -65,7 +65,7 @@ test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, v
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)
 
 test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, store, meta and lake (an hour)
-	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
+	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} TOWPATH_SCHEMA_SEEDS=$${TOWPATH_SCHEMA_SEEDS:-60} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)
