@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pymysql
@@ -94,6 +95,11 @@ class SchemaWorkload:
     def touch(self, table: str) -> None:
         """Updates every row of a table."""
         self._execute(f"UPDATE `{table}` SET k = k + 1")
+
+    def delete(self, table: str, ids: Iterable[int]) -> None:
+        """Deletes the rows with these ids."""
+        for one in sorted(ids):
+            self._execute(f"DELETE FROM `{table}` WHERE id = {one}")
 
     # ------------------------------------------------------------ rows
 
