@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,12 +181,20 @@ class Scenario:
         self.apply_all()
 
     def killed_apply(self) -> None:
-        """Merges a batch, or some tables of it, and never acks it."""
+        """Merges a batch, or its first statements, and never acks it."""
         lease = BatchService(self.loop.config).get(OWNER, wait_s=0)
         if lease is None:
             return
-        self.log("a batch is merged, and its process is killed before the ack")
-        pipeline.merge(self.loop.config, lease)
+        left = [self.rng.choice((0, 1, 2, 1000))]
+        self.log(f"a batch is merged, and its process is killed after {left[0]} statements, or before the ack")
+
+        def die(table: str, *_: str) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise InjectedFault("the process was killed")
+
+        with replaced(commit, "before_statement", die), replaced(evolve, "before_step", die), suppress(CdcError):
+            pipeline.merge(self.loop.config, lease)
 
     def failed_statement(self) -> None:
         """Lets a statement fail at random, so that its table is parked."""
@@ -246,7 +254,8 @@ class Scenario:
 
     def killed_snapshot(self) -> None:
         """Kills a snapshot at one of the moments that matter, and sometimes resumes it at once."""
-        places: list[tuple[type, str]] = [(SnapshotFiles, "mark_loaded"), (Job, "mark"), (Job, "unpark")]
+        places: list[tuple[Any, str]] = [(SnapshotFiles, "mark_loaded"), (Job, "mark"), (Job, "unpark")]
+        places += [(commit, "before_statement"), (evolve, "before_step")]
         owner, name = self.rng.choice(places)
         after, original = self.rng.random() < 0.5, getattr(owner, name)
 
