@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from cdc.binlog.jit import njit
+from cdc.binlog.jit import cpu_features, intrinsic, njit
 
 _POLYNOMIAL = 0xEDB88320
 
@@ -55,59 +50,66 @@ def _x_power_mod(exponent: int) -> int:
 _K1, _K2 = _x_power_mod(512 + 32), _x_power_mod(512 - 32)
 _K3, _K4 = _x_power_mod(128 + 32), _x_power_mod(128 - 32)
 
-_features = llvm.get_host_cpu_features()
-HAS_CLMUL = bool(_features.get("pclmul")) and bool(_features.get("sse4.1"))
+HAS_CLMUL = {"+pclmul", "+sse4.1"} <= set(cpu_features().split(","))
 _FOLD_MIN = 64
 
 
 @intrinsic
-def _fold(typingctx: Any, buf: Any, start: Any, blocks: Any, crc: Any, out: Any) -> Any:
+def _fold() -> Any:
     """Folds ``blocks`` (≥ 1) runs of 64 bytes from ``start``, and writes the remaining 16 bytes to ``out``."""
-    signature = types.void(buf, types.int64, types.int64, types.uint32, out)
+    from llvmlite import ir
+    from numba import extending, types
+    from numba.core import cgutils
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        vec, i64 = ir.VectorType(ir.IntType(64), 2), ir.IntType(64)
-        clmul_type = ir.FunctionType(vec, [vec, vec, ir.IntType(8)])
-        clmul = cgutils.get_or_insert_function(builder.module, clmul_type, "llvm.x86.pclmulqdq")
+    @extending.intrinsic
+    def fold(typingctx: Any, buf: Any, start: Any, blocks: Any, crc: Any, out: Any) -> Any:
+        signature = types.void(buf, types.int64, types.int64, types.uint32, out)
 
-        def pair(low: int, high: int) -> Any:
-            return ir.Constant(vec, [low, high])
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            vec, i64 = ir.VectorType(ir.IntType(64), 2), ir.IntType(64)
+            clmul_type = ir.FunctionType(vec, [vec, vec, ir.IntType(8)])
+            clmul = cgutils.get_or_insert_function(builder.module, clmul_type, "llvm.x86.pclmulqdq")
 
-        def fold(value: Any, constants: Any) -> Any:
-            low = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x00)])
-            high = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x11)])
-            return builder.xor(low, high)
+            def pair(low: int, high: int) -> Any:
+                return ir.Constant(vec, [low, high])
 
-        source = context.make_array(sig.args[0])(context, builder, args[0]).data
-        target = context.make_array(sig.args[4])(context, builder, args[4]).data
-        base = builder.gep(source, [args[1]])
+            def fold(value: Any, constants: Any) -> Any:
+                low = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x00)])
+                high = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x11)])
+                return builder.xor(low, high)
 
-        def load(offset: Any) -> Any:
-            return builder.load(builder.bitcast(builder.gep(base, [offset]), vec.as_pointer()), align=1)
+            source = context.make_array(sig.args[0])(context, builder, args[0]).data
+            target = context.make_array(sig.args[4])(context, builder, args[4]).data
+            base = builder.gep(source, [args[1]])
 
-        def const(n: int) -> Any:
-            return ir.Constant(i64, n)
+            def load(offset: Any) -> Any:
+                return builder.load(builder.bitcast(builder.gep(base, [offset]), vec.as_pointer()), align=1)
 
-        slots = [cgutils.alloca_once(builder, vec) for _ in range(4)]
-        for k, slot in enumerate(slots):
-            value = load(const(16 * k))
-            if k == 0:
-                wide = builder.zext(args[3], i64)
-                first = builder.insert_element(pair(0, 0), wide, ir.Constant(ir.IntType(32), 0))
-                value = builder.xor(value, first)
-            builder.store(value, slot)
-        with cgutils.for_range(builder, builder.sub(args[2], const(1))) as loop:
-            offset = builder.mul(builder.add(loop.index, const(1)), const(64))
+            def const(n: int) -> Any:
+                return ir.Constant(i64, n)
+
+            slots = [cgutils.alloca_once(builder, vec) for _ in range(4)]
             for k, slot in enumerate(slots):
-                data = load(builder.add(offset, const(16 * k)))
-                builder.store(builder.xor(fold(builder.load(slot), pair(_K1, _K2)), data), slot)
-        value = builder.load(slots[0])
-        for slot in slots[1:]:
-            value = builder.xor(fold(value, pair(_K3, _K4)), builder.load(slot))
-        builder.store(value, builder.bitcast(target, vec.as_pointer()), align=1)
-        return context.get_dummy_value()
+                value = load(const(16 * k))
+                if k == 0:
+                    wide = builder.zext(args[3], i64)
+                    first = builder.insert_element(pair(0, 0), wide, ir.Constant(ir.IntType(32), 0))
+                    value = builder.xor(value, first)
+                builder.store(value, slot)
+            with cgutils.for_range(builder, builder.sub(args[2], const(1))) as loop:
+                offset = builder.mul(builder.add(loop.index, const(1)), const(64))
+                for k, slot in enumerate(slots):
+                    data = load(builder.add(offset, const(16 * k)))
+                    builder.store(builder.xor(fold(builder.load(slot), pair(_K1, _K2)), data), slot)
+            value = builder.load(slots[0])
+            for slot in slots[1:]:
+                value = builder.xor(fold(value, pair(_K3, _K4)), builder.load(slot))
+            builder.store(value, builder.bitcast(target, vec.as_pointer()), align=1)
+            return context.get_dummy_value()
 
-    return signature, codegen
+        return signature, codegen
+
+    return fold
 
 
 @njit
