@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pymysql
@@ -25,6 +25,7 @@ MODES = {
 }
 """The tables of the beginning, each with its mode."""
 _IDS = 60
+_DDL = ("ALTER ", "CREATE ", "DROP ", "RENAME ", "TRUNCATE ", "OPTIMIZE ", "ANALYZE ")
 _TYPES = (
     "INT",
     "BIGINT",
@@ -51,6 +52,8 @@ class SchemaWorkload:
     def __init__(self, server: Server, database: str, rng: random.Random, steps: list[str]) -> None:
         self.server, self.database, self._rng, self._steps = server, database, rng, steps
         self._names = 0
+        self.before_ddl: Callable[[], None] = lambda: None
+        """Called before each DDL statement."""
         charset = "CHARACTER SET utf8mb4"
         server.execute(
             f"ALTER DATABASE `{database}` {charset}",
@@ -339,6 +342,8 @@ class SchemaWorkload:
                 cursor.execute("SET sql_mode = ''")
             connection.autocommit(False)
             for statement in statements:
+                if statement.startswith(_DDL):
+                    self.before_ddl()
                 self._steps.append(f"    {statement}{'' if commit else '  (rolled back)'}")
                 cursor.execute(statement)
             if commit:
