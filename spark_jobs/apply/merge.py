@@ -9,7 +9,6 @@ the changes that are not there yet by (``_seq``, ``_row``), and ``scd2`` the ver
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.layout import METADATA_FIELDS
@@ -39,9 +37,11 @@ from spark_jobs.apply.statements import (
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from spark_jobs.delta.tables import BEFORE, Target, schema_of
 from spark_jobs.source import null_dates
+from spark_jobs.source.changes import changes_frame
 from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import SourceColumns
-from spark_jobs.source.data_source import source_name
+from spark_jobs.source.input_splits import SPLIT_BYTES, input_splits
+from spark_jobs.source.split_reader import SplitReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -228,25 +228,21 @@ def read_changes(
             fields.append(t.StructField(BEFORE, t.StructType(columns.read_fields), True))
     if counts:
         fields.append(null_dates.FIELD)
-    name = source_name(merge.session, columns.policies.key if columns is not None else None)
-    reader = (
-        merge.session.spark.read.format(name)
-        .schema(t.StructType(fields))
-        .option("ranges", json.dumps([r.model_dump() for r in merge.manifest.ranges]))
-        .option("table", merge.target.table)
-        .option("images", images)
-        .option("after_seq", str(after_seq))
-        .option("upto_seq", str(merge.manifest.last_seq))
-        .option("towpath_version", __version__)
+    manifest, table = merge.manifest, merge.target.table
+    options = {} if columns is None else columns.options()
+    reader = SplitReader(
+        table=table,
+        fields=t.StructType(fields),
+        images=images,
+        after_seq=after_seq,
+        upto_seq=manifest.last_seq,
+        columns=options.get("columns"),
+        values=options.get("values"),
+        schema=merge.schema,
+        key=None if columns is None else columns.policies.key,
     )
-    mask = merge.manifest.table_mask(merge.target.table)
-    if mask is not None:
-        reader = reader.option("table_mask", str(mask))
-    if merge.schema is not None:
-        reader = reader.option("schema", merge.schema.model_dump_json())
-    if columns is not None:
-        reader = reader.options(**columns.options())
-    return reader.load()
+    splits = input_splits(manifest.ranges, after_seq, SPLIT_BYTES, table, manifest.table_mask(table))
+    return changes_frame(merge.session, reader, splits)
 
 
 def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:
