@@ -29,7 +29,7 @@ def _spark() -> Iterator[None]:
     session.discard()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("number", SEEDS)
 def test_no_silent_difference(
     number: int,
