@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.ddl_corpus import SERVERS, cases_for
-from tests.support.ddl_fill import rows_in_process
 from tests.support.ddl_loop import CorpusRun, Outcome, counts
 from tests.support.ddl_page import write_counts
 
@@ -43,7 +42,7 @@ def test_delta_equals_select_or_the_statement_is_refused(
         folder = tmp_path / str(number)
         folder.mkdir()
         runs.append(CorpusRun(folder, server, list(islice(chosen, at, at + _AT_ONCE)), _known))
-    with rows_in_process(), ThreadPoolExecutor(_PARALLEL) as pool:
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         for number, _ in enumerate(pool.map(CorpusRun.run, runs)):
             print(kind, number, counts(runs[number].outcomes), flush=True)
     outcomes = [one for run in runs for one in run.settle()]

@@ -1,14 +1,12 @@
-"""Shortcuts for tests that make hundreds of Delta tables and care for what happens to them later: tables with their first
-rows are written without Spark, and the rows of a merge are decoded in this process.
-"""
+"""Writes tables with their first rows without Spark, for tests that make hundreds of them and care for what happens to
+them later."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,92 +20,21 @@ from cdc.batches.lease import Lease
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig
+from cdc.decode.layout import METADATA_FIELDS
 from cdc.schemas import TableSchema
 from cdc.targets import application_id
-from spark_jobs.apply import merge
-from spark_jobs.apply.merge import TableMerge
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.apply.statements import user_metadata
 from spark_jobs.apply_batch import merge_tables, result_of
 from spark_jobs.delta.tables import Origin, Target, properties_of, target_of
 from spark_jobs.delta.tracked import Record
 from spark_jobs.runtime import session
+from spark_jobs.source.changes import read_all
+from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import columns_of_schema
-from spark_jobs.source.data_source import ChangesReader, arrow_schema
+from spark_jobs.source.input_splits import SPLIT_BYTES, input_splits
+from spark_jobs.source.split_reader import SplitReader
 from tests.support.apply import OWNER
-
-
-class _Rows:
-    """Stands for Spark's ``DataFrameReader`` and decodes at once, in this process."""
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-        self._options: dict[str, str] = {}
-        self._schema: Any = None
-
-    def format(self, name: str) -> _Rows:
-        return self
-
-    def schema(self, schema: Any) -> _Rows:
-        self._schema = schema
-        return self
-
-    def option(self, name: str, value: str) -> _Rows:
-        self._options[name] = value
-        return self
-
-    def options(self, **options: str) -> _Rows:
-        self._options.update(options)
-        return self
-
-    def table(self) -> pa.Table:
-        assert self._schema is not None
-        reader = ChangesReader(self._options, self._schema)
-        batches = [batch for split in reader.partitions() for batch in reader.read(split)]
-        return pa.Table.from_batches(batches, schema=arrow_schema(self._schema))
-
-    def load(self) -> Any:
-        return self.table() if self._spark is None else self._spark.createDataFrame(self.table(), self._schema)
-
-
-class _Names(dict[Any, str]):
-    """The data sources of a session that needs none."""
-
-    def __missing__(self, key: Any) -> str:
-        return "in process"
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-
-class _Session:
-    """Stands for a session of which only ``read`` is used."""
-
-    def __init__(self, spark: Any) -> None:
-        self.sources, self.spark = _Names(), self
-        self._spark = spark
-
-    @property
-    def read(self) -> _Rows:
-        return _Rows(self._spark)
-
-
-@contextmanager
-def rows_in_process() -> Iterator[None]:
-    """Lets merges decode rows in this process while the block runs: a worker for each table takes a second."""
-    original = merge.read_changes
-
-    def read_changes(one: TableMerge, *args: Any, **options: Any) -> Any:
-        current: Any = one.session
-        if not isinstance(current, _Session):
-            one = replace(one, session=_Session(current.spark))  # type: ignore[arg-type]
-        return original(one, *args, **options)
-
-    merge.read_changes = read_changes  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        merge.read_changes = original
 
 
 def fill(config: DestinationConfig, upto_seq: int, schemas: Mapping[str, TableSchema]) -> None:
@@ -133,10 +60,15 @@ def _fill(
 
 
 def _write(batch: PreparedBatch, target: Target, schema: TableSchema) -> TableResult:
-    manifest, layout = batch.manifest, batch.layout(target.table)
+    manifest = batch.manifest
     columns = columns_of_schema(schema, target.policies)
-    one = TableMerge(_Session(None), target, manifest, layout, columns, schema, lambda: None)  # type: ignore[arg-type]
-    found: Any = merge.read_changes(one, columns, 0, "after")
+    fields = t.StructType([*from_arrow_schema(pa.schema(METADATA_FIELDS)), *columns.read_fields])
+    reader = SplitReader(
+        table=target.table, fields=fields, images="after", after_seq=0, upto_seq=manifest.last_seq, schema=schema,
+        columns=columns.options().get("columns"), values=columns.options().get("values"), key=None,
+    )  # fmt: skip
+    mask = manifest.table_mask(target.table)
+    found = read_all(reader, input_splits(manifest.ranges, 0, SPLIT_BYTES, target.table, mask))
     since = manifest.after_seq
     origin = Origin(manifest.server_uuid, manifest.epoch, since, record=Record(since, schema))
     assert target.state() is None

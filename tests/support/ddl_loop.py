@@ -1,8 +1,7 @@
 """Runs cases of the DDL corpus through the whole loop: rows before, the statements, rows after, and Delta against SELECT.
 
 Each case has a database of its own, many cases share a destination, and all share one Spark session. A table whose
-statement is not applied is parked, so that the others go on. What is not the statement's is done without Spark: tables
-with their first rows are written directly, and rows are decoded in this process rather than in a worker for each table.
+statement is not applied is parked, so that the others go on. Tables with their first rows are written without Spark.
 """
 
 from __future__ import annotations
