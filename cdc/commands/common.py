@@ -124,15 +124,17 @@ def err() -> Console:
 
 def say(text: str) -> None:
     """Prints a remark for people on standard error."""
-    err().print(text, markup=False)
+    if sys.stderr.isatty():
+        err().print(text, markup=False)
+    else:
+        sys.stderr.write(f"{text}\n")
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """Shows a text with a spinner on standard error while the context lasts, if that is a terminal."""
-    console = err()
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield
         return
-    with console.status(text):
+    with err().status(text):
         yield

@@ -199,11 +199,14 @@ def test_another_cpu_has_files_of_its_own() -> None:
 # ---------------------------------------------------------------- the files
 
 
-_WITHOUT_NUMBA = _CHECKSUM + """
+_WITHOUT_NUMBA = (
+    _CHECKSUM
+    + """
 import sys
 if "numba" in sys.modules:
     raise SystemExit("numba was loaded")
 """
+)
 
 
 def test_a_compiled_kernel_runs_without_numba(tmp_path: Path) -> None:
