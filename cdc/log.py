@@ -36,6 +36,8 @@ def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
     _wanted = log_format, verbose
     logging.basicConfig(handlers=[_FirstLine()], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
+    if "structlog" in sys.modules:
+        _configure_as_wanted()
 
 
 class _FirstLine(logging.Handler):

@@ -37,9 +37,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 class Globals:
     """The options that are written before the command's name."""
 
-    conf_dir: Path
+    given_conf_dir: Path | None
     log_format: str
     verbose: bool
+
+    @property
+    def conf_dir(self) -> Path:
+        """The folder of the configuration files."""
+        from cdc.config import conf_dir  # loads pydantic, which some commands do without
+
+        return conf_dir(self.given_conf_dir)
 
 
 def options(ctx: typer.Context) -> Globals:
