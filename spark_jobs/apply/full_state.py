@@ -60,7 +60,7 @@ def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: d
 
         conditions = [*ranges, recent(events)]
         found = _in_place(versions(commit, events.drop(SEEN), keys.names, conditions), keys.names)
-        return merge_versions(commit, found, keys, conditions)
+        return merge_versions(commit, found, keys, conditions, corrects=True)
     finally:
         events.unpersist()
 
