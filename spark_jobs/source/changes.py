@@ -36,7 +36,7 @@ def changes_frame(session: TableSession, reader: SplitReader, splits: Sequence[I
     when the DataFrame is computed."""
     if is_small(splits):
         return session.spark.createDataFrame(read_all(reader, splits), reader.fields)
-    return mapped_frame(session, reader, splits, sum(one.length for one in splits) // _LEAST_ROW_BYTES)
+    return mapped_frame(session, reader, splits)
 
 
 def read_all(reader: SplitReader, splits: Sequence[InputSplit]) -> pa.Table:
@@ -46,16 +46,16 @@ def read_all(reader: SplitReader, splits: Sequence[InputSplit]) -> pa.Table:
     return pa.Table.from_batches([batch for one in splits for batch in reader.read(one)], arrow_schema(reader.fields))
 
 
-def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[InputSplit], rows: int) -> DataFrame:
-    """Returns what tasks decode, one for each split. ``rows``: about how many rows there are.
+def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[InputSplit]) -> DataFrame:
+    """Returns what tasks decode, one for each split.
 
     Spark sizes the result of ``mapInArrow`` by the number of its input's rows, and would broadcast a million changes
-    that come from ten splits. So the input claims as many rows as there are changes; all but one of a split are
-    filtered out in the JVM.
+    that come from ten splits. So the input has a row for each :data:`_LEAST_ROW_BYTES` of the splits, which is more
+    than they have; a filter in the JVM keeps one for each split. If there is less, adaptive execution sees that.
     """
     from pyspark.sql import functions as f
 
-    each = max(1, rows // len(splits))
+    each = max(1, sum(one.length for one in splits) // _LEAST_ROW_BYTES // len(splits))
     numbers = session.spark.range(0, len(splits) * each, 1, len(splits))
     numbers = numbers.where(f.col("id") % each == 0).select((f.col("id") / each).cast("long").alias("split"))
     return numbers.mapInArrow(replace(reader, splits=tuple(splits)), reader.fields)

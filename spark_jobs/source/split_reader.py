@@ -17,6 +17,7 @@ from cdc.errors import PermanentError, VersionError
 from spark_jobs.runtime.failures import marked_errors
 from spark_jobs.source import null_dates
 from spark_jobs.source.input_splits import EMPTY, InputSplit
+from spark_jobs.source.row_choice import SEEN, ChosenRows, RowChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from cdc.decode.policies import ColumnPolicies
     from cdc.schemas import TableSchema
 
+_EXTRAS = {null_dates.COLUMN, SEEN}
+"""Columns that are added to the decoded ones."""
+
 
 @dataclass(frozen=True)
 class SplitReader:
@@ -34,7 +38,8 @@ class SplitReader:
     table: str
     """``db.table``."""
     fields: StructType
-    """The columns that Spark gets; :data:`spark_jobs.source.null_dates.FIELD` may be the last of them."""
+    """The columns that Spark gets. The last of them may be :data:`spark_jobs.source.null_dates.FIELD` or, with choices,
+    :data:`~spark_jobs.source.row_choice.SEEN`."""
     images: Literal["after", "both"] = "after"
     after_seq: int = 0
     upto_seq: int | None = None
@@ -51,20 +56,23 @@ class SplitReader:
     """The driver's version of towpath."""
     splits: tuple[InputSplit, ...] = ()
     """The splits that :meth:`__call__` is given the numbers of."""
+    choices: tuple[RowChoice, ...] = ()
+    """For each split the rows that are wanted; empty: all of them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decodes splits in a task of ``mapInArrow``, whose input is one column with numbers of splits."""
         with marked_errors():
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from self.read(self.splits[number])
+                    choice = self.choices[number] if self.choices else None
+                    yield from self.read(self.splits[number], choice)
 
-    def read(self, one: InputSplit) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one split. Raises VersionError on a machine with another towpath, and what
-        :func:`~cdc.decode.decode_range` raises."""
+    def read(self, one: InputSplit, choice: RowChoice | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one split, or those of a choice. Raises VersionError on a machine with another towpath,
+        and what :func:`~cdc.decode.decode_range` raises."""
         if one == EMPTY:
             return
-        from pyspark.sql.types import StructType
+        import pyarrow as pa
 
         from cdc.decode import DecodeOptions, DecodeStats, decode_range
 
@@ -73,8 +81,10 @@ class SplitReader:
                 f"the driver runs towpath {self.version}, this Spark executor has towpath {__version__}",
                 remedy="Install the same version on all machines.",
             )
-        schema = arrow_schema(StructType([one for one in self.fields if one.name != null_dates.COLUMN]))
-        counts = len(schema) < len(self.fields)
+        schema = arrow_schema(without_extras(self.fields))
+        extra = {one.name for one in self.fields} & _EXTRAS
+        seen = pa.field(SEEN, pa.bool_()) if SEEN in extra else None
+        chosen = None if choice is None else ChosenRows(choice, f"{self.table}, {one.path}, byte {one.offset}")
         stats = DecodeStats()
         increments = null_dates.NullDateIncrements(stats)
         policies = column_policies(schema, self.columns, self.key)
@@ -96,9 +106,20 @@ class SplitReader:
             ),
         ):
             found = conform(policies.apply(batch), schema, self.table)
-            yield null_dates.add_column(found, increments.next()) if counts else found
-        if counts:
+            if chosen is not None:
+                found = chosen.of(found, seen)
+            yield null_dates.add_column(found, increments.next()) if null_dates.COLUMN in extra else found
+        if chosen is not None:
+            chosen.require_all()
+        if null_dates.COLUMN in extra:
             _log_null_dates(self.table, one, stats)
+
+
+def without_extras(fields: StructType) -> StructType:
+    """Returns the columns that are decoded."""
+    from pyspark.sql.types import StructType
+
+    return StructType([one for one in fields if one.name not in _EXTRAS])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
