@@ -89,10 +89,9 @@ def _main(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    from cdc.config import conf_dir as default_conf_dir
     from cdc.log import configure
 
-    ctx.obj = Globals(default_conf_dir(conf_dir), log_format.value, verbose)
+    ctx.obj = Globals(conf_dir, log_format.value, verbose)
     configure(log_format.value, verbose)
 
 

@@ -36,6 +36,8 @@ def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
     _wanted = log_format, verbose
     logging.basicConfig(handlers=[_FirstLine()], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
+    if "structlog" in sys.modules:
+        _configure_as_wanted()
 
 
 class _FirstLine(logging.Handler):
@@ -104,6 +106,8 @@ class Logger:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "debug" and _wanted is not None and not _wanted[1]:
+            return _ignore
         _configure_as_wanted()
         if self._logger is None:
             import structlog
@@ -120,8 +124,14 @@ class Logger:
         def exception(self, event: str, **values: Any) -> Any: ...
 
 
+def _ignore(event: str, **values: Any) -> None:
+    """Does what a logger does with a line below its level."""
+
+
 def get_logger(name: str) -> Logger:
     """Returns a logger whose lines name the module."""
+    if "structlog" in sys.modules:  # a program that uses it may change a configuration, so there has to be one
+        _configure_as_wanted()
     return Logger(name)
 
 

@@ -26,12 +26,13 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import NeedsSnapshotError, TargetError
 from cdc.schemas import Schemas
-from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id
+from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, SINCE_PROPERTY, application_id, begins_of
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
+from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
@@ -41,7 +42,6 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     delta_schema,
-    evolve,
     properties_of,
     record_policies,
     require_owner,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.schemas import TableSchema
     from cdc.snapshot.files import SnapshotFiles
+    from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
 
@@ -178,6 +179,8 @@ class Load:
     rebuild: Rebuild
     schema: TableSchema
     """The source's schema at the position."""
+    statements: Sequence[DdlStatement] = ()
+    """The DDL statements that the load overtakes, if they are known."""
 
 
 def _replace(spark: SparkSession, load: Load, rows: DataFrame) -> None:
@@ -204,6 +207,9 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
     require_owner(state, target)
     generation = state.generation + 1
     changed = {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    begins = begins_of(state.properties)
+    if begins is not None:
+        changed[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
         rebuild = Rebuild("replay", uuid.uuid4().hex)
@@ -212,10 +218,17 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
 
 
 def replace_by(
-    sessions: TableSessions, config: DestinationConfig, built: DestinationConfig, table: str, position: Position
+    sessions: TableSessions,
+    config: DestinationConfig,
+    built: DestinationConfig,
+    table: str,
+    position: Position,
+    begins: int | None,
 ) -> None:
     """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
-    other one. Raises TargetError for a table of another owner, NeedsSnapshotError if nothing was built."""
+    other one. ``begins``: the seq after which the store's changes made it; None if it began with a snapshot.
+
+    Raises TargetError for a table of another owner, and if nothing was built."""
     target, side = target_of(config, table), target_of(built, table)
     state, found = target.state(), side.state()
     if found is None:
@@ -227,11 +240,13 @@ def replace_by(
     kept = {
         key: value
         for key, value in {**kept_properties(state), **found.properties}.items()
-        if key != _MAX_COLUMN_ID and not key.startswith(SCHEMA_PROPERTY)
+        if key not in (_MAX_COLUMN_ID, BEGINS_PROPERTY) and not key.startswith(SCHEMA_PROPERTY)
     }
     properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
     if schema is not None:
         properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+    if begins is not None:
+        properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         rows = session.spark.read.format("delta").load(side.path)
         replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex))
@@ -278,10 +293,12 @@ def load_snapshot(
     manifest: Manifest | None,
     low_seq: int,
     position: Position,
+    statements: Sequence[DdlStatement] = (),
 ) -> None:
     """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
 
-    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. Raises
+    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. ``statements``: the
+    DDL statements between the table's position and that of the snapshot, if the store still has them. Raises
     NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
     """
     table = files.info.table
@@ -300,6 +317,7 @@ def load_snapshot(
         position=position,
         rebuild=Rebuild("snapshot", files.id, low_seq),
         schema=schema,
+        statements=statements,
     )
     sources = files.info.key
     keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
@@ -358,13 +376,13 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
 
 
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
-    """Adds the columns that the snapshot has and the table lacks, records the source's schema, and begins the next
-    generation: its position may be the one that the table has already, and must not be skipped."""
+    """Gives the table the columns that the snapshot has, records the source's schema, and begins the next generation:
+    its position may be the one that the table has already, and must not be skipped."""
     record = Record(load.position.seq, load.schema)
-    names = [name for name in load.schema.column_names if load.target.policies.lake_name(name) is not None]
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
-    state = evolve(spark, load.target, state, load.columns, names)
-    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
+    to = Destined(load.schema, load.position.server_uuid, load.position.epoch, load.statements)
+    state = reshape(spark, load.target, state, to)
+    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json(), BEGINS_PROPERTY: ""}
     spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
     return load.target.state() or state
 

@@ -1,9 +1,9 @@
 """CRC32 (zlib's, polynomial 0xEDB88320) over a part of a byte array, from inside compiled kernels.
 
 Every event is verified on its way in, so this has to run at memory speed. On x86-64 with carry-less multiplication
-64 bytes are folded at a time, after Gopal and others, "Fast CRC Computation for Generic Polynomials Using
-PCLMULQDQ Instruction" (Intel, 2009); elsewhere, and for short runs, eight tables of 256 entries take eight bytes
-at a time (Sarwate's tables, "slicing by 8").
+64 bytes are folded at a time, and then 16, after Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+PCLMULQDQ Instruction" (Intel, 2009); elsewhere, and for short runs, eight tables of 256 entries take eight bytes at a
+time (Sarwate's tables, "slicing by 8").
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ _FOLD_MIN = 64
 
 @intrinsic
 def _fold() -> Any:
-    """Folds ``blocks`` (≥ 1) runs of 64 bytes from ``start``, and writes the remaining 16 bytes to ``out``."""
+    """Folds ``blocks`` (≥ 1) runs of 64 bytes from ``start`` and ``rest`` runs of 16 bytes behind them, and writes the
+    remaining 16 bytes to ``out``."""
     from llvmlite import ir
     from numba import extending, types
     from numba.core import cgutils
 
     @extending.intrinsic
-    def fold(typingctx: Any, buf: Any, start: Any, blocks: Any, crc: Any, out: Any) -> Any:
-        signature = types.void(buf, types.int64, types.int64, types.uint32, out)
+    def fold(typingctx: Any, buf: Any, start: Any, blocks: Any, rest: Any, crc: Any, out: Any) -> Any:
+        signature = types.void(buf, types.int64, types.int64, types.int64, types.uint32, out)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             vec, i64 = ir.VectorType(ir.IntType(64), 2), ir.IntType(64)
@@ -79,7 +80,7 @@ def _fold() -> Any:
                 return builder.xor(low, high)
 
             source = context.make_array(sig.args[0])(context, builder, args[0]).data
-            target = context.make_array(sig.args[4])(context, builder, args[4]).data
+            target = context.make_array(sig.args[5])(context, builder, args[5]).data
             base = builder.gep(source, [args[1]])
 
             def load(offset: Any) -> Any:
@@ -92,7 +93,7 @@ def _fold() -> Any:
             for k, slot in enumerate(slots):
                 value = load(const(16 * k))
                 if k == 0:
-                    wide = builder.zext(args[3], i64)
+                    wide = builder.zext(args[4], i64)
                     first = builder.insert_element(pair(0, 0), wide, ir.Constant(ir.IntType(32), 0))
                     value = builder.xor(value, first)
                 builder.store(value, slot)
@@ -104,6 +105,12 @@ def _fold() -> Any:
             value = builder.load(slots[0])
             for slot in slots[1:]:
                 value = builder.xor(fold(value, pair(_K3, _K4)), builder.load(slot))
+            builder.store(value, slots[0])
+            behind = builder.mul(args[2], const(64))
+            with cgutils.for_range(builder, args[3]) as loop:
+                data = load(builder.add(behind, builder.mul(loop.index, const(16))))
+                builder.store(builder.xor(fold(builder.load(slots[0]), pair(_K3, _K4)), data), slots[0])
+            value = builder.load(slots[0])
             builder.store(value, builder.bitcast(target, vec.as_pointer()), align=1)
             return context.get_dummy_value()
 
@@ -150,9 +157,10 @@ if HAS_CLMUL:
         if end - start < _FOLD_MIN:
             return crc32_tables(crc, buf, start, end)
         blocks = (end - start) // 64
-        _fold(buf, np.int64(start), np.int64(blocks), np.uint32(crc), scratch)
+        rest = (end - start) % 64 // 16
+        _fold(buf, np.int64(start), np.int64(blocks), np.int64(rest), np.uint32(crc), scratch)
         value = crc32_tables(np.uint32(0), scratch, 0, 16)
-        return crc32_tables(value, buf, start + 64 * blocks, end)
+        return crc32_tables(value, buf, start + 64 * blocks + 16 * rest, end)
 
 else:
 

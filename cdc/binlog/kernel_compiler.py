@@ -53,9 +53,8 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], host: Any) -> CompiledKer
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration and value.name != symbol:
             value.linkage = llvm.Linkage.internal
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()
-    passes.run(module, llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options()))
+    builder = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
     foreign = {
         value.name
         for value in (*module.functions, *module.global_variables)

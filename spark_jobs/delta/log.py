@@ -176,6 +176,8 @@ class TablePosition:
 def read_position(path: str, destination: str, table: str) -> TablePosition:
     """Returns applied seq and version of a Delta table. A table that is absent, unreachable or not a Delta table
     raises nothing: the note says so."""
+    if (folder := local_path(path)) is not None and not folder.exists():
+        return TablePosition(note="not there yet")  # without loading deltalake
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError

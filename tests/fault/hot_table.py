@@ -61,17 +61,26 @@ def fill(server: Server, database: str, rows: int) -> None:
 class HotWriter:
     """Changes random rows of ``hot`` by several connections, ``rows_per_s`` in all: inserts, updates, deletes, changes
     of keys, ranges, in transactions of one to eight statements, some of which are rolled back. Now and then a row of
-    ``calm`` changes, too."""
+    ``calm`` changes, too. After ``most_rows`` they pause, so that a slow machine comes level, too."""
 
-    def __init__(self, server: Server, database: str, keys: int, seed: int, *, rows_per_s: float = 500.0) -> None:
+    def __init__(
+        self,
+        server: Server,
+        database: str,
+        keys: int,
+        seed: int,
+        *,
+        rows_per_s: float = 500.0,
+        most_rows: int = 100_000,
+    ) -> None:
         self.rows = 0
         """Rows that were changed."""
-        self._server, self._database, self._keys = server, database, keys
+        self._server, self._database, self._keys, self._most_rows = server, database, keys, most_rows
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
         threads = 3
         self._share = rows_per_s / threads
-        self._began = time.monotonic()
+        self._began = self._ended = time.monotonic()
         self._threads = [
             threading.Thread(target=self._guarded, args=(random.Random(seed * 31 + number),), name=f"writer-{number}")
             for number in range(threads)
@@ -86,7 +95,7 @@ class HotWriter:
             thread.join()
         if self._errors:
             raise self._errors[0]
-        return self.rows / (time.monotonic() - self._began)
+        return self.rows / max(self._ended - self._began, 0.001)
 
     def _guarded(self, dice: random.Random) -> None:
         try:
@@ -101,6 +110,9 @@ class HotWriter:
             cursor.execute(f"USE {self._database}")
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
             while not self._stop.is_set():
+                if self.rows >= self._most_rows:
+                    self._stop.wait(0.1)
+                    continue
                 changed = 0
                 try:
                     for _ in range(dice.choice((1, 1, 2, 3, 8))):
@@ -114,6 +126,7 @@ class HotWriter:
                     if error.args[0] not in _EXPECTED:
                         raise
                 self.rows += changed
+                self._ended = time.monotonic()
                 due = max(due + changed / self._share, time.monotonic() - 1.0)
                 self._stop.wait(max(0.0, due - time.monotonic()))
 

@@ -17,6 +17,8 @@ from cdc.meta import ParkedTable
 from cdc.source.preflight import check_source
 from cdc.table_jobs.catch_up import retry_parked
 from cdc.testing.servers import Server
+from spark_jobs.apply import commit
+from spark_jobs.apply.schema import evolve
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
@@ -91,6 +93,27 @@ def test_a_table_that_loses_its_primary_key_is_parked_and_capture_goes_on(loop: 
     loop.config.tables.overrides[table] = ApplyOverrides(keys=["id"])
     assert [done.table for done in retry_parked(loop.config)] == [table]
     loop.require_equal("a")
+
+
+def test_a_table_that_fails_before_it_is_created_comes_back(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(table: str, *_: str) -> None:
+        if table.endswith((".c", ".d")):
+            raise RuntimeError("the object store answers 503")
+
+    loop.sql("CREATE TABLE c (id INT PRIMARY KEY, v INT)", "INSERT INTO c VALUES (1, 1)", "INSERT INTO b VALUES (3, 3)")
+    loop.sql("CREATE TABLE d (id INT PRIMARY KEY)", "DROP TABLE d")
+    loop.capture()
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "before_statement", fail)
+        patch.setattr(evolve, "before_step", fail)
+        loop.apply_all()
+        assert f"{loop.db}.c" in parked(loop)
+        assert retry_parked(loop.config) == []
+    loop.require_equal("b")
+    assert not loop.path("c").exists()
+    assert f"{loop.db}.c" in [done.table for done in retry_parked(loop.config)]
+    assert parked(loop) == {}
+    loop.require_equal("c")
 
 
 def test_a_batch_that_is_outstanding_meanwhile_is_waited_for(loop: Loop, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import load as load_config
-from cdc.errors import IdentityError, StoreIncompleteError, UsageError
+from cdc.errors import CutOffError, IdentityError, StoreIncompleteError, UsageError
 from cdc.snapshot import SnapshotFiles
 from cdc.table_jobs.job import Job
 from cdc.table_jobs.snapshot import due_tables
@@ -213,6 +214,104 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
         (3, "c", False),
         (3, "new", True),
     ]
+
+
+def test_versions_are_corrected_at_the_position_of_their_last_change(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    """Two snapshots at one position, with rows that changed between them without the binlog."""
+    loop = Started(tmp_path, mysql9, database(mysql9), overrides="DB.t: {mode: scd2}")
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config)
+    loop.sql("SET sql_log_bin = 0", "UPDATE t SET v = 10 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    with loop.capturing():
+        pipeline.snapshot(loop.config, [f"{loop.db}.t"])
+    found = [(row["id"], row["v"], row["_current"]) for row in loop.delta("t", order="id, _seq")]
+    assert found == [(1, 10, True), (2, 2, False), (3, 3, True)]
+
+
+@pytest.mark.timeout(900)
+def test_a_table_that_was_written_anew_is_replayed_without_a_snapshot(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t VALUES (1, 1)",
+        "CREATE TABLE u LIKE t",
+        "INSERT INTO u VALUES (5, 5)",
+        "ALTER TABLE t MODIFY v VARCHAR(9)",
+        "INSERT INTO t VALUES (2, 'b')",
+        "RENAME TABLE u TO w",
+    )
+    loop.capture()
+    loop.apply_all()
+    for _ in range(2):
+        pipeline.replay(loop.config, [f"{loop.db}.t"])
+        loop.require_equal("t")
+    loop.require_equal("w")
+    with pytest.raises(CutOffError, match=r"took over rows of another table.*cdc snapshot"):
+        pipeline.replay(loop.config, [f"{loop.db}.w"])
+
+
+def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    modes = ("append", "soft_delete", "scd2")
+    overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in modes)
+    loop = Started(tmp_path, mysql9, database(mysql9), overrides=overrides)
+    loop.capture()
+    for mode in modes:
+        loop.sql(
+            f"CREATE TABLE {mode} (id INT PRIMARY KEY, v VARCHAR(10), at DATETIME(3), gone INT)",
+            f"INSERT INTO {mode} VALUES (1, '10', '2024-05-01 10:00:00.125', 1), (2, 'x', NULL, 2)",
+            f"DELETE FROM {mode} WHERE id = 2",
+        )
+    loop.capture()
+    loop.apply_all()
+    for mode in modes:
+        loop.sql(
+            f"ALTER TABLE {mode} RENAME COLUMN at TO moment, ADD COLUMN more INT DEFAULT 7 AFTER id",
+            f"ALTER TABLE {mode} DROP COLUMN gone, MODIFY v INT",  # only the server knows what texts become
+            f"INSERT INTO {mode} VALUES (3, 8, 30, NULL)",
+        )
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config, [f"{loop.db}.{mode}" for mode in modes])
+    assert not BatchService(loop.config).subscription().parked
+    for mode in modes:
+        loop.sql(f"UPDATE {mode} SET v = v + 1")
+    loop.capture()
+    loop.apply_all()
+
+    def rows(mode: str, *names: str) -> list[tuple[object, ...]]:
+        return [tuple(row[name] for name in names) for row in loop.delta(mode, order="id, _seq")]
+
+    moment = datetime(2024, 5, 1, 10, 0, 0, 125000, tzinfo=UTC).replace(tzinfo=None)
+    assert rows("append", "_op", "id", "more", "v", "moment") == [
+        ("insert", 1, None, "10", moment),
+        ("snapshot", 1, 7, "10", moment),
+        ("update", 1, 7, "11", moment),
+        ("insert", 2, None, "x", None),
+        ("delete", 2, None, "x", None),
+        ("snapshot", 3, 8, "30", None),
+        ("update", 3, 8, "31", None),
+    ]
+    # No integer was in the text of the deleted row.
+    deleted = (2, None, None, None)
+    assert rows("soft_delete", "id", "more", "v", "moment", "_deleted") == [
+        (1, 7, 11, moment, False),
+        (*deleted, True),
+        (3, 8, 31, None, False),
+    ]
+    found = rows("scd2", "id", "more", "v", "moment", "_current")
+    assert [row for row in found if row[-1]] == [(1, 7, 11, moment, True), (3, 8, 31, None, True)]
+    assert (*deleted, False) in found and (1, None, 10, moment, False) in found
+    for mode in modes:
+        own = [name for name in loop.delta(mode)[0] if not name.startswith("_")]
+        assert own == list(loop.select(mode)[0])
 
 
 class Killed(BaseException):
