@@ -60,8 +60,8 @@ def test_no_false_alarm_for_any_type(
         with server.connect() as connection:
             found = catalog.read_catalog(connection, name)
             tables = [table for table in plan.tables(connection, found) if table.group != LARGE]
-            workload.create(connection, name, tables)
             loop = Loop(tmp_path, server, name, spark=SPARK)
+            workload.create(connection, name, tables)
             _fill(connection, name, tables)
         loop.capture()
         loop.apply_all()
