@@ -272,7 +272,7 @@ def test_no_false_alarm_under_writes_to_the_same_keys(loop: Loop) -> None:
 def test_large_tables_are_compared_by_ranges_of_their_keys(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "ROWS_A_RANGE", 100)
     rows = ", ".join(f"({7 * i}, 'v{i}', {i}, '2026-01-02 03:04:05.{i % 1000:03d}')" for i in range(200, 2200))
-    edges = ", ".join(map(str, [0, 2**63 - 1, 2**63, 2**64 - 1, *range(100, 700)]))
+    edges = ", ".join(f"({n})" for n in [0, 2**63 - 1, 2**63, 2**64 - 1, *range(100, 700)])
     loop.sql(
         f"INSERT INTO mirror VALUES {rows}", f"INSERT INTO nothing VALUES {edges}", "ANALYZE TABLE mirror, nothing"
     )
