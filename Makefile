@@ -65,7 +65,7 @@ test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, v
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)
 
 test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, store, meta and lake (an hour)
-	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
+	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} TOWPATH_SCHEMA_SEEDS=$${TOWPATH_SCHEMA_SEEDS:-60} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
 test-ddl: install ## every statement of the DDL corpus through the whole loop, Delta against SELECT (an hour)
 	@$(WITH_JAVA) TOWPATH_DDL_CASES=all $(PY) -m pytest tests/integration/test_ddl_corpus.py -v -s $(ARGS)

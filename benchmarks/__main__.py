@@ -1,6 +1,6 @@
 """Runs benchmarks one after the other; each prints its table. ``make bench`` runs all.
 
-python -m benchmarks [capture|store|memory_ring|decode|apply|snapshot|verify …]
+python -m benchmarks [startup|capture|store|memory_ring|decode|apply|ways|snapshot|verify …]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("capture", "store", "memory_ring", "decode", "apply", "snapshot", "verify")
+NAMES = ("startup", "capture", "store", "memory_ring", "decode", "apply", "ways", "snapshot", "verify")
 
 
 def main() -> int:

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from datetime import datetime
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-try:
-    __version__ = version("towpath")
-except PackageNotFoundError:  # a checkout that is on the path without being installed
-    __version__ = "0.0.0+checkout"
+    __version__: str
 
 __all__ = ["__version__", "create_views_as_of", "read_as_of"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and few commands need it
+
+    try:
+        found = version("towpath")
+    except PackageNotFoundError:  # a checkout that is on the path without being installed
+        found = "0.0.0+checkout"
+    globals()[name] = found
+    return found
 
 
 def read_as_of(

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from cdc import __version__
+import cdc
 from cdc.commands import (
     apply,
     batch,
@@ -64,7 +64,7 @@ class LogFormat(StrEnum):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"towpath {__version__}")
+        typer.echo(f"towpath {cdc.__version__}")
         raise typer.Exit
 
 
@@ -89,10 +89,9 @@ def _main(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    from cdc.config import conf_dir as default_conf_dir
     from cdc.log import configure
 
-    ctx.obj = Globals(default_conf_dir(conf_dir), log_format.value, verbose)
+    ctx.obj = Globals(conf_dir, log_format.value, verbose)
     configure(log_format.value, verbose)
 
 
@@ -224,7 +223,7 @@ def _unexpected_error(error: Exception, verbose: bool) -> int:
         with tempfile.NamedTemporaryFile(
             "w", prefix="cdc-", suffix=".traceback", delete=False, encoding="utf-8"
         ) as file:
-            file.write(f"towpath {__version__}\n{traceback.format_exc()}")
+            file.write(f"towpath {cdc.__version__}\n{traceback.format_exc()}")
         where = f"The traceback is in {file.name}; please report it."
     except OSError as trouble:
         where = f"The traceback could not be written ({trouble}); `cdc -v …` shows it."

@@ -1,5 +1,7 @@
 """Logs go to standard error through structlog, as text for people (``console``) or as JSON lines (``json``).
 
+structlog is loaded when the first line is logged: importing it takes longer than what many commands do.
+
 Standard output is for the answers of commands. Only the command line calls :func:`configure`: a program that runs
 Towpath and has configured structlog itself, as Airflow has, keeps its configuration.
 """
@@ -10,9 +12,10 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 LogFormat = Literal["console", "json"]
 
@@ -20,11 +23,48 @@ _SECRET_KEY = re.compile(r"pass(word|wd)?$|secret|token$", re.IGNORECASE)
 _SECRET_IN_URL = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@", re.IGNORECASE)
 
 
+_wanted: tuple[LogFormat, bool] | None = None
+"""What :func:`configure` was called with, until the first line is logged."""
+
+
 def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
     """Sends all logs, those of libraries included, to standard error.
 
     ``verbose`` adds the debug messages of Towpath. Libraries log their warnings only.
     """
+    global _wanted
+    _wanted = log_format, verbose
+    logging.basicConfig(handlers=[_FirstLine()], level=logging.WARNING, force=True)
+    logging.captureWarnings(True)
+    if "structlog" in sys.modules:
+        _configure_as_wanted()
+
+
+class _FirstLine(logging.Handler):
+    """Configures the logs when a library logs the first line, and hands it on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _configure_as_wanted()
+        for handler in logging.getLogger().handlers:
+            handler.handle(record)
+
+
+def _configure_as_wanted() -> None:
+    """Does what :func:`configure` was asked for. A library that has not called it gets logs on standard error, since
+    structlog's default writes to standard output."""
+    global _wanted
+    import structlog
+
+    if _wanted is not None:
+        wanted, _wanted = _wanted, None
+        _configure(*wanted)
+    elif not structlog.is_configured():
+        _configure_quietly()
+
+
+def _configure(log_format: LogFormat, verbose: bool) -> None:
+    import structlog
+
     level = logging.DEBUG if verbose else logging.INFO
     renderer: structlog.typing.Processor
     if log_format == "json":
@@ -54,18 +94,51 @@ def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.captureWarnings(True)
 
 
-def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+class Logger:
+    """A logger whose lines name a module: structlog's, made at the first line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._logger: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "debug" and _wanted is not None and not _wanted[1]:
+            return _ignore
+        _configure_as_wanted()
+        if self._logger is None:
+            import structlog
+
+            self._logger = structlog.get_logger(module=self._name)
+        return getattr(self._logger, name)
+
+    if TYPE_CHECKING:
+
+        def debug(self, event: str, **values: Any) -> Any: ...
+        def info(self, event: str, **values: Any) -> Any: ...
+        def warning(self, event: str, **values: Any) -> Any: ...
+        def error(self, event: str, **values: Any) -> Any: ...
+        def exception(self, event: str, **values: Any) -> Any: ...
+
+
+def _ignore(event: str, **values: Any) -> None:
+    """Does what a logger does with a line below its level."""
+
+
+def get_logger(name: str) -> Logger:
     """Returns a logger whose lines name the module."""
-    if not structlog.is_configured():
-        _configure_quietly()
-    return cast(structlog.typing.FilteringBoundLogger, structlog.get_logger(module=name))
+    if "structlog" in sys.modules:  # a program that uses it may change a configuration, so there has to be one
+        _configure_as_wanted()
+    return Logger(name)
 
 
 def _configure_quietly() -> None:
-    """Configures structlog for a library, since its default writes to standard output."""
+    """Configures structlog for a library."""
+    import structlog
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -81,6 +154,8 @@ def _configure_quietly() -> None:
 
 
 def _stderr_logger(*_: Any) -> structlog.PrintLogger:
+    import structlog
+
     # Looked up at each use, so that a later redirection of standard error takes effect.
     return structlog.PrintLogger(sys.stderr)
 

@@ -82,8 +82,8 @@ class Merged:
     results: list[TableResult]
 
 
-class RunListener:
-    """Is told what a run does. The methods do nothing here."""
+class Listener(Protocol):
+    """Is told what a run does."""
 
     def began(self, lease: Lease) -> None:
         """The merge of a batch begins."""
@@ -95,6 +95,19 @@ class RunListener:
         """A batch was acked by the run."""
 
 
+class RunListener:
+    """Does nothing, for listeners that want to hear of some events only."""
+
+    def began(self, lease: Lease) -> None:
+        pass
+
+    def merged(self, batch: Merged) -> None:
+        pass
+
+    def acked(self, batch: Merged) -> None:
+        pass
+
+
 class Run:
     """One run of an owner."""
 
@@ -104,10 +117,10 @@ class Run:
         config: DestinationConfig,
         owner: str,
         limits: RunLimits,
-        listener: RunListener | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._steps, self._config, self._owner, self._limits = steps, config, owner, limits
-        self._listener = RunListener() if listener is None else listener
+        self._listener: Listener = RunListener() if listener is None else listener
         self._stopped = False
         self._deadline = float("inf")
         self._level_seq: int | None = None

@@ -45,5 +45,10 @@ if ! .venv/bin/uv pip install $quiet --require-hashes -r requirements/dev.txt; t
 fi
 # hatchling is in the lock file, so building this checkout downloads nothing else.
 .venv/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+# uv leaves compiling to the first import, and where PYTHONDONTWRITEBYTECODE is set no import keeps the result: then
+# each start of cdc compiles the source of a thousand modules, which takes longer than all else it does.
+for package in $(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/{numba,llvmlite,numpy,pyarrow,pydantic,typer,rich,structlog,pymysql,yaml,cryptography,pyspark,delta,deltalake,pandas,pytest,_pytest,hypothesis,pygments,*.py} cdc spark_jobs; do
+  [ ! -e "$package" ] || .venv/bin/python -m compileall -q "$package" >/dev/null || true # a template may be no Python
+done
 printf '%s\n' "$stamp" > .venv/.installed
 say "Ready: .venv/bin/cdc"

@@ -29,7 +29,7 @@ from cdc.store.reader.points import find_point
 from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, local_path
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
-from spark_jobs.apply.rows import DELETE, SEEN, append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.schema.statements import read_statements
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, same_key, versions
 from spark_jobs.delta.log import DeltaState, open_delta, reader_uri
@@ -37,6 +37,7 @@ from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
 from spark_jobs.runtime.session import TableSession
 from spark_jobs.source.columns import columns_of_layout
+from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

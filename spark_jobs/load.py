@@ -32,6 +32,7 @@ from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
+from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
@@ -41,7 +42,6 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     delta_schema,
-    evolve,
     properties_of,
     record_policies,
     require_owner,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.schemas import TableSchema
     from cdc.snapshot.files import SnapshotFiles
+    from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
 
@@ -178,6 +179,8 @@ class Load:
     rebuild: Rebuild
     schema: TableSchema
     """The source's schema at the position."""
+    statements: Sequence[DdlStatement] = ()
+    """The DDL statements that the load overtakes, if they are known."""
 
 
 def _replace(spark: SparkSession, load: Load, rows: DataFrame) -> None:
@@ -278,10 +281,12 @@ def load_snapshot(
     manifest: Manifest | None,
     low_seq: int,
     position: Position,
+    statements: Sequence[DdlStatement] = (),
 ) -> None:
     """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
 
-    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. Raises
+    ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. ``statements``: the
+    DDL statements between the table's position and that of the snapshot, if the store still has them. Raises
     NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
     """
     table = files.info.table
@@ -300,6 +305,7 @@ def load_snapshot(
         position=position,
         rebuild=Rebuild("snapshot", files.id, low_seq),
         schema=schema,
+        statements=statements,
     )
     sources = files.info.key
     keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
@@ -358,12 +364,12 @@ def _initial_rows(rows: DataFrame, schema: t.StructType, position: Position) -> 
 
 
 def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> DeltaState:
-    """Adds the columns that the snapshot has and the table lacks, records the source's schema, and begins the next
-    generation: its position may be the one that the table has already, and must not be skipped."""
+    """Gives the table the columns that the snapshot has, records the source's schema, and begins the next generation:
+    its position may be the one that the table has already, and must not be skipped."""
     record = Record(load.position.seq, load.schema)
-    names = [name for name in load.schema.column_names if load.target.policies.lake_name(name) is not None]
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
-    state = evolve(spark, load.target, state, load.columns, names)
+    to = Destined(load.schema, load.position.server_uuid, load.position.epoch, load.statements)
+    state = reshape(spark, load.target, state, to)
     changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
     spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
     return load.target.state() or state

@@ -16,7 +16,7 @@ def main() -> None:
     if sys.argv[1:2] == ["pyspark.worker"]:
         import pyspark.worker  # noqa: F401
 
-        import spark_jobs.source.data_source  # noqa: F401
+        import spark_jobs.source.split_reader  # noqa: F401
         from cdc.decode.reader import warm_up
 
         warm_up()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
+import structlog  # noqa: F401 - before cdc, which then configures it before capture_logs changes the configuration
 
 from cdc.testing.servers import Server
 

@@ -14,11 +14,11 @@ table ahead of it and does nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cdc.errors import UsageError
+from cdc.errors import LeaseHeldError, UsageError
 from cdc.log import get_logger
 from cdc.meta import Meta, ParkedTable, Subscription
 from cdc.targets import encode_name, split_table
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import TableResult
 
 COMMIT_WAIT_S = 3600.0
-"""Longest wait for a commit to a table."""
+"""Longest wait for a commit to a table. An orphan ends at the check of its lease before its next statement, so this is
+the longest time of one statement, which may rewrite a whole table. After it the batch fails, and the next run waits
+again."""
+QUIET_WAIT_S = 10.0
+"""A wait that takes longer is logged, with the process that holds the lock."""
 _log = get_logger(__name__)
 
 
@@ -105,9 +109,18 @@ def _require(known: Subscription, table: str) -> ParkedTable:
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
-def commit_lock(meta: Meta, table: str, *, shared: bool) -> AbstractContextManager[None]:
-    """Returns the lock that merges share from their look at the meta until their commit to a table."""
-    return meta.lock(_name("commit", table), f"a commit to table {table}", wait_s=COMMIT_WAIT_S, shared=shared)
+@contextmanager
+def commit_lock(meta: Meta, table: str, *, shared: bool) -> Iterator[None]:
+    """Holds the lock that merges share from their look at the meta until their commit to a table. Raises LeaseHeldError
+    after COMMIT_WAIT_S."""
+    name, what = _name("commit", table), f"a commit to table {table}"
+    with ExitStack() as held:
+        try:
+            held.enter_context(meta.lock(name, what, wait_s=QUIET_WAIT_S, shared=shared))
+        except LeaseHeldError as error:
+            _log.info("waiting for another commit to the table", table=table, reason=error.message)
+            held.enter_context(meta.lock(name, what, wait_s=COMMIT_WAIT_S - QUIET_WAIT_S, shared=shared))
+        yield
 
 
 def job_lock(meta: Meta, table: str) -> AbstractContextManager[None]:

@@ -1,24 +1,19 @@
 """CRC32 (zlib's, polynomial 0xEDB88320) over a part of a byte array, from inside compiled kernels.
 
 Every event is verified on its way in, so this has to run at memory speed. On x86-64 with carry-less multiplication
-64 bytes are folded at a time, after Gopal and others, "Fast CRC Computation for Generic Polynomials Using
-PCLMULQDQ Instruction" (Intel, 2009); elsewhere, and for short runs, eight tables of 256 entries take eight bytes
-at a time (Sarwate's tables, "slicing by 8").
+64 bytes are folded at a time, and then 16, after Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+PCLMULQDQ Instruction" (Intel, 2009); elsewhere, and for short runs, eight tables of 256 entries take eight bytes at a
+time (Sarwate's tables, "slicing by 8").
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from cdc.binlog.jit import njit
+from cdc.binlog.jit import cpu_features, intrinsic, njit
 
 _POLYNOMIAL = 0xEDB88320
 
@@ -55,59 +50,73 @@ def _x_power_mod(exponent: int) -> int:
 _K1, _K2 = _x_power_mod(512 + 32), _x_power_mod(512 - 32)
 _K3, _K4 = _x_power_mod(128 + 32), _x_power_mod(128 - 32)
 
-_features = llvm.get_host_cpu_features()
-HAS_CLMUL = bool(_features.get("pclmul")) and bool(_features.get("sse4.1"))
+HAS_CLMUL = {"+pclmul", "+sse4.1"} <= set(cpu_features().split(","))
 _FOLD_MIN = 64
 
 
 @intrinsic
-def _fold(typingctx: Any, buf: Any, start: Any, blocks: Any, crc: Any, out: Any) -> Any:
-    """Folds ``blocks`` (≥ 1) runs of 64 bytes from ``start``, and writes the remaining 16 bytes to ``out``."""
-    signature = types.void(buf, types.int64, types.int64, types.uint32, out)
+def _fold() -> Any:
+    """Folds ``blocks`` (≥ 1) runs of 64 bytes from ``start`` and ``rest`` runs of 16 bytes behind them, and writes the
+    remaining 16 bytes to ``out``."""
+    from llvmlite import ir
+    from numba import extending, types
+    from numba.core import cgutils
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        vec, i64 = ir.VectorType(ir.IntType(64), 2), ir.IntType(64)
-        clmul_type = ir.FunctionType(vec, [vec, vec, ir.IntType(8)])
-        clmul = cgutils.get_or_insert_function(builder.module, clmul_type, "llvm.x86.pclmulqdq")
+    @extending.intrinsic
+    def fold(typingctx: Any, buf: Any, start: Any, blocks: Any, rest: Any, crc: Any, out: Any) -> Any:
+        signature = types.void(buf, types.int64, types.int64, types.int64, types.uint32, out)
 
-        def pair(low: int, high: int) -> Any:
-            return ir.Constant(vec, [low, high])
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            vec, i64 = ir.VectorType(ir.IntType(64), 2), ir.IntType(64)
+            clmul_type = ir.FunctionType(vec, [vec, vec, ir.IntType(8)])
+            clmul = cgutils.get_or_insert_function(builder.module, clmul_type, "llvm.x86.pclmulqdq")
 
-        def fold(value: Any, constants: Any) -> Any:
-            low = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x00)])
-            high = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x11)])
-            return builder.xor(low, high)
+            def pair(low: int, high: int) -> Any:
+                return ir.Constant(vec, [low, high])
 
-        source = context.make_array(sig.args[0])(context, builder, args[0]).data
-        target = context.make_array(sig.args[4])(context, builder, args[4]).data
-        base = builder.gep(source, [args[1]])
+            def fold(value: Any, constants: Any) -> Any:
+                low = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x00)])
+                high = builder.call(clmul, [value, constants, ir.Constant(ir.IntType(8), 0x11)])
+                return builder.xor(low, high)
 
-        def load(offset: Any) -> Any:
-            return builder.load(builder.bitcast(builder.gep(base, [offset]), vec.as_pointer()), align=1)
+            source = context.make_array(sig.args[0])(context, builder, args[0]).data
+            target = context.make_array(sig.args[5])(context, builder, args[5]).data
+            base = builder.gep(source, [args[1]])
 
-        def const(n: int) -> Any:
-            return ir.Constant(i64, n)
+            def load(offset: Any) -> Any:
+                return builder.load(builder.bitcast(builder.gep(base, [offset]), vec.as_pointer()), align=1)
 
-        slots = [cgutils.alloca_once(builder, vec) for _ in range(4)]
-        for k, slot in enumerate(slots):
-            value = load(const(16 * k))
-            if k == 0:
-                wide = builder.zext(args[3], i64)
-                first = builder.insert_element(pair(0, 0), wide, ir.Constant(ir.IntType(32), 0))
-                value = builder.xor(value, first)
-            builder.store(value, slot)
-        with cgutils.for_range(builder, builder.sub(args[2], const(1))) as loop:
-            offset = builder.mul(builder.add(loop.index, const(1)), const(64))
+            def const(n: int) -> Any:
+                return ir.Constant(i64, n)
+
+            slots = [cgutils.alloca_once(builder, vec) for _ in range(4)]
             for k, slot in enumerate(slots):
-                data = load(builder.add(offset, const(16 * k)))
-                builder.store(builder.xor(fold(builder.load(slot), pair(_K1, _K2)), data), slot)
-        value = builder.load(slots[0])
-        for slot in slots[1:]:
-            value = builder.xor(fold(value, pair(_K3, _K4)), builder.load(slot))
-        builder.store(value, builder.bitcast(target, vec.as_pointer()), align=1)
-        return context.get_dummy_value()
+                value = load(const(16 * k))
+                if k == 0:
+                    wide = builder.zext(args[4], i64)
+                    first = builder.insert_element(pair(0, 0), wide, ir.Constant(ir.IntType(32), 0))
+                    value = builder.xor(value, first)
+                builder.store(value, slot)
+            with cgutils.for_range(builder, builder.sub(args[2], const(1))) as loop:
+                offset = builder.mul(builder.add(loop.index, const(1)), const(64))
+                for k, slot in enumerate(slots):
+                    data = load(builder.add(offset, const(16 * k)))
+                    builder.store(builder.xor(fold(builder.load(slot), pair(_K1, _K2)), data), slot)
+            value = builder.load(slots[0])
+            for slot in slots[1:]:
+                value = builder.xor(fold(value, pair(_K3, _K4)), builder.load(slot))
+            builder.store(value, slots[0])
+            behind = builder.mul(args[2], const(64))
+            with cgutils.for_range(builder, args[3]) as loop:
+                data = load(builder.add(behind, builder.mul(loop.index, const(16))))
+                builder.store(builder.xor(fold(builder.load(slots[0]), pair(_K3, _K4)), data), slots[0])
+            value = builder.load(slots[0])
+            builder.store(value, builder.bitcast(target, vec.as_pointer()), align=1)
+            return context.get_dummy_value()
 
-    return signature, codegen
+        return signature, codegen
+
+    return fold
 
 
 @njit
@@ -148,9 +157,10 @@ if HAS_CLMUL:
         if end - start < _FOLD_MIN:
             return crc32_tables(crc, buf, start, end)
         blocks = (end - start) // 64
-        _fold(buf, np.int64(start), np.int64(blocks), np.uint32(crc), scratch)
+        rest = (end - start) % 64 // 16
+        _fold(buf, np.int64(start), np.int64(blocks), np.int64(rest), np.uint32(crc), scratch)
         value = crc32_tables(np.uint32(0), scratch, 0, 16)
-        return crc32_tables(value, buf, start + 64 * blocks, end)
+        return crc32_tables(value, buf, start + 64 * blocks + 16 * rest, end)
 
 else:
 

@@ -15,19 +15,18 @@ Longs = npt.NDArray[np.int64]
 
 @njit
 def seal_entries(entries: Bytes, scratch: Bytes) -> None:
-    """Writes each entry's CRC32 into its last four bytes. ``entries`` (n, 128), contiguous."""
-    flat = entries.reshape(-1)
-    for k in range(entries.shape[0]):
+    """Writes each entry's CRC32 into its last four bytes. ``entries``: n entries of 128 bytes, one after another."""
+    for k in range(entries.shape[0] // 128):
         at = k * 128
-        store_u32(flat, at + 124, np.int64(crc32(flat, at, at + 124, scratch)))
+        store_u32(entries, at + 124, np.int64(crc32(entries, at, at + 124, scratch)))
 
 
 @njit
 def first_bad_entry(entries: Bytes, scratch: Bytes) -> int:
-    """The number of the first entry with a wrong CRC32, or -1. ``entries`` (n, 128), contiguous."""
-    flat = entries.reshape(-1)
-    for k in range(entries.shape[0]):
+    """The number of the first entry with a wrong CRC32, or -1. ``entries``: n entries of 128 bytes, one after
+    another."""
+    for k in range(entries.shape[0] // 128):
         at = k * 128
-        if np.int64(crc32(flat, at, at + 124, scratch)) != load_u(flat, at + 124, 4):
+        if np.int64(crc32(entries, at, at + 124, scratch)) != load_u(entries, at + 124, 4):
             return k
     return -1

@@ -137,29 +137,41 @@ def scan(path: Path, *, epoch: int = 0, number: TableNumber | None = None, verif
     )
 
 
+_ROWS_IN_CACHE = 2048
+_COLUMNS = (
+    ("seq", k.R_SEQ),
+    ("offset", k.R_OFFSET),
+    ("length", k.R_LENGTH),
+    ("commit_time_us", k.R_TIME),
+    ("store_time_us", k.R_TIME),
+    ("events", k.R_EVENTS),
+    ("row_events", k.R_ROW_EVENTS),
+    ("flags", k.R_FLAGS),
+    ("checksum", k.R_SUM),
+    ("gtid_number", k.R_GTID_NUMBER),
+    ("table_mask", k.R_MASK),
+    ("gtid_count", k.R_GTID_COUNT),
+)
+
+
 def rows_to_entries(rows: Numbers, *, store_time_us: int | None = None) -> Entries:
     """The index entries for the rows of the framing kernel; their CRCs are still zero."""
     entries = np.zeros(len(rows), dtype=ENTRY)
-    for name, column in (
-        ("seq", k.R_SEQ),
-        ("offset", k.R_OFFSET),
-        ("length", k.R_LENGTH),
-        ("commit_time_us", k.R_TIME),
-        ("events", k.R_EVENTS),
-        ("row_events", k.R_ROW_EVENTS),
-        ("flags", k.R_FLAGS),
-        ("checksum", k.R_SUM),
-        ("gtid_number", k.R_GTID_NUMBER),
-        ("table_mask", k.R_MASK),
-        ("gtid_count", k.R_GTID_COUNT),
-    ):
+    for start in range(0, len(rows), _ROWS_IN_CACHE):
+        stop = start + _ROWS_IN_CACHE
+        _fill_entries(entries[start:stop], rows[start:stop])
+    if store_time_us is not None:
+        entries["store_time_us"] = store_time_us
+    return entries
+
+
+def _fill_entries(entries: Entries, rows: Numbers) -> None:
+    for name, column in _COLUMNS:
         entries[name] = rows[:, column]
     sources = np.ascontiguousarray(rows[:, k.R_GTID_A : k.R_GTID_B + 1])
     tags = np.ascontiguousarray(rows[:, k.R_GTID_TAG : k.R_GTID_TAG + 4])
     entries["gtid_tag"] = tags.view("S32").reshape(-1)
     entries["gtid_source"] = sources.view("V16").reshape(-1)
-    entries["store_time_us"] = rows[:, k.R_TIME] if store_time_us is None else store_time_us
-    return entries
 
 
 @dataclass(frozen=True)

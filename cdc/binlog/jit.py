@@ -1,159 +1,227 @@
 """Compiles kernels: ``@njit`` and ``@inlined`` from here are the only decorators that Towpath uses.
 
-They are ``numba.njit(cache=True, nogil=True)`` with three additions:
+They are ``numba.njit(nogil=True)`` with these differences:
+
+- **Numba is not loaded to run a kernel.** At the first call with each set of argument types, the kernel's machine code
+  is loaded from the cache (:mod:`cdc.binlog.kernel_cache`) by llvmlite and called through ctypes. Only a kernel that is
+  not there is compiled (:mod:`cdc.binlog.kernel_compiler`). Importing Numba and its caches would take most of the time
+  that a command needs to start.
 
 - **No reference counting** (``_nrt=False``). Kernels are handed all their memory and allocate none, so counting the
   references to arrays would be most of the work of small functions. A kernel that allocates does not compile.
 
 - **A cache that notices changed callees.** Numba's cache looks only at the file of the compiled function, and would
-  keep code compiled from an older version of a function that it calls. Here the compiled code of each kernel module
-  lies in a folder of its own, whose name carries a digest of the module's source, of the sources of all modules of
-  ours that it imports, directly or indirectly, and of the versions of Numba, NumPy and llvmlite. A changed module
-  compiles again together with the modules that import it, and no other. So kernel modules should import only other
-  kernel modules and constants.
+  keep code compiled from an older version of a function that it calls.
 
-  The folders are in ``kernels`` below ``__pycache__`` beside this file, or in the user's cache folder
-  (``$XDG_CACHE_HOME``, ``~/.cache``) if the package's folder cannot be written, or in a private temporary folder if
-  neither can. ``$NUMBA_CACHE_DIR`` takes precedence over all of them.
+- **Bounds checks.** ``NUMBA_BOUNDSCHECK=1`` compiles every kernel with bounds checks, into files of their own.
 
-- **Bounds checks.** ``NUMBA_BOUNDSCHECK=1`` compiles every kernel with bounds checks, into folders of their own,
-  because Numba's cache does not distinguish the two.
+Kernels take arrays, integers, booleans, floats, and named tuples of them; they return None, a number, or a tuple of
+numbers. An exception in a kernel arrives as IndexError, because only an access outside of an array raises one.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
+import ctypes
 import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache
+import struct
+import threading
+from collections.abc import Callable
+from functools import cache, update_wrapper
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar
 
-import llvmlite
-import numba
 import numpy as np
 
+from cdc.binlog.kernel_cache import CompiledKernel, kernel_file, read_kernel, write_kernel
+
 P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 BOUNDS_CHECKED: bool = os.environ.get("NUMBA_BOUNDSCHECK", "") not in ("", "0")
 """Whether kernels are compiled with bounds checks."""
 
-_PACKAGE = Path(__file__).parent.parent
-_DEFINITION = re.compile(rb"^(?:@|def |class )", re.MULTILINE)
-_VERSIONS = f"{numba.__version__} {np.__version__} {llvmlite.__version__}"
+_C, _F, _ALIGNED, _WRITEABLE = 1, 2, 0x100, 0x400  # NumPy's flags of arrays
+_FLAGS = _C | _F | _ALIGNED | _WRITEABLE
+_MASK = (1 << 64) - 1
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_ROOM = ctypes.c_uint64 * 8
+
+_lock = threading.RLock()
+_engines: list[Any] = []  # they own the machine code
 
 
-class Kernel(Protocol[P, R_co]):
+class Kernel(Generic[P, R]):
     """A compiled function; ``py_func`` is the uncompiled one."""
 
-    py_func: Callable[..., Any]
+    def __init__(self, function: Callable[P, R], *, inline: bool) -> None:
+        self.py_func: Callable[..., Any] = function
+        self.inline = inline
+        self.checked = BOUNDS_CHECKED
+        self.dispatcher: Any = None
+        """Numba's function, once it has been needed."""
+        self._entries: dict[Any, _Entry] = {}
+        self.__name__ = function.__name__
+        update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @property
+    def signatures(self) -> list[Any]:
+        """The argument types for which this process has loaded or compiled the kernel."""
+        return list(self._entries)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs:
+            raise TypeError(f"{self.__name__}() takes positional arguments only")
+        kinds: list[Any] = []
+        words: list[int] = []
+        for arg in args:
+            _flatten(arg, kinds, words)
+        key = tuple(kinds)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._load(key, args, len(words))
+        result: R = entry.call(words)
+        return result
+
+    def _load(self, key: Any, args: tuple[Any, ...], words: int) -> _Entry:
+        with _lock:
+            if key in self._entries:
+                return self._entries[key]
+            host, cpu = _host()
+            module = Path(self.py_func.__code__.co_filename)
+            file = kernel_file(module, self.__name__, repr(key), f"{cpu}{'-checked' if self.checked else ''}")
+            kernel = read_kernel(file)
+            if kernel is None:
+                from cdc.binlog.kernel_compiler import compile_kernel
+
+                kernel = compile_kernel(self, args, host)
+                write_kernel(file, kernel)
+            entry = self._entries[key] = _Entry(kernel, words)
+            return entry
+
+
+class Intrinsic:
+    """One of Numba's intrinsics, made when a kernel that uses it is compiled. Without compilation it cannot be used."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: Any = None
+
+    def made(self) -> Any:
+        """Numba's intrinsic."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __call__(self, *args: Any) -> Any:
+        raise NotImplementedError("an intrinsic runs inside compiled kernels only")
+
+
+class _Entry:
+    """The entry of a kernel's machine code, for one set of argument types."""
+
+    def __init__(self, kernel: CompiledKernel, words: int) -> None:
+        import llvmlite.binding as llvm
+
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+        engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
+        engine.finalize_object()
+        _engines.append(engine)
+        self._function = _ENTRY(engine.get_function_address(kernel.symbol))
+        self._words = ctypes.c_uint64 * words
+        self._several = kernel.returns.startswith("(")
+        letters = kernel.returns.strip("()")
+        self._returned = struct.Struct(f"@{letters}") if letters else None
+
+    def call(self, words: list[int]) -> Any:
+        room = _ROOM()
+        if self._function(self._words(*words), room):
+            raise IndexError("a kernel would have left an array")
+        if self._returned is None:
+            return None
+        values = self._returned.unpack_from(room)
+        return values if self._several else values[0]
+
+
+def _flatten(value: Any, kinds: list[Any], words: list[int]) -> None:
+    """Adds a value's type to ``kinds``, as far as compiled code depends on it, and its words to ``words``."""
+    kind = type(value)
+    if kind is np.ndarray or isinstance(value, np.ndarray):
+        flags = value.flags.num & _FLAGS
+        if flags & _C:
+            flags &= ~_F
+        kinds.append((value.dtype.str, value.ndim, flags))
+        shape = value.shape
+        words += (0, 0, value.size, value.itemsize, value.__array_interface__["data"][0], *shape)
+        words += (n & _MASK for n in value.strides)
+    elif kind is bool or kind is np.bool_:
+        kinds.append("bool")
+        words.append(int(value))
+    elif kind is int:
+        if -1 << 63 <= value < 1 << 63:
+            kinds.append("int64")
+        elif value < 1 << 64:
+            kinds.append("uint64")
+        else:
+            raise OverflowError("the number has more than 64 bits")
+        words.append(value & _MASK)
+    elif isinstance(value, np.integer):
+        kinds.append(value.dtype.str)
+        words.append(int(value) & _MASK)
+    elif kind is float or kind is np.float64:
+        kinds.append("float64")
+        words += struct.unpack("@Q", struct.pack("@d", value))
+    elif isinstance(value, tuple):
+        kinds.append((f"{kind.__module__}.{kind.__qualname__}", len(value)))
+        for one in value:
+            _flatten(one, kinds, words)
+    else:
+        raise TypeError(f"a {kind.__name__} cannot be passed to a kernel")
 
 
 @cache
-def sources_of(module: Path) -> frozenset[Path]:
-    """The file of a module, and the files of all modules of this package that it imports, directly or indirectly."""
-    found = {module}
-    waiting = [module]
-    while waiting:
-        for path in _imports(waiting.pop()) - found:
-            found.add(path)
-            waiting.append(path)
-    return frozenset(found)
+def _host() -> tuple[Any, str]:
+    """A target machine for this CPU, and what compiled code depends on of it."""
+    import llvmlite.binding as llvm
+
+    machine = _target_machine()
+    return machine, f"{machine.triple} {llvm.get_host_cpu_name()} {cpu_features()}"
+
+
+def _target_machine() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_process_triple()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=cpu_features(),
+        opt=3,
+        reloc="static" if triple.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
 
 
 @cache
-def _imports(module: Path) -> frozenset[Path]:
-    """The files of the modules of this package that a module's import statements name."""
-    found = set()
-    source = module.read_bytes()
-    try:  # imports stand before the first definition, and parsing the rest would take most of the time
-        tree = ast.parse(_DEFINITION.split(source, maxsplit=1)[0])
-    except SyntaxError:
-        tree = ast.parse(source)
-    for name in _imported_names(tree):
-        if name.startswith(f"{_PACKAGE.name}."):
-            path = _PACKAGE.parent / f"{name.replace('.', '/')}.py"
-            if path.is_file():
-                found.add(path)
-    return frozenset(found)
+def cpu_features() -> str:
+    """The features of this machine's CPU, such as ``+avx2,+pclmul,-sha``."""
+    import llvmlite.binding as llvm
 
-
-def _imported_names(tree: ast.Module) -> Iterator[str]:
-    """Every dotted name that may be a module; ``from a import b`` gives ``a`` and ``a.b``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@cache
-def _digest(module: Path) -> str:
-    digest = hashlib.sha256(_VERSIONS.encode())
-    for path in sorted(sources_of(module)):
-        name = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else path.name
-        digest.update(f"\0{name}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _usable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-@cache
-def cache_root() -> Path:
-    """The folder that holds the folders of all kernel modules; it is made if it does not exist."""
-    candidates = [Path(__file__).parent / "__pycache__" / "kernels"]
-    if given := os.environ.get("NUMBA_CACHE_DIR"):
-        candidates.insert(0, Path(given) / "kernels")
-    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    candidates.append(Path(user_cache) / "towpath" / "kernels")
-    for folder in candidates:
-        if _usable(folder):
-            return folder
-    return Path(tempfile.mkdtemp(prefix="towpath-kernels-"))
-
-
-def cache_folder(module: Path) -> Path:
-    """The folder of a module's compiled code, such as ``decode.kernels.fill-0123456789abcdef``. Numba makes it."""
-    inside = module.is_relative_to(_PACKAGE)
-    name = ".".join(module.relative_to(_PACKAGE).with_suffix("").parts) if inside else module.stem
-    return cache_root() / f"{name}-{_digest(module)}{'-checked' if BOUNDS_CHECKED else ''}"
-
-
-def _compile(function: Callable[P, R], **options: bool) -> Kernel[P, R]:
-    # Numba chooses the folder when the decorator runs. The setting is put back, so that the caches of other libraries
-    # stay where they are.
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder(Path(function.__code__.co_filename)))
-    try:
-        decorate = numba.njit(
-            cache=True, nogil=True, boundscheck=BOUNDS_CHECKED, error_model="numpy", _nrt=False, **options
-        )
-        return cast(Kernel[P, R], decorate(function))
-    finally:
-        numba.config.CACHE_DIR = before
+    return str(llvm.get_host_cpu_features().flatten())
 
 
 def njit(function: Callable[P, R]) -> Kernel[P, R]:
     """Compiles a function at its first call with each set of argument types, or loads it from the cache."""
-    return _compile(function)
+    return Kernel(function, inline=False)
 
 
 def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     """Compiles a small function of a hot path into each of its callers. Passing an array costs seven words, so with
     several arrays a call costs more than the work of a small function."""
-    return _compile(function, forceinline=True)
+    return Kernel(function, inline=True)
+
+
+def intrinsic(make: Callable[[], Any]) -> Any:
+    """Makes one of Numba's intrinsics by ``make()`` when a kernel that uses it is compiled."""
+    return Intrinsic(make)

@@ -10,26 +10,30 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from cdc.binlog.jit import inlined, njit
+from cdc.binlog.jit import inlined, intrinsic, njit
 
 Bytes = npt.NDArray[np.uint8]
 
 
 @intrinsic
-def _memcpy(typingctx: Any, dst: Any, dst_at: Any, src: Any, src_at: Any, n: Any) -> Any:
-    signature = types.void(dst, types.int64, src, types.int64, types.int64)
+def _memcpy() -> Any:
+    from numba import extending, types
+    from numba.core import cgutils
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        target = context.make_array(sig.args[0])(context, builder, args[0]).data
-        source = context.make_array(sig.args[2])(context, builder, args[2]).data
-        cgutils.raw_memcpy(builder, builder.gep(target, [args[1]]), builder.gep(source, [args[3]]), args[4], 1)
-        return context.get_dummy_value()
+    @extending.intrinsic
+    def memcpy(typingctx: Any, dst: Any, dst_at: Any, src: Any, src_at: Any, n: Any) -> Any:
+        signature = types.void(dst, types.int64, src, types.int64, types.int64)
 
-    return signature, codegen
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            target = context.make_array(sig.args[0])(context, builder, args[0]).data
+            source = context.make_array(sig.args[2])(context, builder, args[2]).data
+            cgutils.raw_memcpy(builder, builder.gep(target, [args[1]]), builder.gep(source, [args[3]]), args[4], 1)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return memcpy
 
 
 @njit

@@ -33,6 +33,7 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 _SRC_BYTES = 1 << 20
 _OUT_BYTES = 3 << 19
 _POSITIONS_EVERY_S = 1.0
+_MAX_WAITING = 4096
 
 log = get_logger(__name__)
 
@@ -295,7 +296,8 @@ class Session:
         self.counters.events += int(rows[:, k.R_EVENTS].sum())
         self._unpublished.append(rows)
         if count == 0 and time.monotonic() - self._published_at < _POSITIONS_EVERY_S:
-            self._unpublished = [_coalesce(self._unpublished)]
+            if sum(map(len, self._unpublished)) > _MAX_WAITING:
+                self._unpublished = [_coalesce(self._unpublished)]
             return
         self._publish_all()
 

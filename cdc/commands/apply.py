@@ -13,7 +13,6 @@ import typer
 from cdc.commands.common import Destination, Json, err, load, out, print_json, say
 from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
-from cdc.runs import RunListener
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
@@ -125,7 +124,7 @@ def _show_parked(config: DestinationConfig) -> None:
         say(f"Run `cdc snapshot {config.name}` to fill {', '.join(due)}.")
 
 
-class _Report(RunListener):
+class _Report:
     """Shows the batches of the run, and collects them for JSON."""
 
     def __init__(self, quiet: bool) -> None:

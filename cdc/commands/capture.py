@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Self
@@ -12,7 +13,7 @@ from cdc.commands import common
 from cdc.units import human_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.status import Status
 
     from cdc.capture import Progress
 
@@ -48,7 +49,7 @@ def capture(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with ProgressLine(config.name, common.err()) as line:
+    with ProgressLine(config.name) as line:
         counters = Capture(config, line.show).run(stop, for_s, until_current)
     common.say(
         f"{config.name}: {counters.transactions:,} transactions, {counters.events:,} events, "
@@ -59,11 +60,9 @@ def capture(
 class ProgressLine:
     """A line on a terminal that :meth:`show` repaints while the context lasts. Elsewhere nothing is shown."""
 
-    def __init__(self, name: str, console: Console) -> None:
-        from rich.status import Status
-
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._status = Status(f"{name}: connecting", console=console) if console.is_terminal else None
+        self._status: Status | None = common.err().status(f"{name}: connecting") if sys.stderr.isatty() else None
         self._since = time.monotonic()
         self._before = 0
 

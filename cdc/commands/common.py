@@ -37,9 +37,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 class Globals:
     """The options that are written before the command's name."""
 
-    conf_dir: Path
+    given_conf_dir: Path | None
     log_format: str
     verbose: bool
+
+    @property
+    def conf_dir(self) -> Path:
+        """The folder of the configuration files."""
+        from cdc.config import conf_dir  # loads pydantic, which some commands do without
+
+        return conf_dir(self.given_conf_dir)
 
 
 def options(ctx: typer.Context) -> Globals:
@@ -124,15 +131,17 @@ def err() -> Console:
 
 def say(text: str) -> None:
     """Prints a remark for people on standard error."""
-    err().print(text, markup=False)
+    if sys.stderr.isatty():
+        err().print(text, markup=False)
+    else:
+        sys.stderr.write(f"{text}\n")
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """Shows a text with a spinner on standard error while the context lasts, if that is a terminal."""
-    console = err()
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield
         return
-    with console.status(text):
+    with err().status(text):
         yield

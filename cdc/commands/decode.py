@@ -164,10 +164,10 @@ def _schemas(path: Path, table: str) -> Schemas:
 @contextmanager
 def _progress(table: str, stats: DecodeStats, *, wanted: bool) -> Iterator[Callable[[], None]]:
     """Shows the progress of a long decoding on a terminal's standard error, unless rows are printed to the terminal."""
-    console = err()
-    if not wanted or not console.is_terminal:
+    if not wanted or not sys.stderr.isatty():
         yield lambda: None
         return
+    console = err()
     began = time.monotonic()
     with ExitStack() as shown:
         status: Any = None

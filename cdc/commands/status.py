@@ -153,6 +153,8 @@ def _disk(config: DestinationConfig) -> dict[str, Any] | None:
 
 def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
     """Returns the progress of each snapshot that was begun and is not loaded yet."""
+    if config.store.stage is None and not (config.store.path / "snapshots").is_dir():
+        return []  # without loading what reads snapshots
     from cdc.snapshot.files import unfinished
 
     return [

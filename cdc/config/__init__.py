@@ -8,7 +8,7 @@ Each section has a module of its name (``source``, ``tables``, ``store``, ``meta
 whole.
 ``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
-defaults and descriptions are written in the models, once.
+defaults and descriptions are written in the models, once; ``descriptions`` reads the latter from their source.
 
 Every package may import this one. It imports only modules directly under ``cdc`` (``errors``, ``patterns``, …).
 """

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from cdc.config.descriptions import description_of
 from cdc.config.destination import DestinationConfig
 from cdc.config.tables import ApplyOverrides
 from cdc.config.values import DURATION_PATTERN, Doc
@@ -84,7 +85,7 @@ def default(path: str) -> Any:
     field = model.model_fields[name]
     if field.is_required():
         raise KeyError(path)
-    return yaml.safe_load(_key(path, field, model.model_json_schema()["properties"][name]).default)
+    return yaml.safe_load(_key(path, model, name, model.model_json_schema()["properties"][name]).default)
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[SectionOfKeys]:
@@ -97,7 +98,7 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[SectionOfKeys]:
         if inner is not None:
             below.append((at, inner))
         else:
-            keys.append(_key(at, info, properties[name]))
+            keys.append(_key(at, model, name, properties[name]))
     if path:
         yield SectionOfKeys(path, _prose(inspect.getdoc(model)), tuple(keys))
     for at, inner in below:
@@ -112,11 +113,12 @@ def _section_type(field: FieldInfo) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def _key(path: str, field: FieldInfo, schema: Mapping[str, Any]) -> Key:
+def _key(path: str, model: type[BaseModel], name: str, schema: Mapping[str, Any]) -> Key:
+    field = model.model_fields[name]
     doc = next((item for item in field.metadata if isinstance(item, Doc)), Doc())
     kind = _kind(path, schema)
     written = "" if field.is_required() else flow(_written(path, kind, _default(field)))
-    return Key(path, kind, _prose(field.description), written, doc)
+    return Key(path, kind, _prose(description_of(model, name)), written, doc)
 
 
 def _default(field: FieldInfo) -> Any:
@@ -406,9 +408,13 @@ def json_schema() -> dict[str, Any]:
         target["description"] = _prose(target.get("description"))
         for name, info in model.model_fields.items():
             if _section_type(info) is None:
-                target["properties"][name] = _property(_key(name, info, target["properties"][name]), target, name)
+                target["properties"][name] = _property(
+                    _key(name, model, name, target["properties"][name]), target, name
+                )
             else:
                 target["properties"][name].pop("default", None)
+                if (text := description_of(model, name)) is not None:
+                    target["properties"][name]["description"] = text
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Towpath: conf/DEST.yaml", **schema}
 
 

@@ -98,4 +98,5 @@ class Section(BaseModel):
     the example and the file that ``cdc init`` writes, so it is written for users.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # Built when the whole file is checked: the schema of each section alone is not needed.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

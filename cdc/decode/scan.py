@@ -103,6 +103,7 @@ class ScanCursor:
             scratch=np.zeros(16, dtype=np.uint8),
         )
         self._state.numbers[k.SCAN_POS] = -1
+        self._state.numbers[k.SCAN_VERIFIED] = transactions.verified
 
     def scan(self, transactions: TransactionBytes, out: FoundEvents, max_bytes: int) -> tuple[bool, int]:
         """Fills ``out`` and returns (whether there may be more events, number of events in ``out``).

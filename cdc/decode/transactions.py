@@ -36,6 +36,8 @@ class Transactions:
     buf: npt.NDArray[np.uint8]
     has_checksum: bool
     entries: Entries
+    verified: bool = False
+    """Whether this process has just verified the checksums of all events, so that it need not do it again."""
 
     @property
     def tail(self) -> int:
@@ -104,7 +106,7 @@ def open_paths(paths: Iterable[Path | str]) -> Iterator[tuple[Transactions, Path
                 yield open_range(one), one, None
             else:
                 opened = BinlogFile.open(one)
-                transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries)
+                transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries, verified=True)
                 yield transactions, one, opened.damage
 
 

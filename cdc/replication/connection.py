@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc import __version__
+import cdc
 from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.errors import CdcError, CorruptStreamError, IdentityError, PeerUnavailableError
 from cdc.log import get_logger
@@ -164,7 +164,7 @@ class StandbyConnection:
         welcome = Welcome(
             term=self._epoch.number,
             mastership=self._epoch.id,
-            towpath=__version__,
+            towpath=cdc.__version__,
             formats=Formats(store=layout.VERSION, index=INDEX_VERSION),
             heartbeat_s=self._timing.heartbeat_s,
             segments=self._names,

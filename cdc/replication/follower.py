@@ -9,7 +9,7 @@ import time
 import zlib
 from pathlib import Path
 
-from cdc import __version__
+import cdc
 from cdc.addresses import Address
 from cdc.binlog.entry import ENTRY_SIZE
 from cdc.durable import remove_file
@@ -191,7 +191,7 @@ class Follower:
         return Hello(
             destination=self._destination,
             nonce=nonce.hex(),
-            towpath=__version__,
+            towpath=cdc.__version__,
             term=0 if epoch is None else epoch.number,
             state="none" if epoch is None else epoch.state,
             mastership="" if epoch is None else epoch.id,

@@ -6,6 +6,7 @@ The packets are read as raw bytes. Creating an object per event would make readi
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ _MAX_HEARTBEAT_S = 4294967
 _MISSED_HEARTBEATS = 3
 _NON_BLOCKING = 1
 _SILENCE_S = 60.0
+_AT_ONCE_BYTES = 1 << 18
 
 # --- requests
 
@@ -119,6 +121,8 @@ class DumpStream:
         self._source = source
         self._poll_s = poll_s
         self._silent_s = 0.0
+        self._failure: OSError | None = None
+        """What happened after bytes had arrived, which are handed over first."""
         # The request cannot name an offset beyond 4 GiB. Begin at the file's start; stored transactions are skipped.
         pos = position.pos if position.pos <= MAX_POSITION else 4
         self.position = BinlogPosition(position.file, pos)
@@ -131,7 +135,11 @@ class DumpStream:
         """Reads the bytes that are available, up to the buffer's size, and returns their number; 0 if none arrived.
         Raises SourceUnavailableError, SourceRefusedError."""
         try:
+            if self._failure is not None:
+                raise self._failure
             n = self._socket.recv_into(buffer)
+            if n and isinstance(self._socket, ssl.SSLSocket):
+                n += self._further_records(buffer[n:_AT_ONCE_BYTES])
         except TimeoutError:
             self._silent_s += self._poll_s
             if self._silent_s > _MISSED_HEARTBEATS * self._source.heartbeat_s:
@@ -151,6 +159,22 @@ class DumpStream:
                 remedy="The server was shut down, or another replica connected with the same source.server_id.",
             )
         self._silent_s = 0.0
+        return n
+
+    def _further_records(self, buffer: memoryview) -> int:
+        """Reads the records that have arrived. TLS hands over one record of at most 16 KiB at a time, so that the work
+        for each read would be most of all work."""
+        n = 0
+        self._socket.settimeout(0)
+        try:
+            while n < len(buffer) and (more := self._socket.recv_into(buffer[n:])):
+                n += more
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError as error:
+            self._failure = error
+        finally:
+            self._socket.settimeout(self._poll_s)
         return n
 
     def close(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cdc.errors import CdcError
 
 Level = Literal["ok", "warning", "error"]
+Stage = Literal["capture", "apply"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Finding:
     """The checked thing: ``source: binlog_format``, ``table shop.orders``, ``target``."""
     message: str
     remedy: str | None = None
+    stops: Stage = "capture"
+    """The stage that an error stops. What stops only apply, for one table, must not keep capture from the others."""
 
 
 def ok(subject: str, message: str) -> Finding:
@@ -31,6 +34,11 @@ def warning(subject: str, message: str, remedy: str) -> Finding:
 
 def error(subject: str, message: str, remedy: str) -> Finding:
     return Finding("error", subject, message, remedy)
+
+
+def of_apply(finding: Finding) -> Finding:
+    """Returns the finding as one that stops apply and leaves capture alone."""
+    return replace(finding, stops="apply")
 
 
 def from_error(subject: str, trouble: CdcError) -> Finding:

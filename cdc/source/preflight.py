@@ -8,7 +8,7 @@ from cdc.config import DestinationConfig, SourceConfig
 from cdc.errors import SourceRefusedError
 from cdc.log import get_logger
 from cdc.source.connection import connect, place_of, query
-from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.findings import Finding, error, of_apply, ok, warning
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
 from cdc.source.schemas import check_members, list_tables, read_schemas
 from cdc.source.server import (
@@ -65,15 +65,23 @@ def check_source(
 
 
 def require_source(config: DestinationConfig, conn: Connection) -> None:
-    """Raises SourceRefusedError with the first error that makes capture impossible. Logs the warnings."""
+    """Raises SourceRefusedError with the first error that makes capture impossible. Logs the warnings, and the errors
+    that stop only apply: a table that a DDL statement has made unfit must not cost the changes of the others."""
     findings = examine(config, conn)
-    errors = [f for f in findings if f.level == "error"]
+    errors = [f for f in findings if f.level == "error" and f.stops == "capture"]
     if errors:
         first = errors[0]
         more = f" ({len(errors) - 1} more: see `cdc check {config.name}`)" if len(errors) > 1 else ""
         raise SourceRefusedError(f"{first.message}{more}", place=first.subject, remedy=first.remedy)
     for finding in findings:
-        if finding.level == "warning":
+        if finding.level == "error":
+            log.warning(
+                "capture goes on, but apply will refuse the table",
+                subject=finding.subject,
+                error=finding.message,
+                remedy=finding.remedy,
+            )
+        elif finding.level == "warning":
             log.warning(finding.message, subject=finding.subject, remedy=finding.remedy)
 
 
@@ -121,6 +129,7 @@ def examine(
     schemas = read_schemas(conn, config.tables)
     about = [*check_tables(config, schemas), *check_policies(config, schemas)]
     about += check_key_dates(config, schemas, values.get("sql_mode", ""))
+    about = [of_apply(f) for f in about]
     if not info.has_row_metadata:
         about += check_members(config, schemas)
     found += [f for f in about if f.subject.removeprefix("table ") not in hidden]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from cdc.batches.manifest import TableResult
 from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError
 from cdc.log import get_logger
 from cdc.meta import open_meta
@@ -65,7 +66,10 @@ def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] =
     while True:
         known = mine.subscription()
         target = target_of(config, mine.table)
-        prove_known(target, target.state(), known)
+        # A table that failed before it was created has neither rows nor a record: the catch-up creates it.
+        is_new = known.table(mine.table) is None and target.state() is None
+        if not is_new:
+            prove_known(target, target.state(), known)
         wanted = mine.end_of_batches()
         sessions = table_sessions(config)
         done = catch_up(
@@ -78,6 +82,10 @@ def bring_level(mine: Job, after_seq: int, progress: Callable[[CatchUp], None] =
             until_seq=wanted,
             progress=progress,
         )
-        state = prove_known(target, target.state(), known)
-        if mine.unpark(result_of(mine.table, state), done.level_seq):
+        state = target.state()
+        if is_new and state is None:  # no change in the store makes it, and apply creates it once one does
+            result = TableResult(table=mine.table)
+        else:
+            result = result_of(mine.table, prove_known(target, state, known))
+        if mine.unpark(result, done.level_seq):
             return done

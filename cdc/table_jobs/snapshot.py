@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cdc.snapshot import SnapshotFiles
     from cdc.snapshot.progress import ProgressCallback
     from cdc.store.reader.reader import StoreReader
+    from spark_jobs.apply.schema.statements import DdlStatement
 
 ATTEMPTS = 5
 """How often a snapshot begins anew because the table changed while it was read."""
@@ -307,6 +308,7 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
             place=f"table {mine.table}",
             remedy="Take its snapshot while the table is not written to.",
         )
+    statements = _overtaken(mine, high)
     try:
         with mine.batches.next(mine.table, low, high, whole=True) as manifest:
             if manifest is not None and (manifest.ddl or _has_more(mine, manifest.last_seq, high)):
@@ -314,9 +316,35 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
                     "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
                 )
             position = position_of(mine, high)
-            load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position)
+            load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position, statements)
     except CutOffError as error:
         raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
+
+
+def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
+    """Returns the DDL statements between the position of a table that keeps its history and that of its snapshot; none
+    if the store does not have all of them any more."""
+    from spark_jobs.apply.schema.statements import read_statements
+    from spark_jobs.delta.proof import position_of as reached
+    from spark_jobs.delta.tables import target_of
+
+    target = target_of(mine.config, mine.table)
+    state = target.state()
+    if state is None or target.apply.mode == "upsert":
+        return []
+    found: list[DdlStatement] = []
+    at = reached(state)
+    try:
+        while at < high:
+            with mine.batches.next(mine.table, at, high, whole=True) as manifest:
+                if manifest is None:
+                    break
+                found += read_statements(manifest.ranges) if manifest.ddl else ()
+                at = manifest.last_seq
+    except CutOffError as error:
+        _log.info("columns are followed by their names alone", table=mine.table, reason=error.message)
+        return []
+    return found
 
 
 def _follow(mine: Job, files: SnapshotFiles, reread: int, began: float) -> SnapshotResult:

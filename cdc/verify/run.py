@@ -251,7 +251,7 @@ class _Run:
                 report.unknown.append("there is no Delta table yet")
             else:
                 report.checksums.faults.append("there is no Delta table")
-        elif getattr(self._config.table_apply(report.table), "on_drop", None) == "keep":
+        elif self._config.table_apply(report.table).on_drop == "keep":
             report.checksums.ok = True
             report.checksums.excepted["*"] = "the source has dropped the table, and on_drop keeps it"
         else:

@@ -124,7 +124,8 @@ def make_ready(
         require_ownership(state, target, batch.manifest)
         changed = True
     if layout is None or state.applied_seq >= batch.manifest.last_seq:
-        return ReadyTable(state, has_position, is_untouched=not changed, layout=layout)
+        # The rows that the table has already are counted, which takes the names of their columns.
+        return ReadyTable(state, has_position, is_untouched=not changed, layout=layout, schema=stored)
     return _with_rows(batch, session, target, state, layout)
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from spark_jobs.apply.rows import DELETE, INSERT, SEEN
+from spark_jobs.apply.rows import DELETE, INSERT
 from spark_jobs.apply.statements import empty_statement, key_ranges, soft_delete_statement
 from spark_jobs.apply.versions import recent, versions
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of
+from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,6 @@ the changes that are not there yet by (``_seq``, ``_row``), and ``scd2`` the ver
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,29 +18,36 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from cdc import __version__
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.columns import METADATA_COLUMNS
 from cdc.decode.layout import METADATA_FIELDS
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
-from spark_jobs.apply.rows import SEEN, append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.statements import (
     append_statement,
+    bound_text,
     empty_statement,
+    insert_statement,
     key_ranges,
+    range_conditions,
     scd2_statement,
     soft_delete_statement,
     upsert_statement,
     user_metadata,
 )
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
+from spark_jobs.delta.log import may_hold
 from spark_jobs.delta.tables import BEFORE, Target, schema_of
 from spark_jobs.source import null_dates
+from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import SourceColumns
-from spark_jobs.source.data_source import source_name
+from spark_jobs.source.input_splits import SPLIT_BYTES, InputSplit, input_splits
+from spark_jobs.source.key_plan import KeyPlan, make_plan, planned_frame
+from spark_jobs.source.row_choice import SEEN
+from spark_jobs.source.split_reader import SplitReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -133,7 +139,54 @@ def _changes_by_key(
 
 
 def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
-    """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``."""
+    """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``: by the key plan, or as Spark finds
+    them if the changes cannot be planned. Both give the same rows."""
+    if keys.is_primary and not merge.is_large:
+        splits = _splits(merge, state.applied_seq)
+        first = columns if is_small(splits) else columns.only([*keys.names, *columns.dates])
+        reader = _reader(merge, first, state.applied_seq, "after", counts=bool(columns.dates))
+        plan = make_plan(reader, splits, keys.names, keep=is_small(splits))
+        if plan is not None:
+            return _merge_plan(merge, state, keys, columns, plan)
+    return _merge_reduced(merge, state, keys, columns)
+
+
+def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns, plan: KeyPlan) -> MergeStats:
+    """Merges the rows that win in a plan."""
+    commit, marks = _commit(merge, state), merge.target.apply.mode == "soft_delete"
+    if not plan.rows:
+        return commit.execute(empty_statement(merge.target))
+    reader = _reader(merge, columns, state.applied_seq, "after")
+    rows = planned_frame(merge.session, reader, _splits(merge, state.applied_seq), plan, seen=marks)
+    kinds = {field.name: field.dataType for field in columns.fields}
+    spans = plan.spans(keys.names)
+    texts = [[(bound_text(low), bound_text(high)) for low, high in ranges] for ranges in spans]
+    ranges = range_conditions(keys.names, [kinds[key] for key in keys.names], texts)
+    names = [field.name for field in columns.fields]
+
+    def make(view: str) -> str:
+        if is_new:
+            return insert_statement(merge.target, view, keys.names, names, ranges, marks=marks)
+        statement = soft_delete_statement if marks else upsert_statement
+        return statement(merge.target, view, keys.names, names, ranges, null_keys=False)
+
+    is_new = plan.found.is_all_new and not _may_hold(merge, state, keys, plan)
+    stats = commit.execute_with(with_variants(rows, columns.variants), make)
+    return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
+
+
+def _may_hold(merge: TableMerge, state: DeltaState, keys: Keys, plan: KeyPlan) -> bool:
+    """Whether the table may have a row with one of the plan's keys, as far as the statistics of its files tell."""
+    ranges = {
+        key: (bound[0].as_py(), bound[1].as_py())
+        for key, bound in zip(keys.names, plan.found.bounds, strict=True)
+        if bound is not None and pa.types.is_integer(bound[0].type)
+    }
+    return may_hold(state, merge.target.table, ranges)
+
+
+def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
+    """Merges the last row of each key as a window of Spark finds it."""
     commit, marks = _commit(merge, state), merge.target.apply.mode == "soft_delete"
     dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and keys.is_primary else None
     first = columns.only([*keys.names, *columns.dates]) if merge.is_large else columns
@@ -221,6 +274,24 @@ def read_changes(
 ) -> DataFrame:
     """Returns the changes of the table after a seq, with these columns; None: with the metadata columns only.
     ``counts``: also with the number of dates that became null."""
+    reader = _reader(merge, columns, after_seq, images, counts=counts)
+    return changes_frame(merge.session, reader, _splits(merge, after_seq))
+
+
+def _splits(merge: TableMerge, after_seq: int) -> list[InputSplit]:
+    manifest, table = merge.manifest, merge.target.table
+    return input_splits(manifest.ranges, after_seq, SPLIT_BYTES, table, manifest.table_mask(table))
+
+
+def _reader(
+    merge: TableMerge,
+    columns: SourceColumns | None,
+    after_seq: int,
+    images: Literal["after", "both"],
+    *,
+    counts: bool = False,
+) -> SplitReader:
+    """Returns the reader of these columns; see :func:`read_changes`."""
     fields = list(from_arrow_schema(pa.schema(METADATA_FIELDS)))
     if columns is not None:
         fields += columns.read_fields
@@ -228,25 +299,18 @@ def read_changes(
             fields.append(t.StructField(BEFORE, t.StructType(columns.read_fields), True))
     if counts:
         fields.append(null_dates.FIELD)
-    name = source_name(merge.session, columns.policies.key if columns is not None else None)
-    reader = (
-        merge.session.spark.read.format(name)
-        .schema(t.StructType(fields))
-        .option("ranges", json.dumps([r.model_dump() for r in merge.manifest.ranges]))
-        .option("table", merge.target.table)
-        .option("images", images)
-        .option("after_seq", str(after_seq))
-        .option("upto_seq", str(merge.manifest.last_seq))
-        .option("towpath_version", __version__)
+    options = {} if columns is None else columns.options()
+    return SplitReader(
+        table=merge.target.table,
+        fields=t.StructType(fields),
+        images=images,
+        after_seq=after_seq,
+        upto_seq=merge.manifest.last_seq,
+        columns=options.get("columns"),
+        values=options.get("values"),
+        schema=merge.schema,
+        key=None if columns is None else columns.policies.key,
     )
-    mask = merge.manifest.table_mask(merge.target.table)
-    if mask is not None:
-        reader = reader.option("table_mask", str(mask))
-    if merge.schema is not None:
-        reader = reader.option("schema", merge.schema.model_dump_json())
-    if columns is not None:
-        reader = reader.options(**columns.options())
-    return reader.load()
 
 
 def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:

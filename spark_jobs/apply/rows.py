@@ -13,14 +13,13 @@ from cdc.decode.columns import METADATA_COLUMNS
 from cdc.errors import ConfigError
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import BEFORE
+from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DELETE, INSERT, UPDATE = 0, 1, 2
 """Values of ``_op``."""
-SEEN = "_towpath_seen"
-"""Column of :func:`latest`: the row was there after some change of the batch."""
 _RANK = "_towpath_rank"
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from spark_jobs.apply.rows import DELETE, SEEN
+from spark_jobs.apply.rows import DELETE
 from spark_jobs.apply.versions import CLOSES
 from spark_jobs.delta.sql import literal, quote, setting_value, text_literal
 from spark_jobs.delta.tables import Target, schema_of
+from spark_jobs.source.row_choice import SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
 
 _SUFFIX: dict[type[t.DataType], str] = {t.ByteType: "Y", t.ShortType: "S", t.IntegerType: "", t.LongType: "L"}
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - for timestamps without a time zone
 _LONGEST_BOUND = 256
 """Characters of a text that may stand in a condition."""
 
@@ -37,18 +41,42 @@ def key_ranges(rows: DataFrame, keys: Sequence[str]) -> list[str] | None:
             _as_text(f.min(column), kinds[key]).alias(f"a{i}"),
             _as_text(f.max(column), kinds[key]).alias(f"b{i}"),
         ]
-    comparable = [k for k in keys if not isinstance(kinds[k], t.BinaryType | t.FloatType | t.DoubleType)]
     found = rows.agg(*columns).collect()[0]
     if not found["n"]:
         return None
+    spans = [[(found[f"a{i}"], found[f"b{i}"])] if found[f"n{i}"] == found["n"] else [] for i in range(len(keys))]
+    return range_conditions(keys, [kinds[key] for key in keys], spans)
+
+
+def range_conditions(
+    keys: Sequence[str], kinds: Sequence[t.DataType], spans: Sequence[Sequence[tuple[str, str]]]
+) -> list[str]:
+    """Returns a condition for each key whose ranges are given, in the form that :func:`key_literal` takes, and have an
+    order and short literals: the key's value lies in one of its ranges."""
     conditions = []
-    for i, key in enumerate(keys):
-        if key not in comparable or found[f"n{i}"] != found["n"]:
+    for key, kind, ranges in zip(keys, kinds, spans, strict=True):
+        if isinstance(kind, t.BinaryType | t.FloatType | t.DoubleType):
             continue
-        low, high = key_literal(found[f"a{i}"], kinds[key]), key_literal(found[f"b{i}"], kinds[key])
-        if low is not None and high is not None:
-            conditions.append(f"t.{quote(key)} >= {low} AND t.{quote(key)} <= {high}")
+        literals = [(key_literal(low, kind), key_literal(high, kind)) for low, high in ranges]
+        found = [
+            f"t.{quote(key)} >= {low} AND t.{quote(key)} <= {high}"
+            for low, high in literals
+            if low is not None and high is not None
+        ]
+        if found and len(found) == len(ranges):
+            conditions.append(found[0] if len(found) == 1 else f"(({') OR ('.join(found)}))")
     return conditions
+
+
+def bound_text(value: pa.Scalar) -> str:
+    """Returns a value of Arrow in the form that :func:`key_literal` takes."""
+    kind = value.type
+    if pa.types.is_timestamp(kind):
+        if kind.tz is not None:
+            return str(value.value)
+        return (_EPOCH + timedelta(microseconds=value.value)).isoformat(sep=" ")
+    plain = value.as_py()
+    return format(plain, "f") if pa.types.is_decimal(kind) else str(plain)
 
 
 def _as_text(value: Column, kind: t.DataType) -> Column:
@@ -88,6 +116,20 @@ def upsert_statement(
         f"WHEN MATCHED AND s._op = {DELETE} THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {changed} "
         f"WHEN NOT MATCHED AND s._op <> {DELETE} THEN INSERT ({columns}) VALUES ({values})"
+    )
+
+
+def insert_statement(
+    target: Target, view: str, keys: Sequence[str], names: Sequence[str], ranges: Sequence[str], *, marks: bool
+) -> str:
+    """Returns the MERGE of rows that are all new: a row that is there already is the same. ``marks``: deleted rows of
+    the table stay and are marked. Decision 0071 says when this statement may be used."""
+    values = {quote(name): f"s.{quote(name)}" for name in names}
+    if marks:
+        values |= {quote(name): f"s.{quote(name)}" for name in ("_commit_time", "_seq")} | {"`_deleted`": "false"}
+    return (
+        f"MERGE INTO {target.sql} t USING {view} s ON {_on(keys, ranges, False)} "  # noqa: S608 - names are quoted
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
     )
 
 

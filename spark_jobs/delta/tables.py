@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from cdc.errors import IdentityError, TargetError, UnsupportedDdlError
+from cdc.errors import IdentityError, TargetError
 from cdc.positions import split_seq
 from cdc.targets import (
     DESTINATION_PROPERTY,
     GENERATION_PROPERTY,
-    MODE_COLUMNS,
     NEEDS_MAPPING,
     SINCE_PROPERTY,
     application_id,
@@ -24,7 +23,6 @@ from cdc.targets import (
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record
-from spark_jobs.source.column_types import shown
 from spark_jobs.source.columns import SourceColumns, TablePolicies
 
 if TYPE_CHECKING:
@@ -65,16 +63,6 @@ _SCD2 = (
 )
 _STATS_COLUMNS = 32
 """Columns for which Delta keeps statistics by default; the columns that prune files must be among them."""
-
-
-_BY_HAND = "Change the Delta table by hand accordingly; the batch is then taken again. Or exclude the table."
-
-_WIDER: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
-    t.ByteType: (t.ShortType, t.IntegerType, t.LongType),
-    t.ShortType: (t.IntegerType, t.LongType),
-    t.IntegerType: (t.LongType,),
-    t.FloatType: (t.DoubleType,),
-}
 
 
 @dataclass(frozen=True)
@@ -301,51 +289,6 @@ def record_policies(
     text = literal(labels_json(recorded | labels))
     spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
     return target.state() or state
-
-
-def evolve(
-    spark: SparkSession, target: Target, state: DeltaState, columns: SourceColumns, later: Iterable[str]
-) -> DeltaState:
-    """Adds the columns that the source's rows have and the Delta table lacks; they are null in its present rows.
-
-    The stored schema, whose columns ``later`` names, may be newer than the batch, and the table may have been created
-    from it. So the table may have columns of ``later`` that the rows lack, and types that are wider than those of the
-    rows: a DDL statement of a later batch explains them. Raises UnsupportedDdlError for any other difference.
-    """
-    there = {f.name.lower(): f for f in schema_of(state).fields}
-    where = f"table {target.table} at {target.path}"
-    missing: list[tuple[t.StructField, str]] = []
-    previous = ""
-    for column in columns.fields:
-        found = there.get(column.name.lower())
-        if found is None:
-            missing.append((column, f" AFTER {quote(previous)}" if previous else " FIRST"))
-        elif not _holds(found.dataType, column.dataType):
-            raise UnsupportedDdlError(
-                f"the column {column.name} is {shown(found.dataType)} in the Delta table and "
-                f"{shown(column.dataType)} in the source's rows",
-                place=where,
-                remedy=_BY_HAND,
-            )
-        previous = column.name
-    names = {c.name.lower() for c in columns.fields} | {name.lower() for name in later}
-    names |= {*MODE_COLUMNS[target.apply.mode]}
-    for name, old in there.items():
-        if name not in names:
-            raise UnsupportedDdlError(
-                f"the Delta table has a column {old.name} that the source's rows lack", place=where, remedy=_BY_HAND
-            )
-    if not missing:
-        return state
-    add_columns(spark, target, state, missing)
-    return target.state() or state
-
-
-def _holds(wide: t.DataType, narrow: t.DataType) -> bool:
-    """Whether a column of the one type holds every value of the other unchanged."""
-    if isinstance(wide, t.DecimalType) and isinstance(narrow, t.DecimalType):
-        return wide.scale == narrow.scale and wide.precision >= narrow.precision
-    return wide == narrow or isinstance(wide, _WIDER.get(type(narrow), ()))
 
 
 def add_columns(

@@ -261,9 +261,6 @@ class TableSession:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.sources: dict[bytes | None, str] = {}
-        """Names of the data sources that are registered in the session, by the key that they hash with; see
-        :func:`spark_jobs.source.data_source.source_name`."""
 
     def observation(self) -> Any:
         """Returns a new ``Observation`` for this session's DataFrames."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from pathlib import Path
@@ -29,10 +30,18 @@ def configure(folder: Path, server: Server, database: str, *, chunk_rows: int, r
         f"tables: {{include: ['{database}\\..*']}}\n"
         "store: {path: shop/store, segment_bytes: 262144}\nmeta: {path: shop/meta}\napply: {target: lake}\n"
         f"snapshot: {{chunk_rows: {chunk_rows}, max_rows_per_s: {rows_per_s}}}\n"
-        f"batch: {{max_transactions: 2000, max_wait_s: 1}}\nspark: {SPARK}\n",
+        f"batch: {{max_transactions: 5000, max_wait_s: 1}}\nspark: {SPARK}\n",
         encoding="utf-8",
     )
     return load(file)
+
+
+def set_rows_per_s(config: DestinationConfig, rows_per_s: int) -> None:
+    """Sets how fast snapshots read, for commands that start from now on."""
+    text = config.file.read_text(encoding="utf-8")
+    new = config.file.with_suffix(".new")
+    new.write_text(re.sub(r"max_rows_per_s: \d+", f"max_rows_per_s: {rows_per_s}", text), encoding="utf-8")
+    new.replace(config.file)
 
 
 def fill(server: Server, database: str, rows: int) -> None:
@@ -52,17 +61,26 @@ def fill(server: Server, database: str, rows: int) -> None:
 class HotWriter:
     """Changes random rows of ``hot`` by several connections, ``rows_per_s`` in all: inserts, updates, deletes, changes
     of keys, ranges, in transactions of one to eight statements, some of which are rolled back. Now and then a row of
-    ``calm`` changes, too."""
+    ``calm`` changes, too. After ``most_rows`` they pause, so that a slow machine comes level, too."""
 
-    def __init__(self, server: Server, database: str, keys: int, seed: int, *, rows_per_s: float = 500.0) -> None:
+    def __init__(
+        self,
+        server: Server,
+        database: str,
+        keys: int,
+        seed: int,
+        *,
+        rows_per_s: float = 500.0,
+        most_rows: int = 100_000,
+    ) -> None:
         self.rows = 0
         """Rows that were changed."""
-        self._server, self._database, self._keys = server, database, keys
+        self._server, self._database, self._keys, self._most_rows = server, database, keys, most_rows
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
         threads = 3
         self._share = rows_per_s / threads
-        self._began = time.monotonic()
+        self._began = self._ended = time.monotonic()
         self._threads = [
             threading.Thread(target=self._guarded, args=(random.Random(seed * 31 + number),), name=f"writer-{number}")
             for number in range(threads)
@@ -77,7 +95,7 @@ class HotWriter:
             thread.join()
         if self._errors:
             raise self._errors[0]
-        return self.rows / (time.monotonic() - self._began)
+        return self.rows / max(self._ended - self._began, 0.001)
 
     def _guarded(self, dice: random.Random) -> None:
         try:
@@ -92,6 +110,9 @@ class HotWriter:
             cursor.execute(f"USE {self._database}")
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
             while not self._stop.is_set():
+                if self.rows >= self._most_rows:
+                    self._stop.wait(0.1)
+                    continue
                 changed = 0
                 try:
                     for _ in range(dice.choice((1, 1, 2, 3, 8))):
@@ -105,6 +126,7 @@ class HotWriter:
                     if error.args[0] not in _EXPECTED:
                         raise
                 self.rows += changed
+                self._ended = time.monotonic()
                 due = max(due + changed / self._share, time.monotonic() - 1.0)
                 self._stop.wait(max(0.0, due - time.monotonic()))
 

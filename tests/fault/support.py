@@ -101,8 +101,12 @@ class RestartedCommand:
         with self._log.open("ab") as log:
             while not self._stop.is_set():
                 self._before()
+                if self._stop.is_set():
+                    return
                 self.process = subprocess.Popen(command(self._config, *self._words), stdout=log, stderr=log)
-                self.codes.append(self.process.wait())
+                code = self.process.wait()
+                if not (self._stop.is_set() and code == -signal.SIGTERM):  # it was terminated before it could listen
+                    self.codes.append(code)
                 self._stop.wait(0.2)
 
     def running(self) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -18,6 +19,7 @@ from deltalake import DeltaTable
 
 from cdc import pipeline
 from cdc.batches.service import BatchService
+from cdc.config import load
 from cdc.errors import (
     BatchError,
     DamagedError,
@@ -160,6 +162,27 @@ def test_the_same_batch_again_changes_nothing(loop: Loop) -> None:
     pipeline.finalize(loop.config, lease, True, again)
     loop.require_equal("mirror")
     assert loop.changelog("log") == expected_log(3)
+
+
+def test_the_same_batch_again_from_a_server_that_names_no_columns(
+    tmp_path: Path, mysql56: Server, database: Database
+) -> None:
+    loop = Loop(tmp_path, mysql56, database(mysql56))
+    file = loop.config.file
+    file.write_text(re.sub(r"start: \{[^}]*\}", "start: now", file.read_text(encoding="utf-8")), encoding="utf-8")
+    loop.config = load(file)
+    loop.capture()
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(10))")
+    loop.capture()
+    loop.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "UPDATE t SET v = 'c' WHERE id = 2")
+    loop.capture()
+    loop.apply()
+    lease = loop.fetch()
+    assert [result.inserted for result in pipeline.merge(loop.config, lease)] == [2]
+    [again] = pipeline.merge(loop.config, lease)
+    assert (again.inserted, again.updated, again.skipped) == (0, 0, 3)
+    pipeline.finalize(loop.config, lease, True, [again])
+    loop.require_equal("t")
 
 
 def test_other_batch_boundaries_after_a_rollback(loop: Loop) -> None:

@@ -11,10 +11,14 @@ import pytest
 from cdc.batches.retention import holders
 from cdc.batches.service import BatchService
 from cdc.config.store import RetainConfig
+from cdc.config.tables import ApplyOverrides
 from cdc.errors import MergeFailedError, TargetError
 from cdc.meta import ParkedTable
+from cdc.source.preflight import check_source
 from cdc.table_jobs.catch_up import retry_parked
 from cdc.testing.servers import Server
+from spark_jobs.apply import commit
+from spark_jobs.apply.schema import evolve
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
@@ -69,6 +73,47 @@ def test_a_table_that_is_gone_is_parked_and_comes_back_with_its_changes(loop: Lo
     loop.capture()
     assert [result.inserted for result in loop.apply_all()["a"]] == [1]
     loop.require_equal("a")
+
+
+def test_a_table_that_loses_its_primary_key_is_parked_and_capture_goes_on(loop: Loop) -> None:
+    table = f"{loop.db}.a"
+    loop.sql("ALTER TABLE a DROP PRIMARY KEY", "INSERT INTO a VALUES (3, 3)", "INSERT INTO b VALUES (3, 3)")
+    loop.capture()
+    loop.sql("INSERT INTO b VALUES (4, 4)")
+    loop.capture()  # the server shows a table without a key when capture starts again
+    [finding] = [f for f in check_source(loop.config) if f.level == "error"]
+    assert (finding.subject, finding.stops) == (f"table {table}", "apply")
+    assert "mode: append" in str(finding.remedy)
+    loop.apply_all()
+    loop.require_equal("b")
+    reason = parked(loop)[table].reason
+    assert "ALTER TABLE a DROP PRIMARY KEY" in reason
+    assert "Give it keys: [...]" in reason
+
+    loop.config.tables.overrides[table] = ApplyOverrides(keys=["id"])
+    assert [done.table for done in retry_parked(loop.config)] == [table]
+    loop.require_equal("a")
+
+
+def test_a_table_that_fails_before_it_is_created_comes_back(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(table: str, *_: str) -> None:
+        if table.endswith((".c", ".d")):
+            raise RuntimeError("the object store answers 503")
+
+    loop.sql("CREATE TABLE c (id INT PRIMARY KEY, v INT)", "INSERT INTO c VALUES (1, 1)", "INSERT INTO b VALUES (3, 3)")
+    loop.sql("CREATE TABLE d (id INT PRIMARY KEY)", "DROP TABLE d")
+    loop.capture()
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "before_statement", fail)
+        patch.setattr(evolve, "before_step", fail)
+        loop.apply_all()
+        assert f"{loop.db}.c" in parked(loop)
+        assert retry_parked(loop.config) == []
+    loop.require_equal("b")
+    assert not loop.path("c").exists()
+    assert f"{loop.db}.c" in [done.table for done in retry_parked(loop.config)]
+    assert parked(loop) == {}
+    loop.require_equal("c")
 
 
 def test_a_batch_that_is_outstanding_meanwhile_is_waited_for(loop: Loop, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,64 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
         (3, "c", False),
         (3, "new", True),
     ]
+
+
+def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    modes = ("append", "soft_delete", "scd2")
+    overrides = ", ".join(f"DB.{mode}: {{mode: {mode}}}" for mode in modes)
+    loop = Started(tmp_path, mysql9, database(mysql9), overrides=overrides)
+    loop.capture()
+    for mode in modes:
+        loop.sql(
+            f"CREATE TABLE {mode} (id INT PRIMARY KEY, v VARCHAR(10), at DATETIME(3), gone INT)",
+            f"INSERT INTO {mode} VALUES (1, '10', '2024-05-01 10:00:00.125', 1), (2, 'x', NULL, 2)",
+            f"DELETE FROM {mode} WHERE id = 2",
+        )
+    loop.capture()
+    loop.apply_all()
+    for mode in modes:
+        loop.sql(
+            f"ALTER TABLE {mode} RENAME COLUMN at TO moment, ADD COLUMN more INT DEFAULT 7 AFTER id",
+            f"ALTER TABLE {mode} DROP COLUMN gone, MODIFY v INT",  # only the server knows what texts become
+            f"INSERT INTO {mode} VALUES (3, 8, 30, NULL)",
+        )
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config, [f"{loop.db}.{mode}" for mode in modes])
+    assert not BatchService(loop.config).subscription().parked
+    for mode in modes:
+        loop.sql(f"UPDATE {mode} SET v = v + 1")
+    loop.capture()
+    loop.apply_all()
+
+    def rows(mode: str, *names: str) -> list[tuple[object, ...]]:
+        return [tuple(row[name] for name in names) for row in loop.delta(mode, order="id, _seq")]
+
+    moment = datetime(2024, 5, 1, 10, 0, 0, 125000, tzinfo=UTC).replace(tzinfo=None)
+    assert rows("append", "_op", "id", "more", "v", "moment") == [
+        ("insert", 1, None, "10", moment),
+        ("snapshot", 1, 7, "10", moment),
+        ("update", 1, 7, "11", moment),
+        ("insert", 2, None, "x", None),
+        ("delete", 2, None, "x", None),
+        ("snapshot", 3, 8, "30", None),
+        ("update", 3, 8, "31", None),
+    ]
+    # No integer was in the text of the deleted row.
+    deleted = (2, None, None, None)
+    assert rows("soft_delete", "id", "more", "v", "moment", "_deleted") == [
+        (1, 7, 11, moment, False),
+        (*deleted, True),
+        (3, 8, 31, None, False),
+    ]
+    found = rows("scd2", "id", "more", "v", "moment", "_current")
+    assert [row for row in found if row[-1]] == [(1, 7, 11, moment, True), (3, 8, 31, None, True)]
+    assert (*deleted, False) in found and (1, None, 10, moment, False) in found
+    for mode in modes:
+        own = [name for name in loop.delta(mode)[0] if not name.startswith("_")]
+        assert own == list(loop.select(mode)[0])
 
 
 class Killed(BaseException):

@@ -45,7 +45,7 @@ def seal(entries: Entries) -> bytes:
     """Returns the entries as they are written to a file, each with its CRC32."""
     from cdc.binlog.entry_checksums import seal_entries
 
-    raw = np.ascontiguousarray(entries).view(np.uint8).reshape(len(entries), ENTRY_SIZE)
+    raw = np.ascontiguousarray(entries).view(np.uint8).reshape(-1)
     seal_entries(raw, np.zeros(16, dtype=np.uint8))
     return raw.tobytes()
 
@@ -60,7 +60,7 @@ def first_bad(entries: Entries) -> int:
         return -1
     from cdc.binlog.entry_checksums import first_bad_entry
 
-    return int(first_bad_entry(raw, np.zeros(16, dtype=np.uint8)))
+    return int(first_bad_entry(raw.reshape(-1), np.zeros(16, dtype=np.uint8)))
 
 
 def check_header(head: bytes, path: Path) -> None:

@@ -8,7 +8,7 @@ rows, is replaced by one statement instead, which begins a new generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -444,18 +444,9 @@ class Evolution:
         ``seq``: the position that it carries if rows follow, instead of the batch's end."""
         target, manifest, state = self._target, self._around.manifest, self._state
         position = manifest.last_seq if seq is None else seq
-        sources = columns_of_schema(schema, target.policies)
         generation = 0 if state is None else state.generation + 1
         origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
-        properties = properties_of(target, sources, schema.primary_key, origin)
-        if any(NEEDS_MAPPING & set(column.name) for column in columns):
-            properties["delta.columnMapping.mode"] = "name"
-        for name, value in ({} if state is None else state.properties).items():
-            if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
-                properties.setdefault(name, value)
-        for one in (state, source):
-            if one is not None and LARGE_PROPERTY in one.properties:
-                properties[LARGE_PROPERTY] = one.properties[LARGE_PROPERTY]
+        properties = properties_after(target, columns, schema, origin, (state, source))
         statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty)
         before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
         self._changed = True
@@ -483,6 +474,28 @@ class Evolution:
         if state is None:
             raise TargetError("the Delta table is gone", place=f"table {self._target.table} at {self._target.path}")
         return state
+
+
+def properties_after(
+    target: Target,
+    columns: Sequence[PlannedColumn],
+    schema: TableSchema,
+    origin: Origin,
+    former: tuple[DeltaState | None, DeltaState | None],
+) -> dict[str, str]:
+    """Returns the properties of a table's new generation. ``former``: the table as it was, and the one whose rows it
+    gets."""
+    state, source = former
+    properties = properties_of(target, columns_of_schema(schema, target.policies), schema.primary_key, origin)
+    if any(NEEDS_MAPPING & set(column.name) for column in columns):
+        properties["delta.columnMapping.mode"] = "name"
+    for name, value in ({} if state is None else state.properties).items():
+        if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
+            properties.setdefault(name, value)
+    for one in (state, source):
+        if one is not None and LARGE_PROPERTY in one.properties:
+            properties[LARGE_PROPERTY] = one.properties[LARGE_PROPERTY]
+    return properties
 
 
 def is_shadow(origin: str, table: str) -> bool:

@@ -36,11 +36,12 @@ def follow(before: TableSchema, changes: Sequence[Change], sql_mode: int) -> tup
         if one.old is None:
             found.append(Followed(one.column, None, None, one.old_rows or _UNSAID))
         else:
-            found.append(Followed(one.column, one.old, _effect(one.old, one.column, sql_mode)))
+            found.append(Followed(one.column, one.old, effect_of(one.old, one.column, sql_mode)))
     return plan.schema, tuple(found)
 
 
-def _effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
+def effect_of(old: ColumnSchema, new: ColumnSchema, sql_mode: int) -> ValueEffect | None:
+    """Returns what becomes of the values of a column whose definition changes; None if it is the same."""
     same = (old.column_type.lower(), old.charset) == (new.column_type.lower(), new.charset)
     if same and (new.nullable or not old.nullable) and old.extra == new.extra:
         return None
@@ -56,7 +57,7 @@ def differences(before: TableSchema, after: TableSchema, sql_mode: int) -> tuple
     for column in after.columns:
         old = there.get(column.name.lower())
         if old is not None:
-            found.append(Followed(column, old, _effect(old, column, sql_mode)))
+            found.append(Followed(column, old, effect_of(old, column, sql_mode)))
         elif vanished:
             found.append(Followed(column, None, None, Unknown("it may be another column under a new name")))
         else:

@@ -214,6 +214,14 @@ def test_keys(source: Server, tmp_path: Path) -> None:
     ]
 
 
+def test_a_table_that_apply_refuses_does_not_stop_capture(source: Server, tmp_path: Path) -> None:
+    include = r"pre\.(nokey|ours)"
+    destination = config(source, tmp_path, include=include)
+    errors = [f for f in check_source(destination) if f.level == "error"]
+    assert [(f.subject, f.stops) for f in errors] == [("table pre.nokey", "apply"), ("table pre.ours", "apply")]
+    require_source(destination, connect(destination.source))
+
+
 def test_a_column_named_like_a_metadata_column(source: Server, tmp_path: Path) -> None:
     [found] = problems(check_source(config(source, tmp_path, include=r"pre\.ours")))
     assert found == "error table pre.ours: column '_SEQ' has the name of one of Towpath's metadata columns"

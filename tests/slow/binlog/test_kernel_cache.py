@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import cdc
-from cdc.binlog import jit
+from cdc.binlog import kernel_cache
 
 PACKAGE = Path(cdc.__file__).parent
 
 _CHECKSUM = """
 import numpy as np
 from cdc.binlog.crc import crc32
-from cdc.binlog.jit import cache_root
+from cdc.binlog.kernel_cache import cache_root
 data = np.frombuffer(b"123456789", dtype=np.uint8).copy()
 print(cache_root(), int(crc32(data, 0, len(data), np.zeros(16, dtype=np.uint8))))
 """
@@ -51,7 +51,7 @@ def installed(folder: Path, *, read_only: bool) -> Path:
 
 def compiled(folder: Path) -> dict[str, int]:
     """The files of compiled code and when they were written."""
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*.nb*")}
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*.kernel")}
 
 
 def test_several_processes_begin_at_once(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_package_that_cannot_be_written(tmp_path: Path) -> None:
     folder, value = answer(started(package, XDG_CACHE_HOME=str(tmp_path / "cache")))
     assert value == zlib.crc32(b"123456789")
     assert folder == tmp_path / "cache" / "towpath" / "kernels"
-    assert list(folder.rglob("*.nbi"))
+    assert list(folder.rglob("*.kernel"))
     # If the user's cache folder cannot be written either, a private folder works for this process.
     (tmp_path / "file").write_text("")
     folder, value = answer(started(package, XDG_CACHE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path)))
@@ -83,7 +83,7 @@ def test_a_package_that_cannot_be_written(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- which modules a change compiles anew
 
 _FOLDERS = """
-from cdc.binlog.jit import cache_folder
+from cdc.binlog.kernel_cache import cache_folder
 from pathlib import Path
 import cdc
 root = Path(cdc.__file__).parent
@@ -111,9 +111,12 @@ def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_pat
             "decode/kernels/fill.py",
             "decode/binary_json/scalar_kernels.py",
             "decode/binary_json/document_kernels.py",
+            "snapshot/kernels.py",
         },
         "binlog/frame_kernel.py": {"binlog/frame_kernel.py"},
         "binlog/jit.py": set(before),
+        "binlog/kernel_cache.py": set(before),
+        "binlog/kernel_compiler.py": set(before),
         "decode/reader.py": set(),
     }.items():
         path = package / "cdc" / changed
@@ -146,7 +149,7 @@ def half(value: int) -> int:
     return value // 2
 """
 _CALL = """
-from cdc.binlog.jit import cache_root
+from cdc.binlog.kernel_cache import cache_root
 from cdc.binlog.user_kernel import four_times
 from cdc.binlog.other_kernel import half
 print(cache_root(), four_times(10) * 100 + half(10))
@@ -167,16 +170,67 @@ def test_a_changed_callee_is_compiled_with_its_caller_and_nothing_else(tmp_path:
     after = compiled(folder)
     assert {name: after[name] for name in before} == before, "compiled again, or removed"
     new = {name.partition("-")[0] for name in after.keys() - before.keys()}
-    assert new == {"binlog.base_kernel", "binlog.user_kernel"}
+    assert new == {"binlog.user_kernel"}, "the callee is compiled into its caller, and was not called by itself"
 
 
 def test_other_versions_of_the_compiler_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module = PACKAGE / "binlog" / "crc.py"
-    before = jit.cache_folder(module).name
-    assert np.__version__ in jit._VERSIONS
-    jit._digest.cache_clear()
-    monkeypatch.setattr(jit, "_VERSIONS", "another")
-    assert jit.cache_folder(module).name != before
-    monkeypatch.undo()
-    jit._digest.cache_clear()
-    assert jit.cache_folder(module).name == before
+
+    def name() -> str:
+        kernel_cache._digest.cache_clear()
+        kernel_cache.cache_folder.cache_clear()
+        return kernel_cache.cache_folder(module).name
+
+    before = name()
+    assert f'"{np.__version__}"'.encode() in kernel_cache._VERSIONS
+    with monkeypatch.context() as changed:
+        changed.setattr(kernel_cache, "_VERSIONS", b"another")
+        assert name() != before
+    assert name() == before
+
+
+def test_another_cpu_has_files_of_its_own() -> None:
+    module = PACKAGE / "binlog" / "crc.py"
+    one, other = (kernel_cache.kernel_file(module, "crc32", "types", cpu) for cpu in ("x86_64 zen5", "x86_64 skylake"))
+    assert one != other
+    assert one.parent == other.parent
+
+
+# ---------------------------------------------------------------- the files
+
+
+_WITHOUT_NUMBA = (
+    _CHECKSUM
+    + """
+import sys
+if "numba" in sys.modules:
+    raise SystemExit("numba was loaded")
+"""
+)
+
+
+def test_a_compiled_kernel_runs_without_numba(tmp_path: Path) -> None:
+    package = installed(tmp_path, read_only=False)
+    folder, value = answer(started(package))
+    assert value == zlib.crc32(b"123456789")
+    assert answer(started(package, _WITHOUT_NUMBA)) == (folder, value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "bit", "other format"])
+def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: str) -> None:
+    package = installed(tmp_path, read_only=False)
+    folder, value = answer(started(package))
+    files = list(folder.rglob("*.kernel"))
+    assert len(files) == 1, "one file for each kernel and set of argument types"
+    whole = files[0].read_bytes()
+    middle = len(whole) // 2
+    damaged = {
+        "cut": whole[:middle],
+        "empty": b"",
+        "bit": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        "other format": whole.replace(b"towpath-kernel 1", b"towpath-kernel 0"),
+    }[damage]
+    files[0].write_bytes(damaged)
+    assert answer(started(package)) == (folder, value)
+    assert files[0].read_bytes() == whole
+    assert answer(started(package, _WITHOUT_NUMBA)) == (folder, value)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mypy.nodes import Context, MemberExpr
+from mypy.nodes import Context, Expression, MemberExpr, NameExpr
 from mypy.plugin import AttributeContext, MethodContext, Plugin
 from mypy.types import Type
 
@@ -19,7 +19,7 @@ NOTES = Path(os.environ["TOWPATH_READS"])
 
 
 class Reads(Plugin):
-    """Writes a line for each read: class and attribute, file, line, and the expression's own last name."""
+    """Writes a line for each read: class and attribute, file, line, and the last two names of the expression."""
 
     def get_attribute_hook(self, fullname: str) -> Callable[[AttributeContext], Type] | None:
         if not fullname.startswith(OF):
@@ -45,9 +45,16 @@ class Reads(Plugin):
 
 def _note(fullname: str, path: str, context: Context) -> None:
     owner = context.expr if isinstance(context, MemberExpr) else None
-    through = owner.name if isinstance(owner, MemberExpr) else "-"
+    through = ".".join(_names(owner)[-2:]) or "-"
     with NOTES.open("a", encoding="utf-8") as notes:
         notes.write(f"{fullname}\t{path}\t{context.line}\t{through}\n")
+
+
+def _names(expression: Expression | None) -> list[str]:
+    """``[a, b, c]`` of ``a.b.c``; the names after the last call or index of other expressions."""
+    if isinstance(expression, MemberExpr):
+        return [*_names(expression.expr), expression.name]
+    return [expression.name] if isinstance(expression, NameExpr) else []
 
 
 def plugin(version: str) -> type[Plugin]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from cdc.batches import parking
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.parking import TableGate, commit_lock, job_lock, keep_from, park, park_left_out, unpark
 from cdc.batches.retention import holders
@@ -124,6 +127,31 @@ def test_merges_do_not_wait_for_each_other(meta: FileMeta) -> None:
     gate = TableGate(meta, "apply")
     with gate.enter(T) as one, gate.enter(T) as other:  # an orphan, and its successor
         assert one is None and other is None
+
+
+def test_a_long_wait_for_a_schema_change_names_the_process(meta: FileMeta, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "QUIET_WAIT_S", 0.05)
+    gate, inside, done = TableGate(meta, "apply"), threading.Event(), threading.Event()
+
+    def alter() -> None:
+        with gate.enter(T, alone=True):
+            inside.set()
+            assert done.wait(10)
+
+    orphan = threading.Thread(target=alter)
+    orphan.start()
+    assert inside.wait(10)
+    with capture_logs() as logs:
+        threading.Timer(0.3, done.set).start()
+        with gate.enter(T) as found:
+            assert found is None
+    orphan.join(10)
+    assert [(line["event"], line["table"]) for line in logs] == [("waiting for another commit to the table", T)]
+    assert f"process {os.getpid()}" in logs[0]["reason"]
+    monkeypatch.setattr(parking, "COMMIT_WAIT_S", 0.1)
+    held = pytest.raises(LeaseHeldError, match=f"a commit to table {T}")
+    with gate.enter(T, alone=True), held, gate.enter(T):
+        raise AssertionError("a merge beside a schema change")
 
 
 def test_names_of_tables_become_names_of_files(meta: FileMeta) -> None:

@@ -14,6 +14,8 @@ from cdc import __version__, cli
 from cdc.commands import common
 from cdc.errors import ConfigError, SourceUnavailableError, UsageError
 
+GOLDEN = Path(__file__).parents[2] / "golden"
+
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = cli.main(arguments)
@@ -45,6 +47,33 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The packages that a command has loaded at its end."""
+    script = (
+        "import sys; from cdc import cli; code = cli.main(sys.argv[1:]); "
+        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_status_loads_neither_compiler_nor_arrow_nor_driver(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "shop.yaml").write_text(
+        "source: {url: 'mysql://u@127.0.0.1:1', server_id: 1, start: earliest}\n"
+        "tables: {include: ['shop\\..*']}\nstore: {path: store}\nmeta: {path: meta}\napply: {target: lake}\n"
+    )
+    found = loaded("--conf-dir", str(tmp_path / "conf"), "status", "shop", "--json")
+    assert not {"numba", "llvmlite", "pyarrow", "pymysql", "structlog", "deltalake", "pyspark", "rich"} & found
+
+
+def test_decode_loads_no_compiler_once_its_kernels_are_compiled() -> None:
+    arguments = ("decode", str(GOLDEN / "decode-mysql9.binlog"), "--table", "shop.every")
+    assert "pyarrow" in loaded(*arguments)
+    assert not {"numba", "structlog", "pymysql", "pyspark", "rich"} & loaded(*arguments)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import cdc.errors
-from spark_jobs.source.data_source import conform
+from spark_jobs.source.split_reader import conform
 
 
 def test_batches_take_sparks_form() -> None:

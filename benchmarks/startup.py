@@ -1,0 +1,132 @@
+"""What the commands cost before they do anything, compared with importing Numba on the same machine.
+
+    python -m benchmarks.startup [--repeats 7]
+
+Each command runs in its own process with a warm kernel cache. The times are the least of several runs: CPU seconds
+(user and system), which hardly depend on what else the machine does, and wall seconds. The ratio compares the CPU
+seconds with those of ``import numba``, which every command that ran a kernel paid before kernels ran without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+
+ROOT = Path(__file__).resolve().parent.parent
+CDC = [sys.executable, "-m", "cdc"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least of several runs."""
+
+    cpu_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, the wall seconds that it may take on a quiet machine, and how its end is known."""
+
+    name: str
+    command: list[str]
+    goal_s: float | None = None
+    until_output: bool = False
+    """Whether it is over with its first line on standard output."""
+
+
+def cases(conf: Path, segment: Path) -> list[Case]:
+    at = ["--conf-dir", str(conf)]
+    return [
+        Case("import numba", [sys.executable, "-c", "import numba"]),
+        Case("import numpy", [sys.executable, "-c", "import numpy"]),
+        Case("cdc --help", [*CDC, "--help"], 0.3),
+        Case("cdc status, no lake", [*CDC, *at, "status", "bench"], 0.5),
+        Case("cdc capture, nothing new", [*CDC, *at, "capture", "bench", "--until-current"], 0.7),
+        Case("cdc decode, first row", [*CDC, "decode", str(segment), "--table", "bench.t"], 0.8, until_output=True),
+    ]
+
+
+def once(case: Case) -> Cost:
+    """Runs a command. Raises SystemExit if it fails."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    process = subprocess.Popen(
+        case.command,
+        cwd=ROOT,
+        env={**os.environ, "BENCH_PASSWORD": PASSWORD},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    if case.until_output and not process.stdout.readline():
+        raise SystemExit(f"{case.name} printed no row")
+    wall_s = time.perf_counter() - began
+    _, err = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{case.name} failed: {err.decode(errors='replace')}")
+    if not case.until_output:
+        wall_s = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Cost(cpu_s, wall_s)
+
+
+def least(case: Case, repeats: int) -> Cost:
+    once(case)  # compiles kernels and fills caches
+    costs = [once(case) for _ in range(repeats)]
+    return Cost(min(c.cpu_s for c in costs), min(c.wall_s for c in costs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    table = Table(title="From the start of the process, with a warm kernel cache")
+    for name in ("command", "CPU s", "wall s", "goal, wall s", "CPU against import numba"):
+        table.add_column(name, justify="left" if name == "command" else "right")
+    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+        server.execute(
+            "CREATE DATABASE bench",
+            "CREATE TABLE bench.t (id INT PRIMARY KEY, v VARCHAR(20))",
+            "INSERT INTO bench.t VALUES (1, 'a'), (2, 'b')",
+        )
+        conf = Path(folder) / "conf"
+        conf.mkdir()
+        (conf / "bench.yaml").write_text(
+            f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: BENCH_PASSWORD, server_id: 4711,"
+            " start: earliest}\n"
+            "tables: {include: ['bench\\..*']}\n"
+            "store: {path: store}\nmeta: {path: meta}\napply: {target: lake}\n"
+        )
+        once(Case("cdc capture", [*CDC, "--conf-dir", str(conf), "capture", "bench", "--until-current"]))
+        segment = next((Path(folder) / "store" / "segments").glob("*.binlog"))
+        base: Cost | None = None
+        for case in cases(conf, segment):
+            cost = least(case, options.repeats)
+            base = base or cost
+            table.add_row(
+                case.name,
+                f"{cost.cpu_s:.2f}",
+                f"{cost.wall_s:.2f}",
+                "" if case.goal_s is None else f"{case.goal_s}",
+                f"{cost.cpu_s / base.cpu_s:.2f}",
+            )
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    console.print(f"Least of {options.repeats} runs; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Ways into Spark: the key plan and tasks of mapInArrow, against the window over the data source, in turn.
+
+Batches of inserts, of updates and of a few changes in ten tables are merged by the one way and by the other, in one
+warm session. The table shows the best seconds of each, and CPU seconds of all processes, which other work on the machine
+changes less.
+
+    python -m benchmarks.ways [--rows 300000] [--rounds 3] [--cores 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.apply import ROWS, TABLE, configure
+from cdc.capture import Capture
+from cdc.testing.servers import Server
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from spark_jobs.runtime.session import TableSession
+    from spark_jobs.source.input_splits import InputSplit
+    from spark_jobs.source.split_reader import SplitReader
+
+
+@contextmanager
+def by_window(ranges: Sequence[Any]) -> Iterator[None]:
+    """Lets merges inside the block read the data source and reduce by a window."""
+    from spark_jobs.apply import merge
+    from spark_jobs.source.data_source import register
+
+    def frame(session: TableSession, reader: SplitReader, _splits: Sequence[InputSplit]) -> Any:
+        options = {
+            "table": reader.table, "images": reader.images, "columns": reader.columns, "values": reader.values,
+            "after_seq": str(reader.after_seq), "upto_seq": str(reader.upto_seq),
+            "schema": None if reader.schema is None else reader.schema.model_dump_json(),
+            "ranges": json.dumps([one.model_dump() for one in ranges]),
+        }  # fmt: skip
+        given = {name: value for name, value in options.items() if value is not None}
+        return session.spark.read.format(register(session.spark)).schema(reader.fields).options(**given).load()
+
+    with mock.patch.object(merge, "make_plan", return_value=None), mock.patch.object(merge, "changes_frame", frame):
+        yield
+
+
+def cpu_seconds() -> float:
+    """Returns the CPU seconds of this process, of those that it has started, and of all that these have waited for."""
+    own = psutil.Process()
+    return sum(sum(one.cpu_times()[:4]) for one in (own, *own.children(recursive=True)))
+
+
+def merged(config: DestinationConfig, *, window: bool) -> tuple[float, float]:
+    """Merges everything that the store has. Returns the seconds of the merges with rows, and their CPU seconds."""
+    from cdc import pipeline
+
+    seconds = cpu = 0.0
+    while (lease := pipeline.fetch(config, "cli:bench", wait_s=0)) is not None:
+        began, used = time.perf_counter(), cpu_seconds()
+        if window:
+            with by_window(lease.manifest.ranges):
+                results = pipeline.merge(config, lease)
+        else:
+            results = pipeline.merge(config, lease)
+        if not lease.manifest.ddl:
+            seconds += time.perf_counter() - began
+            cpu += cpu_seconds() - used
+        pipeline.finalize(config, lease, True, results)
+    return seconds, cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    options = parser.parse_args()
+    small = [f"small{i}" for i in range(10)]
+    work = {
+        f"{options.rows:,} inserts": [ROWS] * (options.rows // 5000),
+        f"{options.rows:,} updates": [
+            f"UPDATE bench.orders SET total = total + 1, note = CONCAT(note, '!') WHERE id <= {options.rows}"
+        ],
+        "1,000 changes in ten tables": [
+            f"INSERT INTO bench.{name} SELECT NULL, seq FROM bench.seq_1_to_100" for name in small
+        ],
+    }
+    table = Table(title="The key plan against the window over the data source")
+    for column in ("batch", "window, s", "plan, s", "ratio", "window, CPU s", "plan, CPU s", "ratio"):
+        table.add_column(column, justify="right")
+    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+        config = configure(Path(folder), server, options.cores)
+        server.execute("CREATE DATABASE bench", TABLE)
+        server.execute(*(f"CREATE TABLE bench.{name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in small))
+        for name, statements in work.items():
+            best: dict[bool, tuple[float, float]] = {}
+            for _ in range(options.rounds):
+                for window in (True, False):
+                    server.execute(*statements)
+                    Capture(config).run(until_current=True)
+                    found = merged(config, window=window)
+                    known = best.get(window, found)
+                    best[window] = min(found[0], known[0]), min(found[1], known[1])
+                    word = "window" if window else "plan"
+                    print(f"{name}, {word}: {found[0]:.2f} s, {found[1]:.2f} CPU s", file=sys.stderr, flush=True)
+            row = [name]
+            for i in range(2):
+                row += [f"{best[True][i]:.2f}", f"{best[False][i]:.2f}", f"{best[False][i] / best[True][i]:.2f}"]
+            table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+if __name__ == "__main__":
+    main()

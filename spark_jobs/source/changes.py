@@ -1,0 +1,61 @@
+"""The changes of one table as a DataFrame: decoded by tasks of ``mapInArrow``, or on the driver if they are few.
+
+A Python data source gives the same rows (:mod:`spark_jobs.source.data_source`), but Spark starts a planner process for
+each one that it loads, and each of these imports Towpath, Numba and Arrow. A few changes need no Python worker at all:
+decoding them here takes less than sending a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from spark_jobs.source.input_splits import InputSplit
+from spark_jobs.source.split_reader import SplitReader, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.runtime.session import TableSession
+
+SMALL_BYTES = 4 * 1024 * 1024
+"""Changes in splits of at most this many bytes together are decoded on the driver."""
+_LEAST_ROW_BYTES = 32
+"""Of a row in a split, for estimates."""
+
+
+def is_small(splits: Sequence[InputSplit]) -> bool:
+    """Whether these splits are decoded on the driver."""
+    return sum(one.length for one in splits) <= SMALL_BYTES
+
+
+def changes_frame(session: TableSession, reader: SplitReader, splits: Sequence[InputSplit]) -> DataFrame:
+    """Returns what ``reader`` reads from these splits. Changes that are decoded here raise their errors at once, others
+    when the DataFrame is computed."""
+    if is_small(splits):
+        return session.spark.createDataFrame(read_all(reader, splits), reader.fields)
+    return mapped_frame(session, reader, splits)
+
+
+def read_all(reader: SplitReader, splits: Sequence[InputSplit]) -> pa.Table:
+    """Decodes the splits in this process."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch for one in splits for batch in reader.read(one)], arrow_schema(reader.fields))
+
+
+def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[InputSplit]) -> DataFrame:
+    """Returns what tasks decode, one for each split.
+
+    Spark sizes the result of ``mapInArrow`` by the number of its input's rows, and would broadcast a million changes
+    that come from ten splits. So the input has a row for each :data:`_LEAST_ROW_BYTES` of the splits, which is more
+    than they have; a filter in the JVM keeps one for each split. If there is less, adaptive execution sees that.
+    """
+    from pyspark.sql import functions as f
+
+    each = max(1, sum(one.length for one in splits) // _LEAST_ROW_BYTES // len(splits))
+    numbers = session.spark.range(0, len(splits) * each, 1, len(splits))
+    numbers = numbers.where(f.col("id") % each == 0).select((f.col("id") / each).cast("long").alias("split"))
+    return numbers.mapInArrow(replace(reader, splits=tuple(splits)), reader.fields)

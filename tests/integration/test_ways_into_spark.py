@@ -1,0 +1,188 @@
+"""Random keys of every type through each way into Spark. The window over the data source's rows is the reference."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame
+
+from cdc import pipeline
+from cdc.decode import layouts
+from cdc.errors import MergeFailedError, PermanentError
+from cdc.testing.servers import Server
+from spark_jobs.apply import merge
+from spark_jobs.apply.merge import Keys, TableMerge
+from spark_jobs.apply.rows import latest
+from spark_jobs.delta.tables import target_of
+from spark_jobs.runtime import session
+from spark_jobs.runtime.session import TableSession
+from spark_jobs.source import changes, key_plan
+from spark_jobs.source.columns import columns_of_layout
+from spark_jobs.source.data_source import register
+from spark_jobs.source.key_plan import make_plan, planned_frame
+from spark_jobs.source.row_choice import RowChoice
+from spark_jobs.source.split_reader import SplitReader
+from tests.support.apply import Loop
+from tests.support.compare import mirror_faults
+from tests.support.random_keys import RandomChanges, make_tables
+
+Database = Callable[[Server], str]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["plan and tasks", "window and tasks", "window here"])
+def test_every_way_equals_select(
+    way: str, mariadb11: Server, tmp_path: Path, database: Database, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan over changes that are decoded here is what all other tests with small batches use."""
+    if way.endswith("tasks"):
+        monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    if way.startswith("window"):
+        monkeypatch.setattr(merge, "make_plan", lambda *_arguments, **_options: None)
+    rng = random.Random(f"{seed} {way}")
+    loop = Loop(tmp_path, mariadb11, database(mariadb11))
+    tables = make_tables(rng, "mariadb", 9)
+    loop.sql(*(table.create() for table in tables))
+    random_changes = RandomChanges(mariadb11, loop.db, rng)
+    for count in (30, 5):
+        random_changes.run(tables, count)
+        loop.capture()
+        loop.apply_all()
+        faults = [
+            f"{table.types}: {fault}"
+            for table in tables
+            for fault in mirror_faults(mariadb11, loop.config.apply.target, loop.db, table.name, table.select)
+        ]
+        assert not faults, "\n".join([f"seed {seed}", *faults[:20]])
+
+
+def reference(table: TableMerge, reader: SplitReader) -> DataFrame:
+    """Returns all changes as the data source gives them."""
+    spark = table.session.spark
+    options = {"table": reader.table, "columns": reader.columns, "values": reader.values}
+    ranges = json.dumps([one.model_dump() for one in table.manifest.ranges])
+    return spark.read.format(register(spark)).schema(reader.fields).options(ranges=ranges, **options).load()
+
+
+def shown(rows: DataFrame) -> list[str]:
+    found = rows.select(sorted(rows.columns)).toArrow().to_pylist()
+    return sorted(repr(row) for row in found)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+def test_the_plan_and_the_window_give_the_same_rows(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    database: Database,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    rng = random.Random(f"{seed} {kind} plan")
+    loop = Loop(tmp_path, server, database(server))
+    tables = make_tables(rng, kind[:5] if kind.startswith("mysql") else "mariadb", 4)
+    loop.sql(*(table.create() for table in tables))
+    random_changes = RandomChanges(server, loop.db, rng)
+    for _ in range(6):
+        random_changes.run(tables, 12)
+    loop.capture()
+    while (lease := loop.fetch()).manifest.ddl:
+        pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    warm = TableSession(session.acquire(loop.config.spark).spark)
+    monkeypatch.setattr(merge, "SPLIT_BYTES", 2000)
+    compared = 0
+    for name, layout in layouts(lease.manifest.ranges, lease.manifest.tables).items():
+        target = target_of(loop.config, name)
+        columns = columns_of_layout(layout, target.policies)
+        one = TableMerge(warm, target, lease.manifest, layout, columns, None, lambda: None)
+        keys = Keys(columns.keys(layout.primary_key), is_primary=True)
+        columns = columns.exact(layout.primary_key)
+        reader, splits = merge._reader(one, columns, 0, "after"), merge._splits(one, 0)
+        assert len(splits) > 1
+        wanted = shown(latest(reference(one, reader), keys.names, seen=True))
+        narrow = merge._reader(one, columns.only(keys.names), 0, "after")
+        for plan in (
+            make_plan(reader, splits, keys.names, keep=True),
+            make_plan(narrow, splits, keys.names, keep=False),
+        ):
+            assert plan is not None
+            assert plan.rows == len(wanted)
+            rows = shown(planned_frame(warm, reader, splits, plan, seen=True))
+            assert rows == wanted, f"seed {seed}, {layout}"
+            compared += len(rows)
+    assert compared > 200
+
+
+def test_too_many_keys_are_reduced_by_spark(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    monkeypatch.setattr(key_plan, "MAX_BYTES", 1000)
+    seen: list[Any] = []
+    make = key_plan.make_plan
+    monkeypatch.setattr(merge, "make_plan", lambda *given, **options: seen.append(make(*given, **options)))
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", *(f"INSERT INTO t VALUES ({i}, {i})" for i in range(40)))
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("t")
+    assert seen == [None]
+
+
+@pytest.mark.parametrize("what", ["other rows", "another number of rows"])
+def test_a_wrong_bitmap_fails_the_batch(
+    what: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task finds that its rows are not those of the plan, and nothing is committed."""
+    monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t VALUES (1, 1), (2, 2)",
+        "UPDATE t SET v = 3 WHERE id = 1",
+    )
+    loop.capture()
+    loop.apply()
+    lease = loop.fetch()
+    make = RowChoice.of
+
+    def wrong(last: Any, seen: Any, keys: Any) -> RowChoice:
+        if what == "other rows":
+            choice = make(np.roll(last, 1), seen, keys)
+            return replace(choice, checksum=make(last, seen, keys).checksum)
+        return replace(make(last, seen, keys), rows=len(last) + 1)
+
+    monkeypatch.setattr(RowChoice, "of", wrong)
+    before = loop.version("t")
+    with pytest.raises((PermanentError, MergeFailedError), match="other rows than the plan"):
+        pipeline.merge(loop.config, lease)
+    assert loop.version("t") == before
+    monkeypatch.setattr(RowChoice, "of", make)
+    loop.apply_all()
+    loop.require_equal("t")
+
+
+def test_a_bitmap_that_keeps_an_older_change_is_found(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no task can notice, the comparison with SELECT does: the tests would find a plan that is wrong."""
+    monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    make = RowChoice.of
+    monkeypatch.setattr(RowChoice, "of", lambda last, seen, keys: make(np.roll(last, 1), seen, keys))
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)", "UPDATE t SET v = 2",
+        "UPDATE t SET v = 3",
+    )  # fmt: skip
+    loop.capture()
+    loop.apply_all()
+    assert mirror_faults(mysql9, loop.config.apply.target, loop.db, "t")
