@@ -67,8 +67,8 @@ test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, v
 test-nemesis: install ## 200 seeds (TOWPATH_NEMESIS_SEEDS) of faults in source, store, meta and lake (an hour)
 	@TOWPATH_NEMESIS_SEEDS=$${TOWPATH_NEMESIS_SEEDS:-200} TOWPATH_SCHEMA_SEEDS=$${TOWPATH_SCHEMA_SEEDS:-60} $(WITH_JAVA) $(PY) -m pytest tests/nemesis -v --timeout 3600 $(ARGS)
 
-test-ddl: install ## every statement of the DDL corpus through the whole loop, Delta against SELECT (an hour)
-	@$(WITH_JAVA) TOWPATH_DDL_CASES=all $(PY) -m pytest tests/integration/test_ddl_corpus.py -v -s $(ARGS)
+test-ddl: install ## every statement of the DDL corpus through the whole loop, Delta against SELECT; writes docs/reference/ddl.md
+	@$(WITH_JAVA) TOWPATH_DDL_CASES=all TOWPATH_DDL_WRITE=1 $(PY) -m pytest tests/integration/test_ddl_corpus.py -v -s $(ARGS)
 
 types: install ## every type of every server through Spark into Delta, and docs/types.md from it (minutes)
 	@$(WITH_JAVA) $(PY) -m tests.support.type_matrix --write docs/types.md $(ARGS)

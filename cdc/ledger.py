@@ -136,7 +136,8 @@ class Ledger:
         for commit in table.commits:
             self._require_same_history(name, previous, commit, report)
             previous = commit
-            if commit.rebuild is not None:  # what it had before does not matter any more
+            # What the table had before does not matter any more.
+            if commit.rebuild is not None or _begins_generation(table, commit):
                 reached = commit.last_seq
                 continue
             if commit.last_seq <= reached:
@@ -232,6 +233,11 @@ class Ledger:
                 self._report_missing(
                     name, manifest.after_seq, manifest.last_seq, report, f"; batch {manifest.batch} was acked {how}"
                 )
+
+
+def _begins_generation(table: TableHistory, commit: LedgerEntry) -> bool:
+    """Whether a commit made the table's generation: a DDL statement that wrote the table anew at its own position."""
+    return commit.generation > 0 and commit == table.commits[0] and commit.last_seq == table.since_seq
 
 
 def _covers(commits: Sequence[LedgerEntry], reached: int, after_seq: int, last_seq: int) -> bool:

@@ -15,6 +15,18 @@ SINCE_PROPERTY = "towpath.since_seq"
 """Delta table property: the seq at which the table was created empty; up to there it was complete."""
 GENERATION_PROPERTY = "towpath.generation"
 """Delta table property: rises with every rebuild of the table, since Delta's transaction versions never shrink."""
+BEGINS_PROPERTY = "towpath.begins_seq"
+"""Delta table property: the table's changes after this seq make all of it; empty if it has rows of another table.
+Without it the first generation is made by all of its changes, and a later one began with a snapshot."""
+
+
+def begins_of(properties: Mapping[str, str]) -> int | None:
+    """Returns the seq after which a table's changes make all of it; None if they do not."""
+    begins = properties.get(BEGINS_PROPERTY)
+    if begins is None and properties.get(GENERATION_PROPERTY, "0") == "0":
+        begins = properties.get(SINCE_PROPERTY, "0")
+    return int(begins) if begins else None
+
 
 MODE_COLUMNS: dict[str, tuple[str, ...]] = {
     "upsert": (),

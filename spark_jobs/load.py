@@ -26,7 +26,7 @@ from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.errors import NeedsSnapshotError, TargetError
 from cdc.schemas import Schemas
-from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id
+from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, SINCE_PROPERTY, application_id, begins_of
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.full_state import insert_snapshot, merge_full_state
 from spark_jobs.apply.large_values import LARGE_BYTES
@@ -207,6 +207,9 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
     require_owner(state, target)
     generation = state.generation + 1
     changed = {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
+    begins = begins_of(state.properties)
+    if begins is not None:
+        changed[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         session.spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
         rebuild = Rebuild("replay", uuid.uuid4().hex)
@@ -215,10 +218,17 @@ def begin_generation(sessions: TableSessions, config: DestinationConfig, table: 
 
 
 def replace_by(
-    sessions: TableSessions, config: DestinationConfig, built: DestinationConfig, table: str, position: Position
+    sessions: TableSessions,
+    config: DestinationConfig,
+    built: DestinationConfig,
+    table: str,
+    position: Position,
+    begins: int | None,
 ) -> None:
     """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
-    other one. Raises TargetError for a table of another owner, NeedsSnapshotError if nothing was built."""
+    other one. ``begins``: the seq after which the store's changes made it; None if it began with a snapshot.
+
+    Raises TargetError for a table of another owner, and if nothing was built."""
     target, side = target_of(config, table), target_of(built, table)
     state, found = target.state(), side.state()
     if found is None:
@@ -230,11 +240,13 @@ def replace_by(
     kept = {
         key: value
         for key, value in {**kept_properties(state), **found.properties}.items()
-        if key != _MAX_COLUMN_ID and not key.startswith(SCHEMA_PROPERTY)
+        if key not in (_MAX_COLUMN_ID, BEGINS_PROPERTY) and not key.startswith(SCHEMA_PROPERTY)
     }
     properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
     if schema is not None:
         properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+    if begins is not None:
+        properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         rows = session.spark.read.format("delta").load(side.path)
         replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex))
@@ -370,7 +382,7 @@ def _next_generation(spark: SparkSession, load: Load, state: DeltaState) -> Delt
     state = record_policies(spark, load.target, state, load.columns, load.schema.column_names)
     to = Destined(load.schema, load.position.server_uuid, load.position.epoch, load.statements)
     state = reshape(spark, load.target, state, to)
-    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json()}
+    changed = {GENERATION_PROPERTY: str(state.generation + 1), record.name: record.to_json(), BEGINS_PROPERTY: ""}
     spark.sql(f"ALTER TABLE {load.target.sql} SET TBLPROPERTIES ({sql_properties(changed)})")
     return load.target.state() or state
 

@@ -58,6 +58,7 @@ _BINLOG_TYPES: dict[str, frozenset[int]] = {
     "inet6": frozenset({ColumnType.STRING}),
 }
 _BLOB_PREFIX = {"tiny": 1, "": 2, "medium": 3, "long": 4}
+_NUMERIC = word_set("tinyint smallint mediumint int bigint decimal float double")
 _GEOMETRIES = word_set(
     "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection"
 )
@@ -128,10 +129,21 @@ def _with_metadata(table_map: TableMap, schema: TableSchema | None) -> tuple[Col
             column = replace(column, members=_members(table_map.full_name, meta, charset))
         known = declared.get(meta.name)
         # The schema may be of another time than the row. If the two contradict each other, the table map is right.
-        if known is not None and contradiction(meta, known) is None and _same_charset(column, known):
+        if known is not None and contradiction(meta, known) is None and _is_same(column, known):
             column = replace(column, declared=known.data_type, column_type=known.column_type.lower())
         found.append(column)
     return tuple(found)
+
+
+def _is_same(column: Column, known: ColumnSchema) -> bool:
+    """Whether a definition says what a table map with metadata says of NULL, sign, members and character set."""
+    full = known.column_type.lower()
+    is_unsigned = "unsigned" in full or "zerofill" in full
+    if column.nullable != known.nullable or (known.data_type in _NUMERIC and column.unsigned != is_unsigned):
+        return False
+    if column.type in MEMBERED and column.members != quoted_members(known.column_type):
+        return False
+    return _same_charset(column, known)
 
 
 def _same_charset(column: Column, known: ColumnSchema) -> bool:

@@ -172,7 +172,7 @@ def _in_place(
         side = f"{config.apply.target.rstrip('/')}/{BESIDE}-{secrets.token_hex(6)}"
         try:
             done = _build(mine, base, side, None, upto, progress)
-            _replace(mine, side, upto)
+            _replace(mine, side, upto, base)
         finally:
             _remove(side, table)
         if points.last is not None:
@@ -232,11 +232,12 @@ def _require_no_ddl(mine: Job, first: int) -> None:
         )
 
 
-def _replace(mine: Job, side: str, upto: int) -> None:
+def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
     from spark_jobs.load import replace_by
 
     built = elsewhere(mine.config, side, None)
-    replace_by(table_sessions(mine.config), mine.config, built, mine.table, position_of(mine, upto))
+    begins = base.seq if base.snapshot is None else None
+    replace_by(table_sessions(mine.config), mine.config, built, mine.table, position_of(mine, upto), begins)
 
 
 # --- beside ----------------------------------------------------------------------------------------------------------
@@ -320,16 +321,23 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
     """Returns what a table can be built from. Raises CutOffError if the store has neither all of its changes nor a
     snapshot with all changes after it."""
     from cdc.snapshot.files import SnapshotFiles
-    from cdc.targets import SINCE_PROPERTY, split_table
+    from cdc.targets import begins_of, split_table
 
     kept = _kept_seq(reader)
     for files in reversed(SnapshotFiles.find(config, *split_table(table))):
         loaded = files.loaded()
         if loaded is not None and loaded.low_seq >= kept:
             return Base(loaded.low_seq, files)
-    since = None if state is None else int(state.properties.get(SINCE_PROPERTY, "0"))
-    if state is not None and state.generation == 0 and since is not None and since >= kept:
-        return Base(since, None)
+    begins = None if state is None else begins_of(state.properties)
+    if begins is not None and begins >= kept:
+        return Base(begins, None)
+    if state is not None and begins is None:
+        raise CutOffError(
+            f"the store has no snapshot of table {table} with all changes after it, and the table cannot be made from "
+            "its changes alone: it took over rows of another table, or of a snapshot",
+            place=str(config.store.path),
+            remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
+        )
     raise CutOffError(
         f"the store has no snapshot of table {table}, and not all of its changes: it begins after "
         f"{kept} ({format_seq(kept)})",

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.window import Window
 
 from spark_jobs.apply.rows import DELETE, INSERT
 from spark_jobs.apply.statements import empty_statement, key_ranges, soft_delete_statement
-from spark_jobs.apply.versions import recent, versions
+from spark_jobs.apply.versions import CLOSES, recent, versions
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of
 from spark_jobs.source.row_choice import SEEN
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from spark_jobs.apply.commit import Commit, MergeStats
     from spark_jobs.apply.merge import Keys
 
+_ALIKE = "_towpath_alike"
 _INEXACT = (t.FloatType, t.DoubleType, t.ArrayType)
 """Types whose values are compared by their texts: 0.0 and -0.0 are different values, NaN is itself."""
 
@@ -57,10 +59,18 @@ def merge_full_state(commit: Commit, rows: DataFrame, keys: Keys, commit_time: d
         from spark_jobs.apply.merge import merge_versions
 
         conditions = [*ranges, recent(events)]
-        found = versions(commit, events.drop(SEEN), keys.names, conditions)
-        return merge_versions(commit, found, keys, conditions)
+        found = _in_place(versions(commit, events.drop(SEEN), keys.names, conditions), keys.names)
+        return merge_versions(commit, found, keys, conditions, corrects=True)
     finally:
         events.unpersist()
+
+
+def _in_place(found: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Leaves out the row that closes a version of the very seq of the new one: one key has one version at a seq, which
+    then gets other values."""
+    same = Window.partitionBy(*[f.col(quote(key)) for key in keys], f.col("_seq"))
+    counted = found.withColumn(_ALIKE, f.count(f.lit(1)).over(same))
+    return counted.where(~f.col(CLOSES) | (f.col(_ALIKE) == 1)).drop(_ALIKE)
 
 
 def insert_snapshot(commit: Commit, rows: DataFrame, commit_time: datetime, gtid: str | None) -> MergeStats:

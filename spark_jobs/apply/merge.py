@@ -256,11 +256,17 @@ def _count_null_dates(merge: TableMerge, columns: SourceColumns, after_seq: int)
     return int(dates.agg(f.sum(null_dates.COLUMN)).collect()[0][0] or 0)
 
 
-def merge_versions(commit: Commit, found: DataFrame, keys: Keys, conditions: Sequence[str]) -> MergeStats:
-    """Merges what :func:`spark_jobs.apply.versions.versions` has found with these conditions."""
+def merge_versions(
+    commit: Commit, found: DataFrame, keys: Keys, conditions: Sequence[str], *, corrects: bool = False
+) -> MergeStats:
+    """Merges what :func:`spark_jobs.apply.versions.versions` has found with these conditions. ``corrects``: versions
+    that are there already may have other values."""
     names = [name for name in found.columns if name.lower() not in METADATA_COLUMNS | {*MODE_COLUMNS["scd2"], CLOSES}]
     return commit.execute_with(
-        found, lambda view: scd2_statement(commit.target, view, keys.names, names, conditions, not keys.is_primary)
+        found,
+        lambda view: scd2_statement(
+            commit.target, view, keys.names, names, conditions, not keys.is_primary, corrects=corrects
+        ),
     )
 
 

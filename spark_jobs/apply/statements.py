@@ -153,14 +153,24 @@ def soft_delete_statement(
 
 
 def scd2_statement(
-    target: Target, view: str, keys: Sequence[str], names: Sequence[str], conditions: Sequence[str], null_keys: bool
+    target: Target,
+    view: str,
+    keys: Sequence[str],
+    names: Sequence[str],
+    conditions: Sequence[str],
+    null_keys: bool,
+    *,
+    corrects: bool = False,
 ) -> str:
-    """Returns the MERGE of versions, by key and ``_seq``: it inserts the new ones and closes the open ones."""
+    """Returns the MERGE of versions, by key and ``_seq``: it inserts the new ones and closes the open ones.
+    ``corrects``: a new version that is there already gets its values once more."""
     on = _on(keys, ["t._seq = s._seq", *conditions], null_keys)
     columns = [quote(name) for name in (*names, "_valid_from", "_valid_to", "_current", "_seq")]
+    values = ", ".join(f"t.{quote(name)} = s.{quote(name)}" for name in names)
+    corrected = f"WHEN MATCHED AND NOT s.{CLOSES} THEN UPDATE SET {values} " if corrects else ""
     return (
         f"MERGE INTO {target.sql} t USING {view} s ON {on} "  # noqa: S608 - names are quoted
-        "WHEN MATCHED THEN UPDATE SET t._valid_to = s._valid_to, t._current = s._current "
+        f"{corrected}WHEN MATCHED THEN UPDATE SET t._valid_to = s._valid_to, t._current = s._current "
         f"WHEN NOT MATCHED AND NOT s.{CLOSES} THEN INSERT ({', '.join(columns)}) "
         f"VALUES ({', '.join('s.' + name for name in columns)})"
     )

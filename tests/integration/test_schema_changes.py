@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from cdc import pipeline
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
 from cdc.errors import CdcError, UnsupportedDdlError
+from cdc.targets import table_path
 from cdc.testing.servers import Server
 from spark_jobs.apply.prepare import prepare
 from spark_jobs.apply.schema import evolve
@@ -243,6 +247,79 @@ def test_policies_refuse_with_statement_and_way_out(tmp_path: Path, mysql9: Serv
         assert "cdc snapshot" in reason
         assert policy in reason
         assert len(rows(loop, name)[1]) == 1
+
+
+@pytest.mark.timeout(900)
+def test_additive_and_ignore_keep_columns_and_drop_deletes_rows(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    overrides = "DB.more: {schema_changes: additive}, DB.same: {schema_changes: ignore}, DB.gone: {on_drop: drop}"
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides, apply="on_error: park")
+    names = ("more", "same", "gone", "kept")
+    loop.sql(*(CREATE.format(name) for name in names), *(ROWS.format(name) for name in names))
+    change = "ALTER TABLE {} DROP c, RENAME COLUMN a TO aa, MODIFY e INT, ADD z INT NOT NULL DEFAULT 7 FIRST"
+    loop.sql(change.format("more"), change.format("same").replace("MODIFY e INT, ", ""))
+    loop.sql(*(f"UPDATE {name} SET aa = 11, z = 8 WHERE id = 1" for name in ("more", "same")))
+    loop.sql("UPDATE more SET e = 70000 WHERE id = 2", "DROP TABLE gone", "DROP TABLE kept")
+    loop.capture()
+    loop.apply_all()
+    assert BatchService(loop.config).subscription("apply").parked == {}
+    day, price = datetime.date(2024, 2, 3), Decimal("1.25")  # columns that are gone keep their values
+    shown, found = rows(loop, "more")
+    assert shown == ["z", "id", "aa", "a", "b", "c", "d", "e"]
+    assert found == ordered([(8, 1, 11, 10, "one", price, day, 5), (7, 2, None, None, None, None, None, 70000)])
+    shown, found = rows(loop, "same")
+    assert shown == ["id", "a", "b", "c", "d", "e"]
+    assert found == ordered([(1, 10, "one", price, day, 5), (2, None, None, None, None, None)])
+    assert (len(rows(loop, "gone")[1]), len(rows(loop, "kept")[1])) == (0, 2)
+
+
+@pytest.mark.timeout(900)
+def test_a_shadow_table_that_is_not_captured(tmp_path: Path, mysql9: Server, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park")
+    loop.exclude(rf"{loop.db}\._.*_(gho|ghc|del|new|old)")
+    for name in ("known", "unsure"):
+        loop.sql(CREATE.format(name), ROWS.format(name))
+    for name, change in (("known", "MODIFY a BIGINT, ADD z INT"), ("unsure", "ADD z INT DEFAULT 7")):
+        copied = "id, a, b, c, d, e"
+        loop.sql(
+            f"CREATE TABLE _{name}_gho LIKE {name}",
+            f"ALTER TABLE _{name}_gho {change}",
+            f"INSERT INTO _{name}_gho ({copied}) SELECT {copied} FROM {name}",
+            f"RENAME TABLE {name} TO _{name}_del, _{name}_gho TO {name}",
+            f"DROP TABLE _{name}_del",
+            f"UPDATE {name} SET z = 8, a = 5000000 WHERE id = 1",
+        )
+    loop.capture()
+    loop.apply_all()
+    require_equal(loop, "known")
+    [(table, record)] = BatchService(loop.config).subscription("apply").parked.items()
+    assert (table, record.due) == (f"{loop.db}.unsure", "snapshot")
+    assert "RENAME TABLE unsure TO _unsure_del" in record.reason
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", ["keep", "drop", "fail"])
+def test_drop_database(policy: str, tmp_path: Path, mysql9: Server) -> None:
+    prefix = f"dropped{random.SystemRandom().randrange(2**32):08x}"
+    loop = Loop(tmp_path, mysql9, f"{prefix}_.*", apply=f"on_drop: {policy}, on_error: park")
+    first, second = f"{prefix}_1", f"{prefix}_2"
+    try:
+        for db in (first, second):
+            made = [CREATE.format(f"{db}.{name}") for name in ("one", "two")]
+            mysql9.execute(f"CREATE DATABASE {db}", *made, ROWS.format(f"{db}.one"))
+        mysql9.execute(f"DROP DATABASE {first}", f"INSERT INTO {second}.one (id) VALUES (3)")
+        loop.capture()
+        loop.apply_all()
+    finally:
+        mysql9.execute(f"DROP DATABASE IF EXISTS {first}", f"DROP DATABASE IF EXISTS {second}")
+    counts = {}
+    for db in (first, second):
+        path = table_path(loop.config.apply.target, db, "one")
+        counts[db] = session.acquire(loop.config.spark).spark.read.format("delta").load(path).count()
+    assert counts == {first: 0 if policy == "drop" else 2, second: 3}
+    parked = BatchService(loop.config).subscription("apply").parked
+    assert set(parked) == ({f"{first}.one", f"{first}.two"} if policy == "fail" else set())
 
 
 def test_rows_that_disagree_stop_with_both(loop: Loop) -> None:

@@ -14,7 +14,7 @@ from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.capture import Capture
 from cdc.config import load as load_config
-from cdc.errors import IdentityError, StoreIncompleteError, UsageError
+from cdc.errors import CutOffError, IdentityError, StoreIncompleteError, UsageError
 from cdc.snapshot import SnapshotFiles
 from cdc.table_jobs.job import Job
 from cdc.table_jobs.snapshot import due_tables
@@ -214,6 +214,46 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
         (3, "c", False),
         (3, "new", True),
     ]
+
+
+def test_versions_are_corrected_at_the_position_of_their_last_change(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    """Two snapshots at one position, with rows that changed between them without the binlog."""
+    loop = Started(tmp_path, mysql9, database(mysql9), overrides="DB.t: {mode: scd2}")
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    loop.capture()
+    with loop.capturing():
+        pipeline.snapshot(loop.config)
+    loop.sql("SET sql_log_bin = 0", "UPDATE t SET v = 10 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    with loop.capturing():
+        pipeline.snapshot(loop.config, [f"{loop.db}.t"])
+    found = [(row["id"], row["v"], row["_current"]) for row in loop.delta("t", order="id, _seq")]
+    assert found == [(1, 10, True), (2, 2, False), (3, 3, True)]
+
+
+@pytest.mark.timeout(900)
+def test_a_table_that_was_written_anew_is_replayed_without_a_snapshot(
+    tmp_path: Path, mysql9: Server, database: Database
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t VALUES (1, 1)",
+        "CREATE TABLE u LIKE t",
+        "INSERT INTO u VALUES (5, 5)",
+        "ALTER TABLE t MODIFY v VARCHAR(9)",
+        "INSERT INTO t VALUES (2, 'b')",
+        "RENAME TABLE u TO w",
+    )
+    loop.capture()
+    loop.apply_all()
+    for _ in range(2):
+        pipeline.replay(loop.config, [f"{loop.db}.t"])
+        loop.require_equal("t")
+    loop.require_equal("w")
+    with pytest.raises(CutOffError, match=r"took over rows of another table.*cdc snapshot"):
+        pipeline.replay(loop.config, [f"{loop.db}.w"])
 
 
 def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(

@@ -1,7 +1,7 @@
 """Random DML and DDL, with snapshots, replays, lost tables and kills at random moments: no silent difference.
 
 ``TOWPATH_SCHEMA_SEEDS`` sets the number of seeds (default: one short scenario; ``make test-nemesis``: 60, a quarter on
-each server), ``TOWPATH_SCHEMA_SEED`` a single seed to repeat.
+each server), ``TOWPATH_SCHEMA_SEED`` a single seed to repeat, ``TOWPATH_SCHEMA_ROUNDS`` the steps of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS = ("mysql9", "mariadb11", "mysql56", "mariadb10")
 _ONE = os.environ.get("TOWPATH_SCHEMA_SEED")
 _COUNT = int(os.environ.get("TOWPATH_SCHEMA_SEEDS") or 1)
 SEEDS = [int(_ONE)] if _ONE else sorted(range(_COUNT), key=lambda seed: seed % len(KINDS))
-_ROUNDS = 6 if _ONE or _COUNT > 1 else 3
+_ROUNDS = int(os.environ.get("TOWPATH_SCHEMA_ROUNDS") or (6 if _ONE or _COUNT > 1 else 3))
 
 
 @pytest.fixture(scope="session", autouse=True)

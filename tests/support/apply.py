@@ -28,7 +28,8 @@ LOCAL = f"{{master: 'local[2]', conf: {LOCAL_CONF}}}"
 
 
 class Loop:
-    """MySQL → store → Delta, step by step. Captures everything after its creation."""
+    """MySQL → store → Delta, step by step. Captures everything after its creation; with ``start: now`` everything after
+    the first capture, which servers without metadata need."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Loop:
         apply: str = "",
         spark: str = LOCAL,
         name: str = "shop",
+        start: str = "",
     ) -> None:
         self.server, self.db = server, db
         server.execute("FLUSH BINARY LOGS")
@@ -47,20 +49,20 @@ class Loop:
             cursor.execute("SHOW BINARY LOGS")
             newest = cursor.fetchall()[-1][0]
         is_old = server.kind.name == "mysql56"  # its binlog names no columns, so capture cannot begin in the past
-        start = "now" if is_old else f"{{file: {newest}, pos: 4}}"
+        begins = start or ("now" if is_old else f"{{file: {newest}, pos: 4}}")
         flavor = "mysql" if server.kind.name.startswith("mysql") else "mariadb"
         file = folder / "conf" / f"{name}.yaml"
         file.parent.mkdir(exist_ok=True)
         file.write_text(
             f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
-            f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {start}}}\n"
+            f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {begins}}}\n"
             f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}}}\n"
             f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake{apply and ', '}{apply}}}\n"
             f"batch: {{max_wait_s: 0}}\nspark: {spark}\n",
             encoding="utf-8",
         )
         self.config: DestinationConfig = load(file)
-        if is_old:
+        if is_old and not start:
             self.capture()
 
     def sql(self, *statements: str) -> None:
@@ -73,6 +75,14 @@ class Loop:
 
     def capture(self) -> None:
         Capture(self.config).run(until_current=True)
+
+    def exclude(self, pattern: str) -> None:
+        """Adds an expression to ``tables.exclude``."""
+        excluded = [*self.config.tables.exclude, pattern]
+        tables = type(self.config.tables).model_validate(
+            {**self.config.tables.model_dump(exclude_unset=True), "exclude": excluded}
+        )
+        self.config = self.config.model_copy(update={"tables": tables})
 
     def fetch(self, transactions: int | None = None) -> Lease:
         """Fetches the next batch, of at most this many transactions."""

@@ -1,30 +1,48 @@
 """Runs cases of the DDL corpus through the whole loop: rows before, the statements, rows after, and Delta against SELECT.
 
-Each case has a database of its own, and all cases of a run share one Spark session. A table whose statement is not
-applied is parked, so that the others go on.
+Each case has a database of its own, many cases share a destination, and all share one Spark session. A table whose
+statement is not applied is parked, so that the others go on. Tables with their first rows are written without Spark.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pymysql
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructField
 
 from cdc.batches.service import BatchService
+from cdc.config.tables import ApplyOverrides
 from cdc.meta import ParkedTable
+from cdc.schemas import TableSchema
+from cdc.source.schemas import read_schemas
+from cdc.source.server import describe
+from cdc.sql.changes import NoEffect
+from cdc.sql.server import Server as SqlServer
+from cdc.sql.statements import classify
 from cdc.targets import table_path
 from cdc.testing.servers import Server
-from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import ordered
 from tests.support.ddl_corpus import Case
+from tests.support.ddl_fill import fill
 
 OutcomeKind = Literal["equal", "snapshot", "refused", "different", "not run"]
 """``equal``: Delta shows what SELECT shows. ``snapshot``: the table waits for a snapshot. ``refused``: a policy, or the
@@ -51,42 +69,64 @@ class Outcome:
 
 
 class CorpusRun:
-    """The cases on one server, in databases of their own."""
+    """Some cases on one server, in databases of their own that share a destination.
 
-    def __init__(self, folder: Path, server: Server, cases: Sequence[Case], *, apply: str = "") -> None:
+    ``known``: outcomes of earlier runs, by what Spark was given. A case that would give it the same again takes the
+    outcome from there: see :meth:`_fingerprint`.
+    """
+
+    def __init__(self, folder: Path, server: Server, cases: Sequence[Case], known: dict[str, Outcome]) -> None:
         self.server = server
         self.prefix = f"ddl{random.SystemRandom().randrange(2**24):06x}"
         self.outcomes = [Outcome(case) for case in cases]
-        self._gone: set[int] = set()
-        """Cases that are left out of the comparison."""
-        keyless = {t.name for case in cases for t in case.tables if "PRIMARY KEY" not in t.create.upper()}
+        self._known = known
+        self._seen: list[dict[str, Any]] = [{} for _ in cases]
+        """What each case showed on its way."""
+        self._same: dict[int, Outcome] = {}
+        """Cases whose outcome is that of another one."""
+        self._first: dict[str, TableSchema] = {}
+        """The tables' first definitions, by ``db.table``."""
+        self._has_metadata = True
         overrides = ", ".join(
             f"{self.database(i)}.{table.name}: {{mode: append}}"
             for i, one in enumerate(self.outcomes)
             for table in one.case.tables
-            if table.name in keyless
+            if "PRIMARY KEY" not in table.create.upper()
         )
-        settings = "on_error: park" + (f", {apply}" if apply else "")
         # Databases are named by the prefix, so one expression includes them all.
-        self.loop = Loop(folder, server, f"{self.prefix}_.*", overrides=overrides, apply=settings)
+        self.loop = Loop(folder, server, f"{self.prefix}_.*", overrides=overrides, apply="on_error: park", start="now")
 
     def database(self, number: int) -> str:
         return f"{self.prefix}_{number}"
 
-    def run(self) -> list[Outcome]:
-        """Runs all cases and returns their outcomes."""
+    def run(self) -> None:
+        """Runs all cases."""
         try:
+            self.loop.capture()  # from here on
             self._prepare()
-            self._apply()
+            self._observe("before")
+            self.loop.capture()
+            filled = BatchService(self.loop.config).last_seq()
             self._statements()
-            self._leave_out_keyless()
+            self._observe("between")
             self._rows_afterwards()
-            self._apply()
+            self._observe("after")
+            self.loop.capture()
+            self._append_to_keyless()
+            self._leave_out_known()
+            fill(self.loop.config, filled, self._first)
+            self.loop.apply_all()
             self._compare()
         finally:
             with self._cursor() as cursor:
                 for number in range(len(self.outcomes)):
                     cursor.execute(f"DROP DATABASE IF EXISTS {self.database(number)}")
+
+    def settle(self) -> list[Outcome]:
+        """Returns the outcomes, once all runs that share ``known`` have ended."""
+        for number, other in self._same.items():
+            details = "; ".join(other.details)
+            self.outcomes[number].note(other.kind, f"the same as {other.case.name}: {details}")
         return self.outcomes
 
     @contextmanager
@@ -96,12 +136,9 @@ class CorpusRun:
             yield cursor
             connection.commit()
 
-    def _apply(self) -> None:
-        self.loop.capture()
-        self.loop.apply_all()
-
     def _prepare(self) -> None:
         with self._cursor() as cursor:
+            self._has_metadata = describe(cursor.connection).has_row_metadata
             cursor.execute("SET SESSION sql_mode = ''")
             for number, one in enumerate(self.outcomes):
                 cursor.execute(f"CREATE DATABASE {self.database(number)}")
@@ -126,29 +163,11 @@ class CorpusRun:
                     except pymysql.MySQLError as error:
                         one.note("not run", f"{sql}: {error}")
 
-    def _leave_out_keyless(self) -> None:
-        """Removes databases with a new table that mode upsert cannot take: capture's preflight refuses it by name."""
-        for number, one in enumerate(self.outcomes):
-            with self._cursor() as cursor:
-                known = set(self.loop.config.tables.overrides)
-                for table in self._tables(cursor, number):
-                    cursor.execute(
-                        "SELECT 1 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s "
-                        "AND index_name = 'PRIMARY'",
-                        (self.database(number), table),
-                    )
-                    if cursor.fetchone() is None and f"{self.database(number)}.{table}" not in known:
-                        one.note("refused", f"{table} has no primary key; preflight asks for keys or mode append")
-                        self._gone.add(number)
-                if number in self._gone:
-                    cursor.execute("SET sql_log_bin = 0")
-                    cursor.execute(f"DROP DATABASE {self.database(number)}")
-
     def _rows_afterwards(self) -> None:
         """Writes rows again, and a new one of defaults, into every table that is there now."""
-        for number in range(len(self.outcomes)):
-            with self._cursor() as cursor:
-                cursor.execute("SET SESSION sql_mode = ''")
+        with self._cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = ''")
+            for number in range(len(self.outcomes)):
                 for table, columns in self._tables(cursor, number).items():
                     names = ", ".join(_quoted(name) for name, _, extra in columns if "GENERATED" not in extra)
                     place = f"{self.database(number)}.{_quoted(table)}"
@@ -160,6 +179,7 @@ class CorpusRun:
                             cursor.execute(sql)
                         except pymysql.MySQLError:
                             continue  # a foreign key, a column without a default: other cases have rows afterwards
+                        cursor.connection.commit()
 
     def _tables(self, cursor: Any, number: int) -> dict[str, list[tuple[str, str, str]]]:
         """Returns the base tables of a case, each with (name, type, extra) of its columns."""
@@ -174,20 +194,86 @@ class CorpusRun:
             found.setdefault(table, []).append((name, kind.lower(), extra.upper().replace("DEFAULT_GENERATED", "")))
         return found
 
+    def _append_to_keyless(self) -> None:
+        """Gives new tables without a primary key the mode that takes them."""
+        for number, one in enumerate(self.outcomes):
+            old = {table.name for table in one.case.tables}
+            for table, schema in self._seen[number]["after"]["schemas"].items():
+                if not schema["primary_key"] and table not in old:
+                    self.loop.config.tables.overrides[f"{self.database(number)}.{table}"] = ApplyOverrides(
+                        mode="append"
+                    )
+
+    # --- cases that give Spark the same ------------------------------------------------------------------------------
+
+    def _observe(self, moment: str) -> None:
+        """Notes definitions and rows of all cases."""
+        with self._cursor() as cursor:
+            schemas = read_schemas(cursor.connection, self.loop.config.tables).tables
+            if moment == "before":
+                self._first = dict(schemas)
+            by_number: list[dict[str, Any]] = [{} for _ in self.outcomes]
+            for name, schema in schemas.items():
+                db, _, table = name.partition(".")
+                by_number[int(db.rpartition("_")[2])][table] = _comparable(schema)
+            for number in range(len(self.outcomes)):
+                rows = {
+                    table: self._select(cursor, number, table, columns)
+                    for table, columns in self._tables(cursor, number).items()
+                }
+                self._seen[number][moment] = {"schemas": by_number[number], "rows": rows}
+
+    def _fingerprint(self, number: int) -> str:
+        """Returns a text that is the same for two cases only if apply is given the same: definitions, rows before,
+        between and after, and the statements' changes. Only statements without effect are the same as others; any
+        other case can be the same only as itself on another server. Left out is what apply does not read: collations,
+        defaults, and the display widths of integers."""
+        case = self.outcomes[number].case
+        server = SqlServer.parse(self._version())
+        effects: list[str] = []
+        for sql in case.sql:
+            statement = classify(sql, "d", case.sql_mode, server)
+            if statement.kind != "ddl" or any(not isinstance(change, NoEffect) for change in statement.changes):
+                effects += [case.name, _WIDTH.sub(r"\1", repr(statement.changes)), *case.modes]
+        content = [effects, self._has_metadata, self._seen[number]]
+        return hashlib.sha256(json.dumps(content, default=repr, sort_keys=True).encode()).hexdigest()
+
+    def _version(self) -> str:
+        with self._cursor() as cursor:
+            cursor.execute("SELECT VERSION()")
+            return str(cursor.fetchone()[0])
+
+    def _leave_out_known(self) -> None:
+        """Excludes the cases that take the outcome of another one."""
+        for number, one in enumerate(self.outcomes):
+            if one.kind != "not run":
+                other = self._known.setdefault(self._fingerprint(number), one)
+                if other is not one:
+                    self._same[number] = other
+        if self._same:
+            self.loop.exclude(rf"{self.prefix}_({'|'.join(map(str, self._same))})\..*")
+
     # --- comparing ---------------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
         parked = BatchService(self.loop.config).meta.read().subscription("apply").parked
         for number, one in enumerate(self.outcomes):
-            if number in self._gone:
+            if number in self._same:
                 continue
+            for name in sorted(parked):
+                if name.startswith(f"{self.database(number)}."):
+                    self._note_parked(one, parked[name])
             with self._cursor() as cursor:
-                for name in sorted(parked):
-                    if name.startswith(f"{self.database(number)}."):
-                        self._note_parked(one, parked[name])
-                for table, columns in self._tables(cursor, number).items():
-                    if f"{self.database(number)}.{table}" not in parked:
-                        self._compare_table(one, cursor, number, table, columns)
+                tables = self._tables(cursor, number)
+            for table, columns in tables.items():
+                if f"{self.database(number)}.{table}" not in parked:
+                    self._compare_table(one, number, table, [name for name, _, _ in columns])
+
+    def _select(self, cursor: Any, number: int, table: str, columns: list[tuple[str, str, str]]) -> list[Any]:
+        """Returns the rows of a table at the source, as Delta shows them."""
+        asked = ", ".join(_ASKED.get(kind, "{}").format(_quoted(name)) for name, kind, _ in columns)
+        cursor.execute(f"SELECT {asked} FROM {self.database(number)}.{_quoted(table)}")
+        return ordered([_plain(value) for value in row] for row in cursor.fetchall())
 
     @staticmethod
     def _note_parked(one: Outcome, parked: ParkedTable) -> None:
@@ -196,37 +282,50 @@ class CorpusRun:
         named = any(" ".join(sql.split())[:40].rstrip("; ") in reason for sql in one.case.sql)
         one.note(kind if named else "different", reason if named else f"names no statement: {reason}")
 
-    def _compare_table(
-        self, one: Outcome, cursor: Any, number: int, table: str, columns: list[tuple[str, str, str]]
-    ) -> None:
-        names = [name for name, _, _ in columns]
-        asked = ", ".join(_ASKED.get(kind, "{}").format(_quoted(name)) for name, kind, _ in columns)
-        cursor.execute(f"SELECT {asked} FROM {self.database(number)}.{_quoted(table)}")
-        wanted = ordered([_plain(value) for value in row] for row in cursor.fetchall())
-        spark = session.acquire(self.loop.config.spark).spark
+    def _compare_table(self, one: Outcome, number: int, table: str, names: list[str]) -> None:
+        wanted = self._seen[number]["after"]["rows"][table]
         path = table_path(self.loop.config.apply.target, self.database(number), table)
         try:
-            frame = spark.read.format("delta").load(path)
-        except Exception as error:  # noqa: BLE001 - Spark says in many ways that there is no table
+            found = read_delta(path)
+        except DeltaError as error:
             one.note("different", f"{table}: cannot be read: {str(error)[:200]}")
             return
-        if "_op" in frame.columns:
-            self._compare_changelog(one, frame, table, names)
+        if "_op" in found.column_names:
+            if found.column_names[: len(names)] != names:  # its rows cannot be told apart
+                one.note("different", f"{table}: the changelog has {found.column_names}, SELECT shows {names}")
             return
-        if frame.columns != names:
-            one.note("different", f"{table}: Delta has {frame.columns}, SELECT shows {names}")
+        if found.column_names != names:
+            one.note("different", f"{table}: Delta has {found.column_names}, SELECT shows {names}")
             return
-        found = ordered([_plain(value) for value in row] for row in frame.collect())
-        if found != wanted:
-            lost = list((Counter(map(repr, wanted)) - Counter(map(repr, found))).elements())
-            alien = list((Counter(map(repr, found)) - Counter(map(repr, wanted))).elements())
+        columns = [column.to_pylist() for column in found.columns]
+        rows = ordered([_plain(value) for value in row] for row in zip(*columns, strict=True))
+        if rows != wanted:
+            lost = list((Counter(map(repr, wanted)) - Counter(map(repr, rows))).elements())
+            alien = list((Counter(map(repr, rows)) - Counter(map(repr, wanted))).elements())
             one.note("different", f"{table}: SELECT shows {lost[:2]}, Delta has {alien[:2]}")
 
-    @staticmethod
-    def _compare_changelog(one: Outcome, frame: Any, table: str, names: list[str]) -> None:
-        """The rows of a table without a key cannot be told apart: its columns are compared."""
-        if list(frame.columns)[: len(names)] != names:
-            one.note("different", f"{table}: the changelog has {frame.columns}, SELECT shows {names}")
+
+def read_delta(path: str) -> pa.Table:
+    """Returns the rows of a Delta table of the tests from its files, by the physical names and the present types of its
+    columns: Spark takes two seconds for each table."""
+    table = DeltaTable(path)
+    fields = json.loads(table.schema().to_json())["fields"]
+    properties = table.metadata().configuration
+    assert properties.get("delta.enableDeletionVectors", "false") == "false"
+    found = []
+    for uri in table.file_uris():
+        file = pq.read_table(unquote(uri.removeprefix("file://")))
+        columns = {}
+        for one in fields:
+            kind = to_arrow_type(StructField.fromJson(one).dataType, timezone="UTC")
+            physical = one.get("metadata", {}).get("delta.columnMapping.physicalName", one["name"])
+            there = physical in file.column_names
+            nulls = pa.nulls(len(file), kind)
+            is_nested = pa.types.is_struct(kind)
+            columns[one["name"]] = file[physical].cast(kind) if there and not is_nested else nulls
+        found.append(pa.table(columns))
+    names = [one["name"] for one in fields]
+    return pa.concat_tables(found) if found else pa.table({name: pa.nulls(0) for name in names})
 
 
 def _quoted(name: str) -> str:
@@ -236,6 +335,8 @@ def _quoted(name: str) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
     if isinstance(value, Decimal):
         return Decimal(int(value)) if value == value.to_integral() else value.normalize()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -243,6 +344,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("0000-00-00"):
         return None
     return value
+
+
+_WIDTH = re.compile(r"\b(smallint|mediumint|int|bigint|tinyint(?!\(1\)))\(\d+\)")
+
+
+def _comparable(schema: TableSchema) -> dict[str, Any]:
+    """Returns what apply reads of a definition."""
+    columns = [
+        {
+            "name": column.name,
+            "data_type": column.data_type,
+            "column_type": _WIDTH.sub(r"\1", column.column_type),
+            "nullable": column.nullable,
+            "extra": column.extra.upper().replace("DEFAULT_GENERATED", "").strip(),
+            "charset": column.charset,
+        }
+        for column in schema.columns
+    ]
+    return {"columns": columns, "primary_key": schema.primary_key, "charset": schema.charset}
 
 
 def counts(outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -1,13 +1,19 @@
 """Writes docs/reference/ddl.md: what Towpath makes of every statement of the DDL corpus.
 
 ``python -m tests.support.ddl_page`` writes the page. It is made from the statements' text alone, as for MySQL 9 or, for
-a statement that MySQL does not have, MariaDB 11.8; tests/servers/sql holds the same claims against the servers.
+a statement that MySQL does not have, MariaDB 11.8; tests/servers/sql holds the same claims against the servers. What
+became of each case in Delta comes from the last whole run of tests/integration/test_ddl_corpus.py, which writes its
+counts into tests/ddl/outcomes.yaml and this page (``make test-ddl``).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
 
 from cdc.sql.changes import CreateTable
 from cdc.sql.server import Server as SqlServer
@@ -16,9 +22,34 @@ from cdc.sql.track import with_database_charset
 from tests.support.ddl_corpus import SERVERS, Case, corpus
 from tests.support.ddl_run import Observed, Outcome, Verdict, judge
 
+if TYPE_CHECKING:
+    from tests.support import ddl_loop
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ddl.md"
+COUNTS = Path(__file__).parents[1] / "ddl" / "outcomes.yaml"
+"""{server: {title of a file of the corpus: {outcome: cases}}} of the last whole run on each server."""
 VERSIONS = {"mysql9": "9.7.4", "mariadb11": "11.8.6-MariaDB", "mariadb10": "10.11.14-MariaDB", "mysql56": "5.6.24"}
 OUTCOMES: tuple[Outcome, ...] = ("no effect", "followed", "snapshot", "refused")
+IN_DELTA = ("equal", "snapshot", "refused", "different")
+_RUNS = """
+## In Delta
+
+`make test-ddl` runs every case through the whole loop on each server: a table with rows, the statements, each row
+written once more and a new one, capture, apply, and Delta against `SELECT`. It writes these counts.
+
+| outcome | meaning |
+|---|---|
+| equal | Delta shows what `SELECT` shows: the same columns in their order, and the same rows |
+| snapshot | the table was parked, and its message names the statement and `cdc snapshot` |
+| refused | the table was parked, and its message names the statement and the way out |
+| different | a fault |
+
+A case that gives apply exactly what another case or server gave it before (definitions, statements and rows) takes that
+outcome, without another run of Spark. Tables without a primary key are changelogs, whose columns are compared.
+
+| server | cases | {columns} |
+|---|---|{dashes}|
+"""
 _HEAD = """\
 # DDL statements
 
@@ -78,7 +109,46 @@ def page() -> str:
             verdict = verdicts[case.name]
             if verdict.outcome == outcome:
                 text += f"| {_code(case.sql)} | {_plain(verdict.reasons[0])} |\n"
-    return text
+    runs = read_counts()
+    return text + _runs(runs) if runs else text
+
+
+def read_counts() -> dict[str, dict[str, dict[str, int]]]:
+    """Returns the counts of the last whole run on each server."""
+    found: dict[str, dict[str, dict[str, int]]] = yaml.safe_load(COUNTS.read_text("utf-8")) if COUNTS.exists() else {}
+    return found
+
+
+def write_counts(server: str, outcomes: Sequence[ddl_loop.Outcome]) -> None:
+    """Writes the counts of a whole run on a server, and the page."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in outcomes:
+        counts[one.case.origin][one.kind] += 1
+    found = read_counts() | {server: {origin: dict(sorted(kinds.items())) for origin, kinds in counts.items()}}
+    ordered = {name: found[name] for name in SERVERS if name in found}
+    COUNTS.write_text(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120), "utf-8")
+    PAGE.write_text(page(), "utf-8")
+
+
+def _runs(counts: dict[str, dict[str, dict[str, int]]]) -> str:
+    text = _RUNS.format(columns=" | ".join(IN_DELTA), dashes="|".join("---" for _ in IN_DELTA))
+    by_origin: dict[str, Counter[str]] = defaultdict(Counter)
+    for server, origins in counts.items():
+        for origin, kinds in origins.items():
+            by_origin[origin].update(kinds)
+        text += _row(_TITLES[server], sum((Counter(kinds) for kinds in origins.values()), Counter()))
+    text += f"\n| origin, on all servers | cases | {' | '.join(IN_DELTA)} |\n"
+    text += f"|---|---|{'|'.join('---' for _ in IN_DELTA)}|\n"
+    for origin, found in by_origin.items():
+        text += _row(origin, found)
+    return text + _row("all", sum(by_origin.values(), Counter()))
+
+
+def _row(title: str, found: Counter[str]) -> str:
+    return f"| {title} | {found.total()} | {' | '.join(str(found[kind]) for kind in IN_DELTA)} |\n"
+
+
+_TITLES = {"mysql9": "MySQL 9", "mariadb11": "MariaDB 11.8", "mariadb10": "MariaDB 10.11", "mysql56": "MySQL 5.6"}
 
 
 def _code(statements: tuple[str, ...]) -> str:

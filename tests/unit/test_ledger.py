@@ -98,6 +98,17 @@ def test_a_batch_that_ends_where_the_table_was_is_a_double() -> None:
     assert "which an earlier one had reached" in check(entry(1, 0, 10, 0), entry(2, 0, 10, 0)).faults[0]
 
 
+def test_a_statement_that_writes_the_table_anew_begins_its_generation() -> None:
+    """The new generation is complete up to the statement from its beginning, and the statement's batch is its entry."""
+    begun, later = replace(entry(2, 10, 20, 10), generation=1), replace(entry(3, 20, 30, 20), generation=1)
+    anew = replace(table(begun, later), since_seq=20)
+    assert Ledger({A: anew}, [acked(2, 10, 20, A), acked(3, 20, 30, A)]).check()[A].ok
+    twice = replace(table(begun, replace(begun, version=3), later), since_seq=20)
+    assert "which an earlier one had reached" in Ledger({A: twice}).check()[A].faults[0]
+    first = replace(table(entry(2, 10, 20, 10)), since_seq=20)  # created at 20, it had these changes already
+    assert "which an earlier one had reached" in Ledger({A: first}).check()[A].faults[0]
+
+
 def test_an_orphans_batch_with_other_bounds_is_no_double() -> None:
     manifests = [acked(2, 0, 8, A), acked(3, 8, 15, A)]
     assert check(entry(1, 0, 10, 0), entry(3, 8, 15, 10), manifests=manifests).ok

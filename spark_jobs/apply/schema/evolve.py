@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
-from cdc.targets import GENERATION_PROPERTY, NEEDS_MAPPING
+from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, NEEDS_MAPPING, begins_of
 from spark_jobs.apply.schema.columns import (
     MAPPING,
     WIDENING,
@@ -447,6 +447,8 @@ class Evolution:
         generation = 0 if state is None else state.generation + 1
         origin = Origin(manifest.server_uuid, manifest.epoch, position, generation, Record(position, schema))
         properties = properties_after(target, columns, schema, origin, (state, source))
+        begins = self._begins(None if is_empty else source, position)
+        properties[BEGINS_PROPERTY] = "" if begins is None else str(begins)
         statement = rewrite_statement(target, columns, properties, source, is_empty=is_empty)
         before = DeltaState(target.path, -1, {}, "", 0) if state is None else state
         self._changed = True
@@ -456,6 +458,13 @@ class Evolution:
         self._state = self._read()
         self._known = Record(position, schema)
         self._has_position = seq is None
+
+    def _begins(self, source: DeltaState | None, position: int) -> int | None:
+        """Returns the seq after which the table's changes make a generation with these rows; None if they do not,
+        because it takes over another table's rows."""
+        if source is None:
+            return position
+        return begins_of(source.properties) if source.path == self._target.path else None
 
     def _sql(self, statement: str) -> None:
         self._around.check()

@@ -144,6 +144,27 @@ def test_what_the_schema_adds() -> None:
     assert [column.charset for column in columns] == [None, "sjis", "utf8mb3", "binary"]
 
 
+_UTF8 = 255
+LATER = {
+    "a member more": (ColumnMeta("c", T.ENUM, 1, collation=_UTF8, members=(b"a", b"b")), "enum('a')", "enum('a','b')"),
+    "another order": (ColumnMeta("c", T.SET, 1, collation=_UTF8, members=(b"a", b"b")), "set('b','a')", "set('a','b')"),
+    "another sign": (ColumnMeta("c", T.SHORT, unsigned=False), "smallint unsigned", "smallint"),
+    "NOT NULL": (ColumnMeta("c", T.BLOB, 2, collation=_UTF8), "text", "text"),
+}
+"""A column of a table map with metadata, and its type in a later definition and in the one of its time."""
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_later_definition_is_not_that_of_the_rows(name: str) -> None:
+    column, later, same = LATER[name]
+    table_map = TableMap(table_id=1, db="d", table="t", columns=(column,), primary_key=(), has_metadata=True)
+    charset = "utf8mb4" if column.collation else None
+    for column_type, nullable, expected in ((later, name != "NOT NULL", ""), (same, True, same)):
+        (found,), _ = resolve(table_map, schema_of(known(column_type, charset, nullable=nullable)))
+        assert found.column_type == expected
+        assert found.members == tuple(member.decode() for member in column.members)
+
+
 @pytest.mark.parametrize("kind", TYPED_KINDS)
 def test_real_schemas_name_their_members(kind: str) -> None:
     by_name = {column.name: column for column in schemas_of(kind).tables["shop.kinds"].columns}
