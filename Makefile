@@ -21,7 +21,7 @@ ARGS ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-long test-kill test-soak test-fuzz test-nemesis test-ddl types docs docs-reference bench demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-long test-kill test-soak test-fuzz test-nemesis test-ddl types docs docs-reference bench bench-peers demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -81,6 +81,9 @@ docs-reference: install ## docs/reference, examples/shop.yaml and the table in c
 
 bench: install ## benchmarks, as a table of ratios measured in one run
 	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)
+
+bench-peers: install ## capture against mysql-binlog-connector-java, if mvn and javac are installed
+	@$(PY) -m benchmarks.peers $(ARGS)
 
 demo: install ## the whole loop with a real database and a real Airflow (4 minutes)
 	@$(WITH_JAVA) $(PY) -m examples.demo

@@ -3,7 +3,8 @@
 Capture verifies every checksum, filters by table, frames transactions, indexes them and fsyncs. mariadb-binlog writes
 the received bytes, and its file is fsynced once at the end. Neither requests annotate events. Each runs in its own
 process. The start-up time (interpreter, imports, connection, the last transaction) is measured separately, and its
-median is subtracted; the table also has the ratio with start-up.
+median is subtracted; the table also has the ratio with start-up. "All excluded" is the time for the same binlog if no
+table of it is captured, relative to capturing it.
 
     python benchmarks/capture.py [--bytes 1100000000] [--pairs 5]
 """
@@ -70,9 +71,19 @@ def binlog_bytes(server: Server) -> int:
 
 
 def run(command: list[str], **env: str) -> float:
+    return measured(command, **env)[0]
+
+
+def measured(command: list[str], **env: str) -> tuple[float, float]:
+    """Runs a command. Returns its seconds, and the megabytes of memory that it used at most."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, env={**os.environ, **env}, capture_output=True, cwd=ROOT)
-    return time.perf_counter() - began
+    with open(os.devnull, "w") as nowhere:
+        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=nowhere, stderr=nowhere, cwd=ROOT)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return time.perf_counter() - began, usage.ru_maxrss / 1024
 
 
 class TowpathCapture:
@@ -80,24 +91,32 @@ class TowpathCapture:
 
     def __init__(self, server: Server, folder: Path, last: tuple[str, int]) -> None:
         self.folder = folder
+        self.peak_mb = 0.0
+        """The memory of the last whole run."""
         conf = folder / "conf"
         conf.mkdir(parents=True)
-        starts = (("bench", "earliest"), ("last", f"{{file: {last[0]}, pos: {last[1]}}}"))
-        for server_id, (name, start) in enumerate(starts, start=4711):
+        one = f"{{file: {last[0]}, pos: {last[1]}}}"
+        starts = (("bench", "earliest", "bench"), ("last", one, "bench"), ("none", "earliest", "nothing"))
+        for server_id, (name, start, included) in enumerate(starts, start=4711):
             (conf / f"{name}.yaml").write_text(
                 f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: BENCH_PASSWORD, server_id: {server_id},"
                 f" start: {start}}}\n"
-                "tables: {include: ['bench\\..*']}\n"
+                f"tables: {{include: ['{included}\\..*']}}\n"
                 f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake}}\n"
             )
         self.command = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "capture", "--until-current"]
+
+    def excluded(self) -> float:
+        """Returns the seconds of a whole run in which no table of the binlog is captured."""
+        shutil.rmtree(self.folder / "none", ignore_errors=True)
+        return run([*self.command, "none"], BENCH_PASSWORD=PASSWORD)
 
     def once(self) -> tuple[float, float]:
         """Returns the seconds of a whole run, and of the start-up."""
         for name in ("bench", "last"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         os.sync()
-        whole = run([*self.command, "bench"], BENCH_PASSWORD=PASSWORD)
+        whole, self.peak_mb = measured([*self.command, "bench"], BENCH_PASSWORD=PASSWORD)
         return whole, run([*self.command, "last"], BENCH_PASSWORD=PASSWORD)
 
 
@@ -148,6 +167,8 @@ def main() -> None:
         "ratio with start",
         "ratio",
         "goal",
+        "all excluded",
+        "peak MB (≤ 150)",
     ):
         table.add_column(name, justify="right")
     for kind in options.kinds.split(","):
@@ -162,10 +183,11 @@ def main() -> None:
                 MariadbBinlog(server, Path(folder) / "theirs", last),
             )
             ours.once()  # kernels compiled, caches warm
-            pairs = []
+            pairs, excluded_s = [], []
             for number in range(options.pairs):
                 mine, other = ours.once(), theirs.once()
                 pairs.append((mine, other))
+                excluded_s.append(ours.excluded())
                 console.print(
                     f"pair {number + 1}: ours {mine[0]:.2f} ({mine[1]:.2f}), theirs {other[0]:.2f} ({other[1]:.2f})"
                 )
@@ -181,6 +203,8 @@ def main() -> None:
                 f"{whole:.2f}",
                 f"{ratio:.2f}",
                 "0.9" if kind == "large" else "2.0",
+                f"{(statistics.median(excluded_s) - start_s[0]) / net:.2f}",
+                f"{ours.peak_mb:.0f}",
             )
     console.print(table)
     console.print(

@@ -5,7 +5,8 @@
 A table of eleven columns of mixed types, filled in transactions of 5,000 rows (bulk), then updated row by row in
 transactions of one row (small). Towpath decodes whole files and verifies every checksum; framing is measured
 separately. mysql-replication decodes a sample of the stream, because it is slower by two orders of magnitude. All
-numbers are for one core, and are medians of several repeats.
+numbers are for one core, and are medians of several repeats. The first pass frames and decodes a file that was never
+read, and is given as a multiple of decoding it again.
 
 The second table has the cost of a wide table, texts, JSON and updates: where the time goes (finding events and verifying
 checksums, locating rows, writing values, conversions, the rest), and the peak memory of a separate process beyond the
@@ -35,7 +36,7 @@ from rich.table import Table
 
 from benchmarks.decode_tables import BATCH, DB, HEAVY, Heavy
 from cdc.binlog.file import BinlogFile
-from cdc.decode import DecodeOptions, reader, scan
+from cdc.decode import DecodeOptions, read, reader, scan
 from cdc.decode.reader import TARGET_BYTES, decode_transactions
 from cdc.decode.transactions import Transactions
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
@@ -136,6 +137,23 @@ def towpath_rate(binlog: Binlog, repeats: int) -> tuple[float, float]:
 
     once()  # loads or compiles the kernels
     return _median(once, binlog.rows, repeats), framing_s
+
+
+def first_pass_ratio(binlog: Binlog, repeats: int) -> float:
+    """Returns the least time of framing and decoding a file that was never read, relative to decoding it again."""
+    first_s, again_s = [], []
+    for _ in range(repeats):
+        start = time.process_time()
+        for _ in read(binlog.path, table=f"{DB}.orders"):
+            pass
+        first_s.append(time.process_time() - start)
+        opened = BinlogFile.open(binlog.path)
+        transactions = Transactions(opened.path, opened.buf, opened.has_checksum, opened.entries).between(0, None)
+        start = time.process_time()
+        for _ in decode_transactions(transactions, table=f"{DB}.orders"):
+            pass
+        again_s.append(time.process_time() - start)
+    return min(first_s) / min(again_s)
 
 
 def mysql_replication_rate(settings: dict[str, object], binlog: Binlog, sample: int, repeats: int) -> float:
@@ -310,7 +328,17 @@ def _against_mysql_replication(
     console: Console, settings: dict[str, object], rows: int, most: int, repeats: int, folder: Path
 ) -> Table:
     console.print(f"writing {rows:,} rows in transactions of {BATCH:,}, then updating some one by one …")
-    table = Table("binlog", "size", "rows", "framing", "ours, rows/s", "mysql-replication, rows/s", "ratio", "goal")
+    table = Table(
+        "binlog",
+        "size",
+        "rows",
+        "framing",
+        "first pass (goal ≤ 1.3)",
+        "ours, rows/s",
+        "mysql-replication, rows/s",
+        "ratio",
+        "goal",
+    )
     binlogs = make_binlogs(settings, rows, folder)
     for label, goal, binlog in zip(("bulk", "small"), (100, 200), binlogs, strict=True):
         rate, framing_s = towpath_rate(binlog, repeats)
@@ -318,7 +346,8 @@ def _against_mysql_replication(
         other = mysql_replication_rate(settings, binlog, sample, max(1, repeats // 2))
         size = binlog.path.stat().st_size / 1e6
         table.add_row(
-            label, f"{size:.0f} MB", f"{binlog.rows:,}", f"{framing_s:.2f} s", f"{rate:,.0f}",
+            label, f"{size:.0f} MB", f"{binlog.rows:,}", f"{framing_s:.2f} s",
+            f"{first_pass_ratio(binlog, repeats):.2f}", f"{rate:,.0f}",
             f"{other:,.0f} (sample of {sample:,})", f"{rate / other:.0f}", f"≥ {goal}",
         )  # fmt: skip
     return table

@@ -21,7 +21,8 @@ from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
-from cdc.verify.columns import ComparedColumn, TableColumns, is_plain_key
+from cdc.verify.buckets import Buckets
+from cdc.verify.columns import ComparedColumn, TableColumns
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
 from spark_jobs.apply.merge import TableMerge, read_changes
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
 
-_FIRST_DAY_US = 719_528 * 86_400_000_000
-"""1970-01-01 as the microseconds of the kind ``instant``."""
 _DELETES = ("update", "delete")
 _INSERTS = ("insert", "update", "snapshot")
 
@@ -71,7 +70,7 @@ class SparkLake:
         )
 
     @contextmanager
-    def open(self, facts: LakeFacts, columns: TableColumns, buckets: int, base: int) -> Iterator[TableRows]:
+    def open(self, facts: LakeFacts, columns: TableColumns, buckets: Buckets, base: int) -> Iterator[TableRows]:
         """Yields the rows of a table. ``base``: the seq at which a changelog was made anew last."""
         target, state = facts.handle
         with self._sessions.one() as session:
@@ -111,7 +110,7 @@ class TableRows:
         session: TableSession,
         table: LakeTable,
         columns: TableColumns,
-        buckets: int,
+        buckets: Buckets,
         base: int,
     ) -> None:
         """``base``: the seq of the newest rebuild of a table in mode ``append``; rows before it do not count."""
@@ -271,11 +270,14 @@ class TableRows:
         pieces = {column.lake: piece(column, prefix) for column in columns.compared}
         key = _text(pieces[column.lake] for column in columns.keys or columns.compared)
         text = _text(pieces[column.lake] for column in columns.compared)
-        if is_plain_key(columns.keys):
-            remainder = f.col(prefix + quote(columns.keys[0].lake)) % f.lit(self._buckets)
+        if self._buckets.is_ranges:
+            number = f.col(prefix + quote(columns.keys[0].lake))
+            bucket = _range_of(number, self._buckets.borders, 0, len(self._buckets.borders))
+        elif self._buckets.is_plain:
+            remainder = f.col(prefix + quote(columns.keys[0].lake)) % f.lit(self._buckets.count)
             bucket = f.coalesce(remainder.cast("long"), f.lit(0).cast("long"))
         else:
-            bucket = f.crc32(key) % self._buckets
+            bucket = f.crc32(key) % self._buckets.count
         found = rows.select(
             bucket.alias("b"),
             key.alias("k"),
@@ -295,6 +297,16 @@ class TableRows:
             for i, column in enumerate(self._columns.compared)
             for name, value in (("p", piece(column, prefix)), ("v", readable(column, prefix)))
         ]
+
+
+def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> Column:
+    """The number of a range between the ``first`` and the ``last`` one, by bisection."""
+    if first == last:
+        return f.lit(first).cast("long")
+    half = (first + last) // 2
+    border = f.lit(str(borders[half])).cast("decimal(20,0)") if borders[half] >> 63 > 0 else f.lit(borders[half])
+    below, above = _range_of(number, borders, first, half), _range_of(number, borders, half + 1, last)
+    return f.when(number <= border, below).otherwise(above)
 
 
 def _text(pieces: Iterable[Column]) -> Column:
@@ -333,7 +345,8 @@ def _value(column: ComparedColumn, c: Column) -> Column:
         parts = f.transform(c, lambda one: _swapped(_bits(one, "floatToRawIntBits", "Float", 8)))
         return f.concat(f.lit("v"), f.array_join(parts, ""))
     if column.kind == "instant":
-        return (f.unix_micros(c.cast("timestamp")) + f.lit(_FIRST_DAY_US)).cast("string")
+        pattern = "yyyy-MM-dd HH:mm:ss" + ("." + "S" * column.digits if column.digits else "")
+        return f.date_format(c.cast("timestamp"), pattern)
     return c.cast("string")
 
 

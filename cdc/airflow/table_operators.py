@@ -102,7 +102,8 @@ class VerifyOperator(_JobOperator):
     something differs."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Raises AirflowFailException if something differs, VerificationError (retried) if it could not be told."""
+        """Raises AirflowFailException if something differs or a column cannot be compared, VerificationError (retried)
+        if it could not be told."""
         asked = self._asked(context)
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
@@ -118,6 +119,8 @@ class VerifyOperator(_JobOperator):
         names = ", ".join(one["table"] for one in document["tables"] if not one["ok"]) or "the store's history"
         if report.state == "differs":
             raise AirflowFailException(f"The tables of {config.name} differ from the source: {names}. See the log.")
+        if report.state == "partial":
+            raise AirflowFailException(f"Columns of {names} could not be compared. See the log.")
         raise VerificationError(f"it could not be told whether {names} equal the source", place=config.name)
 
 

@@ -62,14 +62,16 @@ def verification(document: Mapping[str, Any]) -> str:
             "gaps": len(one["ledger"]["gaps"]),
             "chunks": one["checksums"]["chunks"],
             "differences": len(one["checksums"]["differences"]),
+            "verdict": one["verdict"],
         }
         for one in document["tables"]
     ]
-    lines = [text_table(rows, ["table", "state", "rows", "commits", "gaps", "chunks", "differences"])]
+    lines = [text_table(rows, ["table", "state", "rows", "commits", "gaps", "chunks", "differences", "verdict"])]
     history = document["history"]
     lines += [f"store: {text}" for text in (*history["faults"], *history["unknown"])]
     for one in document["tables"]:
-        faults = (*one["ledger"]["faults"], *one["checksums"]["faults"], *one["unknown"])
+        left_out = [f"{name} is not compared: {why}" for name, why in one["checksums"]["left_out"].items()]
+        faults = (*one["ledger"]["faults"], *one["checksums"]["faults"], *one["unknown"], *left_out)
         lines += [text if text.startswith(one["table"]) else f"{one['table']}: {text}" for text in faults]
         lines += [
             f"{one['table']}: key {found['key']}: source {found['source']}, Delta {found['delta']}"

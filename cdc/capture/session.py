@@ -34,6 +34,8 @@ _SRC_BYTES = 1 << 20
 _OUT_BYTES = 3 << 19
 _POSITIONS_EVERY_S = 1.0
 _MAX_WAITING = 4096
+_MAX_UNFLUSHED = 1 << 16
+"""The number of transactions that may wait in memory for a flush of the disk."""
 
 log = get_logger(__name__)
 
@@ -308,6 +310,8 @@ class Session:
         self._unpublished = []
         self._published_at = time.monotonic()
         self._log.publish(rows_to_entries(rows, store_time_us=time.time_ns() // 1000))
+        while self._log.published - self._log.visible > _MAX_UNFLUSHED:  # the disk is slower than the source
+            self._log.wait_flushed(self._log.flushed.seq)
 
     def _discard_start(self) -> None:
         """Discards a configured start position that the server refuses or at which no event begins, so that another

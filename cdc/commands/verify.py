@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from cdc.verify.report import Difference, Report, TableReport
 
-_WORDS = {"proved": "equal", "differs": "DIFFERS", "unknown": "not known"}
-
 
 def register(app: typer.Typer) -> None:
     app.command("verify")(verify)
@@ -44,7 +42,8 @@ def verify(
 ) -> None:
     """Compare the Delta tables with the source, and the store with what the source executed.
 
-    Exit code 0: everything is proved. 2: something differs or is missing. 1: it could not be told.
+    Exit code 0: everything is proved. 2: something differs or is missing. 1: it could not be told, of some columns or
+    at all.
     """
     from cdc import pipeline
 
@@ -94,7 +93,7 @@ def show(report: Report) -> None:
             str(one.checksums.chunks),
             str(one.ledger.entries),
             "proved" if one.ledger.ok else "FAULTS" if one.ledger.faults else "not known",
-            _rows_text(one),
+            one.verdict,
         )
     console.print(table, markup=False)
     console.print()
@@ -107,6 +106,7 @@ def show(report: Report) -> None:
         _show_table(console, one)
     verdict = {
         "proved": "Everything is proved.",
+        "partial": "What was compared is equal, but not everything could be compared.",
         "differs": "Something differs or is missing.",
         "unknown": "Not everything could be told.",
     }[report.state]
@@ -114,18 +114,13 @@ def show(report: Report) -> None:
     console.print(f"{verdict} ({human_seconds(report.seconds)})", markup=False)
 
 
-def _rows_text(one: TableReport) -> str:
-    checksums = one.checksums
-    if checksums.differences or checksums.faults:
-        more = "at least " if checksums.more else ""
-        return f"{more}{len(checksums.differences)} DIFFER" if checksums.differences else "DIFFERS"
-    return "equal" if checksums.ok else "not known"
-
-
 def _show_table(console: Console, one: TableReport) -> None:
     checksums = one.checksums
     lines = [*one.ledger.faults, *checksums.faults, *one.unknown]
-    lines += [f"column {name} is not compared: {reason}" for name, reason in checksums.left_out.items()]
+    lines += [
+        f"column {name} is not compared: {reason}" if name != "*" else f"the rows are not compared: {reason}"
+        for name, reason in [*checksums.left_out.items(), *checksums.excepted.items()]
+    ]
     lines += [f"accepted as lost: the transactions after {a} up to {b}" for a, b in one.ledger.accepted]
     if not lines and not checksums.differences:
         return

@@ -12,7 +12,7 @@ kind          piece; an empty text stands for null
 ``real``      the 64 bits of a FLOAT or DOUBLE as 16 hexadecimal digits
 ``reals``     a VECTOR: ``v``, then eight hexadecimal digits for the bytes of each element, as they are stored
 ``day``       a date as text
-``instant``   DATETIME and TIMESTAMP: microseconds since the day 0 of the proleptic Gregorian calendar
+``instant``   DATETIME and TIMESTAMP as text, TIMESTAMP in UTC, with the digits that the column has
 ``text``      length in bytes of UTF-8, a colon, the text
 ``long``      length in bytes, a colon, CRC32 of the bytes: TEXT, BLOB, BINARY, GEOMETRY
 ``json``      CRC32 of the document's text
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "lo
 _WIDE_CHARSETS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 """Not ascii: some servers store bytes above 127 in it, which SELECT shows as question marks."""
+_DIGITS = re.compile(r"\((\d)\)")
 _PRECISION = re.compile(r"\((\d+)(?:,(\d+))?\)")
 _MAX_PRECISION = 38
-_US_A_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class ComparedColumn:
     """SQL of the piece, which is never null."""
     shown: str
     """SQL of the value as people read it, as text; null stays null."""
+    digits: int = 0
+    """``instant``: digits of the fraction."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,6 @@ class TableColumns:
         """SQL of the canonical text that identifies a row."""
         return text_of(self.keys or self.compared)
 
-    def bucket(self, buckets: int) -> str:
-        """SQL of the number of the bucket that a row belongs to; see :func:`is_plain_key`."""
-        if is_plain_key(self.keys):
-            return f"IFNULL({self.keys[0].value} MOD {buckets}, 0)"
-        return f"(CRC32({self.key}) MOD {buckets})"
-
     @property
     def checksum(self) -> str:
         """SQL of a row's checksum.
@@ -118,7 +114,7 @@ class TableColumns:
 
 
 def is_plain_key(keys: Sequence[ComparedColumn]) -> bool:
-    """Whether the key is one integer, whose remainder is the bucket; other keys are hashed."""
+    """Whether the key is one integer, which has ranges and remainders; other keys are hashed."""
     return len(keys) == 1 and keys[0].kind == "number" and "CAST" not in keys[0].value
 
 
@@ -242,16 +238,21 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
             number = f"({number} + IF({number} < 70, 2000, 1900))"
         return _of(name, lake, "number", number)
     if data_type == "date":
-        return _of(name, lake, "day", f"IF({_is_a_day(c)}, CAST({c} AS CHAR), NULL)")
+        return _moment(name, lake, "day", c, _is_a_day(c))
     if data_type in ("datetime", "timestamp"):
-        # TIME_TO_SEC has a fraction on MariaDB and none on MySQL.
-        number = f"TO_DAYS({c}) * {_US_A_DAY} + FLOOR(TIME_TO_SEC({c})) * 1000000 + MICROSECOND({c})"
+        digits = _DIGITS.search(full)
         valid = _is_a_day(c) if data_type == "datetime" else f"YEAR({c}) > 0"
-        return _of(name, lake, "instant", f"IF({valid}, CAST({number} AS SIGNED), NULL)", f"CAST({c} AS CHAR)")
+        return replace(_moment(name, lake, "instant", c, valid), digits=int(digits[1]) if digits else 0)
     if data_type == "time" and apply.types.get("time") == "microseconds":
         whole = f"(HOUR({c}) * 3600 + MINUTE({c}) * 60 + SECOND({c})) * 1000000 + MICROSECOND({c})"
         return _of(name, lake, "number", f"(IF(LEFT(CAST({c} AS CHAR), 1) = '-', -1, 1) * ({whole}))")
     return _of(name, lake, "word", f"CAST({c} AS CHAR)")  # TIME, UUID, INET4, INET6
+
+
+def _moment(name: str, lake: str, kind: Kind, c: str, is_valid: str) -> ComparedColumn:
+    text = f"CAST({c} AS CHAR)"
+    piece = f"IF({is_valid}, {c}, '')"  # null is not valid
+    return ComparedColumn(name, lake, kind, f"IF({is_valid}, {text}, NULL)", piece, text)
 
 
 def _is_a_day(c: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-State = Literal["proved", "differs", "unknown"]
+State = Literal["proved", "partial", "differs", "unknown"]
+"""``partial``: what was compared is equal, and something could not be compared."""
+_WORST_FIRST: tuple[State, ...] = ("differs", "unknown", "partial", "proved")
 LONGEST_VALUE = 200
 """Characters of a value that are reported."""
 
@@ -56,7 +58,9 @@ class ChecksumResult:
     faults: list[str] = field(default_factory=list)
     """Differences of the whole table, such as missing columns."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns that were not compared, with the reason."""
+    """Columns that could not be compared, with the reason: the table is not proved as a whole."""
+    excepted: dict[str, str] = field(default_factory=dict)
+    """Columns that the configuration lets differ, with the setting; ``*``: the whole table."""
     seq: int | None = None
     """The position of the source at which it was compared."""
 
@@ -81,12 +85,29 @@ class TableReport:
         faults = [*self.ledger.faults, *self.checksums.faults, *self.checksums.differences]
         if faults or self.ledger.gaps:
             return "differs"
-        return "proved" if self.ledger.ok and self.checksums.ok and not self.unknown else "unknown"
+        if self.unknown or not (self.ledger.ok and self.checksums.ok):
+            return "unknown"
+        return "partial" if self.checksums.left_out else "proved"
 
     @property
     def ok(self) -> bool:
-        """Whether the table is proved to be right."""
+        """Whether the table is proved to be right, as far as the configuration asks for."""
         return self.state == "proved"
+
+    @property
+    def verdict(self) -> str:
+        """What the comparison of the rows has shown, in words: ``equal, except a, b, which were not compared``."""
+        checksums = self.checksums
+        if checksums.differences:
+            return f"{'at least ' if checksums.more else ''}{len(checksums.differences)} DIFFER"
+        if checksums.faults:
+            return "DIFFERS"
+        if not checksums.ok:
+            return "not known"
+        if "*" in checksums.excepted:
+            return "not compared"
+        not_compared = ", ".join([*checksums.left_out, *checksums.excepted])
+        return f"equal, except {not_compared}, not compared" if not_compared else "equal"
 
 
 @dataclass
@@ -116,7 +137,7 @@ class Report:
     @property
     def state(self) -> State:
         states = {self.history.state, *(table.state for table in self.tables)}
-        return "differs" if "differs" in states else "unknown" if "unknown" in states else "proved"
+        return next(state for state in _WORST_FIRST if state in states)
 
     @property
     def ok(self) -> bool:
@@ -124,8 +145,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: all is proved. 2: something differs or is missing. 1: it could not be told."""
-        return {"proved": 0, "differs": 2, "unknown": 1}[self.state]
+        """0: all is proved. 2: something differs or is missing. 1: it could not be told, of some columns or at all."""
+        return {"proved": 0, "differs": 2, "unknown": 1, "partial": 1}[self.state]
 
     def document(self) -> dict[str, Any]:
         """Returns the document of ``--json``."""
@@ -151,6 +172,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
         "table": table.table,
         "ok": table.ok,
         "state": table.state,
+        "verdict": table.verdict,
         "mode": table.mode,
         "rows": table.rows,
         "delta_version": table.delta_version,
@@ -173,6 +195,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
             "more": checksums.more,
             "faults": checksums.faults,
             "left_out": checksums.left_out,
+            "excepted": checksums.excepted,
             "seq": checksums.seq,
         },
     }
@@ -211,6 +234,7 @@ def _table_of(found: dict[str, Any]) -> TableReport:
             more=checksums["more"],
             faults=checksums["faults"],
             left_out=checksums["left_out"],
+            excepted=checksums["excepted"],
             seq=checksums["seq"],
         ),
         unknown=found["unknown"],

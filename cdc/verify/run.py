@@ -7,9 +7,7 @@ table and the changes of the store after it must then add up to the snapshot.
 
 from __future__ import annotations
 
-import math
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,7 +18,8 @@ from cdc.log import get_logger
 from cdc.meta import Meta, Subscription, open_meta
 from cdc.targets import split_table
 from cdc.units import iso_time
-from cdc.verify.columns import TableColumns, is_plain_key, table_columns
+from cdc.verify.buckets import Buckets
+from cdc.verify.columns import TableColumns, table_columns
 from cdc.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
 from cdc.verify.history import check_cursor, check_history
 from cdc.verify.ledgers import acked_manifests, base_of, check_ledgers, table_history
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from cdc.schemas import TableSchema
 
 SUBSCRIBER = "apply"
-_ROWS_A_BUCKET = 2000
-_MOST_BUCKETS = 16384
-_FEWEST_BUCKETS = 16
 _ROWS_A_PASS = 500_000
 """Rows of differing buckets that are looked at together."""
 _MOST_UNCERTAIN = 10_000
@@ -103,7 +99,7 @@ class Lake(Protocol):
     def find(self, table: str) -> LakeFacts | None: ...
 
     def open(
-        self, facts: LakeFacts, columns: TableColumns, buckets: int, base: int
+        self, facts: LakeFacts, columns: TableColumns, buckets: Buckets, base: int
     ) -> AbstractContextManager[LakeRows]: ...
 
 
@@ -240,7 +236,7 @@ class _Run:
             columns = self._columns(report, facts, schema, apply, is_old_mysql=snapshot.is_old_mysql)
             if columns is None:
                 return
-            buckets = _bucket_count(snapshot.rows_estimate(db, table) or 0)
+            buckets = snapshot.buckets(db, table, schema, columns)
             history = self._histories.get(report.table)
             base = 0 if history is None else base_of(history)
             with self._lake.open(facts, columns, buckets, base) as rows, self._store.locked(report.table):
@@ -257,7 +253,7 @@ class _Run:
                 report.checksums.faults.append("there is no Delta table")
         elif self._config.table_apply(report.table).on_drop == "keep":
             report.checksums.ok = True
-            report.checksums.left_out["*"] = "the source has dropped the table, and on_drop keeps it"
+            report.checksums.excepted["*"] = "the source has dropped the table, and on_drop keeps it"
         else:
             report.checksums.faults.append("the source has no such table")
 
@@ -277,7 +273,7 @@ class _Run:
                 if follows:
                     result.faults.append(f"{where} the column {name}")
                 else:
-                    result.left_out[name] = f"{where} it, by schema_changes: {getattr(apply, 'schema_changes', '')}"
+                    result.excepted[name] = f"{where} it, by schema_changes: {getattr(apply, 'schema_changes', '')}"
         later = {name.lower() for name in facts.later_columns} if facts.mode == "append" else set()
         for one in found.left_out:
             result.left_out[one.lake] = one.reason
@@ -307,7 +303,7 @@ class _Table:
     snapshot: SourceSnapshot
     lake: LakeRows
     columns: TableColumns
-    buckets: int
+    buckets: Buckets
     report: TableReport
     facts: LakeFacts
 
@@ -350,7 +346,13 @@ class _Table:
     def _span(self) -> Span:
         if self.facts.position > self.snapshot.high_seq:
             raise _RetakeError("the Delta table is ahead of the source's snapshot", remedy="Verify again.")
-        return self.store.span(self.report.table, self.facts.position, self.snapshot.high_seq, self.snapshot.position)
+        span = self.store.span(self.report.table, self.facts.position, self.snapshot.high_seq, self.snapshot.position)
+        if span.low_seq < span.after_seq:
+            raise _RetakeError(
+                "a transaction that the Delta table has was still being committed on the source",
+                remedy="Verify again.",
+            )
+        return span
 
     def _uncertain_keys(self, span: Span) -> list[str]:
         """Returns the keys of the changes of which it is not known whether the snapshot has them."""
@@ -383,7 +385,7 @@ class _Table:
         return found
 
     def _bucket(self, key: str) -> int:
-        return bucket_of(key, self.buckets, is_plain=is_plain_key(self.columns.keys))
+        return self.buckets.of(key)
 
     # --- narrowing
 
@@ -489,15 +491,3 @@ def _groups(bad: Sequence[int], source: dict[int, BucketSum], delta: dict[int, B
         rows += size
     if group:
         yield group
-
-
-def _bucket_count(rows: int) -> int:
-    return max(_FEWEST_BUCKETS, min(_MOST_BUCKETS, rows // _ROWS_A_BUCKET))
-
-
-def bucket_of(key: str, buckets: int, *, is_plain: bool) -> int:
-    """Returns the bucket of a canonical key, as both sides compute it."""
-    if not is_plain:
-        return zlib.crc32(key.encode()) % buckets
-    number = key.rstrip(",")
-    return int(math.copysign(abs(int(number)) % buckets, int(number))) if number else 0

@@ -5,32 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cdc.batches.parking import job_lock
 from cdc.batches.table_batches import TableBatches
-from cdc.errors import CutOffError, RetryableError, StoreIncompleteError
-from cdc.positions import format_seq
+from cdc.errors import CutOffError, IdentityError, RetryableError, StoreIncompleteError
+from cdc.log import get_logger
+from cdc.positions import format_seq, make_seq, split_seq
+from cdc.snapshot import positions
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.missing import first_after, kept_names
 from cdc.store.formats.state import TableNumbers
-from cdc.verify.gtids import GtidSet
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.binlog.entry import Entries
     from cdc.config import DestinationConfig
     from cdc.meta import Meta
+    from cdc.snapshot.positions import LowMark
     from cdc.verify.source import SnapshotPosition
 
 _POLL_S = 0.2
-_MARGIN_US = 60_000_000
-"""Without GTIDs: transactions committed in the last minute before a snapshot are not certainly in it."""
 _SLICE = 1 << 18
+_log = get_logger(__name__)
 
 
 class UnsureError(RetryableError):
@@ -44,7 +45,8 @@ class Span:
     after_seq: int
     """The Delta table's applied position."""
     low_seq: int
-    """Changes of the table after it may be missing in the snapshot."""
+    """Changes of the table after it may be missing in the snapshot. Below ``after_seq`` if even the Delta table has
+    changes that may be missing."""
     high_seq: int
     """No later transaction is in the snapshot."""
 
@@ -99,25 +101,30 @@ class StoreView:
                 f"the Delta table is at {after_seq} ({format_seq(after_seq)}), ahead of the source's snapshot",
                 remedy="Verify again.",
             )
-        return Span(after_seq, self._low_seq(table, after_seq, high_seq, position), high_seq)
-
-    def _low_seq(self, table: str, after_seq: int, high_seq: int, position: SnapshotPosition) -> int:
-        if position.is_exact:
-            return high_seq
-        inside = None if position.gtids_before is None else GtidSet.parse(position.gtids_before)
         numbers = TableNumbers(self.reader.path)
-        if table not in numbers.names:
-            return high_seq
+        if position.is_exact or table not in numbers.names:
+            return Span(after_seq, high_seq, high_seq)
         bit = np.uint64(1 << numbers.bit(table))
-        for entries in self.entries(after_seq, high_seq):
-            ours = entries[(entries["table_mask"] & bit) != 0]
-            if inside is None:
-                doubtful = np.flatnonzero(ours["commit_time_us"] > position.clock_us - _MARGIN_US)
-            else:
-                doubtful = np.flatnonzero(inside.outside(ours) | (ours["gtid_count"] == 0))
-            if len(doubtful):
-                return int(ours["seq"][int(doubtful[0])]) - 1
-        return high_seq
+        for entries in self.entries(self._visible_seq(after_seq, high_seq, position.marks.low), high_seq):
+            ours = entries["seq"][(entries["table_mask"] & bit) != 0]
+            if len(ours):
+                return Span(after_seq, int(ours[0]) - 1, high_seq)
+        return Span(after_seq, high_seq, high_seq)
+
+    def _visible_seq(self, after_seq: int, high_seq: int, low: LowMark) -> int:
+        """Returns a seq up to which every transaction is in the snapshot."""
+        epoch, last = split_seq(high_seq).epoch, self.reader.last_seq() or 0
+        if last < make_seq(epoch, low.position.file_number, low.position.pos):
+            # The store is complete, and has nothing between its end and the position.
+            end = split_seq(last)
+            low = replace(low, file=f"end.{end.file_number:06d}", pos=end.offset)
+        try:
+            visible = positions.low_seq(self.reader, epoch, [low])
+        except (IdentityError, RetryableError) as error:
+            _log.debug("all changes after the Delta table's position are compared one by one", reason=str(error))
+            return after_seq
+        # A commit that takes long on a server without GTIDs is not seen. What reached the Delta table is taken as done.
+        return max(visible, after_seq) if low.method == "margin" else visible
 
     def entries(self, after_seq: int = 0, until_seq: int | None = None) -> Iterator[Entries]:
         """Yields the verified index entries in (after_seq, until_seq], many at a time."""

@@ -138,9 +138,8 @@ def planned_frame(
             part = table.filter(pa.array(last))
             parts.append(part.append_column(SEEN, pa.array(was_seen[last])) if seen else part)
         return session.spark.createDataFrame(pa.concat_tables(parts), fields)
-    used = [i for i, choice in enumerate(plan.choices) if choice.chosen]
-    chosen = replace(reader, fields=fields, choices=tuple(plan.choices[i] for i in used))
-    return mapped_frame(session, chosen, [splits[i] for i in used])
+    # Splits without such a row are decoded, too: a value that cannot be decoded fails the batch wherever it is.
+    return mapped_frame(session, replace(reader, fields=fields, choices=plan.choices), splits)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ class RowChoice:
 
     rows: int
     """The rows of the split."""
-    chosen: int
-    """How many of them win."""
     last: bytes
     """A bit for each row, deflated."""
     seen: bytes
@@ -40,7 +38,6 @@ class RowChoice:
         """Returns the choice of these rows, whose keys are given."""
         return cls(
             rows=len(last),
-            chosen=int(last.sum()),
             last=zlib.compress(np.packbits(last).tobytes(), 1),
             seen=zlib.compress(np.packbits(seen).tobytes(), 1),
             checksum=checksum(keys.op[last], keys.seq[last], keys.row[last]),

@@ -80,7 +80,8 @@ def test_a_retryable_error_of_a_snapshot_is_retried_and_a_permanent_one_is_not(
 
 
 @pytest.mark.parametrize(
-    ("state", "run", "calls"), [("proved", "success", 1), ("differs", "failed", 1), ("unknown", "failed", 3)]
+    ("state", "run", "calls"),
+    [("proved", "success", 1), ("differs", "failed", 1), ("partial", "failed", 1), ("unknown", "failed", 3)],
 )
 def test_a_verification_fails_if_something_differs(
     write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs, state: str, run: str, calls: int
@@ -96,8 +97,8 @@ def test_the_report_is_a_table_in_the_log(write_conf: Write, fake: FakeJobs, lin
     task = VerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     with pytest.raises(Exception, match=r"The tables of shop differ from the source: shop\.orders"):
         task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
-    assert "| table       | state   |   rows | commits | gaps | chunks | differences |" in lines()
-    assert "| shop.orders | differs | 12,345 |       4 |    0 |     16 |           1 |" in lines()
+    assert "| table       | state   |   rows | commits | gaps | chunks | differences | verdict  |" in lines()
+    assert "| shop.orders | differs | 12,345 |       4 |    0 |     16 |           1 | 1 DIFFER |" in lines()
     assert "shop.orders: key {'id': '7'}: source {'v': 'a'}, Delta None" in lines()
 
 

@@ -19,6 +19,7 @@ from cdc.capture import Capture
 from cdc.meta import open_meta
 from cdc.store.formats.layout import index_path, list_segments
 from cdc.testing.servers import Server
+from cdc.verify import buckets
 from cdc.verify.report import Report, TableReport
 from spark_jobs.delta.sql import quote
 from spark_jobs.runtime import session
@@ -266,6 +267,31 @@ def test_no_false_alarm_under_writes_to_the_same_keys(loop: Loop) -> None:
             assert written[0] > before
             loop.apply()
             time.sleep(0.2)
+
+
+def test_large_tables_are_compared_by_ranges_of_their_keys(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "ROWS_A_RANGE", 100)
+    rows = ", ".join(f"({7 * i}, 'v{i}', {i}, '2026-01-02 03:04:05.{i % 1000:03d}')" for i in range(200, 2200))
+    edges = ", ".join(f"({n})" for n in [0, 2**63 - 1, 2**63, 2**64 - 1, *range(100, 700)])
+    loop.sql(
+        f"INSERT INTO mirror VALUES {rows}", f"INSERT INTO nothing VALUES {edges}", "ANALYZE TABLE mirror, nothing"
+    )
+    loop.capture()
+    loop.apply_all()
+    report = verify(loop, "mirror", "nothing")
+    assert report.state == "proved", report.document()
+    assert {t.table.partition(".")[2]: t.rows for t in report.tables} == {"mirror": 2006, "nothing": 604}
+    assert all(t.checksums.chunks > 3 for t in report.tables)
+
+    unlogged(loop, "UPDATE mirror SET d = d + 1 WHERE id IN (0, 1407, 15393)", "DELETE FROM mirror WHERE id = 8400")
+    unlogged(loop, "INSERT INTO mirror VALUES (1000000, 'silent', NULL, NULL)", "DELETE FROM nothing WHERE id >= 9e18")
+    loop.sql("UPDATE mirror SET v = 'later' WHERE id = 2100", "INSERT INTO mirror VALUES (-5, 'later', NULL, NULL)")
+    loop.capture()
+    report = verify(loop, "mirror", "nothing")
+    assert sorted((int(d[0]["id"] or 0), *d[1:]) for d in faults(report, "mirror")) == [
+        (0, True, True), (1407, True, True), (8400, False, True), (15393, True, True), (1000000, True, False)
+    ]  # fmt: skip
+    assert {int(d[0]["id"] or 0) for d in faults(report, "nothing")} == {2**63 - 1, 2**63, 2**64 - 1}
 
 
 def test_without_capture_nothing_can_be_told(loop: Loop) -> None:

@@ -46,10 +46,19 @@ class Report:
             "table": "shop.orders",
             "ok": self.state == "proved",
             "state": self.state,
+            "verdict": {"proved": "equal", "differs": "1 DIFFER", "partial": "equal, except v, not compared"}.get(
+                self.state, "not known"
+            ),
             "rows": 12345,
             "unknown": ["capture is behind"] if self.state == "unknown" else [],
             "ledger": {"ok": True, "entries": 4, "gaps": [], "accepted": [], "faults": []},
-            "checksums": {"ok": not differs, "chunks": 16, "differences": differences, "faults": []},
+            "checksums": {
+                "ok": not differs,
+                "chunks": 16,
+                "differences": differences,
+                "faults": [],
+                "left_out": {"v": "it cannot be computed"} if self.state == "partial" else {},
+            },
         }
         history = {"ok": True, "faults": [], "unknown": []}
         return {"ok": self.state == "proved", "state": self.state, "history": history, "tables": [table]}

@@ -8,6 +8,7 @@ whole store read few entries; retention writes it, and it is made anew when it i
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 import zlib
@@ -104,6 +105,13 @@ class IndexFile:
             raise StorageError(f"cannot be read: {error.strerror}", place=str(self.path)) from None
         if len(self.entries) and first_bad(self.entries[-1:]) == 0:
             self.entries = self.entries[:-1]  # being written at this moment, or torn by a crash and not repaired yet
+
+    def release(self) -> None:
+        """Takes the pages that were looked at out of this process's memory; they are read again when they are needed.
+        Call it between the parts of a look at all entries, which may be millions."""
+        mapped = getattr(self.entries, "_mmap", None)
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def after(self, seq: int) -> int:
         """Returns the number of the first entry with a larger seq. O(log n).

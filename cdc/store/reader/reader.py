@@ -271,6 +271,7 @@ class StoreReader:
             for part in _slices(index.entries[index.after(after_seq) :]):
                 transactions += int(np.count_nonzero(part["length"]))
                 size += int(part["length"].sum())
+                index.release()
         oldest = self._oldest(names, after_seq)
         if oldest is None:
             return Backlog(transactions, size, None)

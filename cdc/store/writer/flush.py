@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cdc.binlog.entry import Entries
@@ -22,6 +22,8 @@ from cdc.store.writer.durability import PAGE_BYTES, FlushPolicy, Latencies, Late
 from cdc.store.writer.segment import SegmentWriter
 
 log = get_logger(__name__)
+
+_PIECE_BYTES = 1 << 20
 
 
 class FlushRange(NamedTuple):
@@ -395,13 +397,13 @@ class Flusher:
         if len(batch) == 1 and len(batch[0].ranges) == 1 and not batch[0].finish:
             return self._write_one(*batch[0].ranges[0])
         sizes: dict[SegmentWriter, int] = {}
-        entries: dict[SegmentWriter, list[bytes]] = {}
+        entries: dict[SegmentWriter, list[Entries | bytes]] = {}
         finished: list[SegmentWriter] = []
         for request in batch:
             for segment, size, added in request.ranges:
                 sizes[segment] = max(size, sizes.get(segment, 0))
                 if added is not None:
-                    entries.setdefault(segment, []).append(added if isinstance(added, bytes) else seal(added))
+                    entries.setdefault(segment, []).append(added)
             finished += request.finish
         took_s = []
         for segment, size in sizes.items():
@@ -410,8 +412,8 @@ class Flusher:
                 segment.sync()
                 took_s.append(time.perf_counter() - began)
         for segment in sizes:
-            if parts := entries.get(segment):
-                segment.publish_sealed(parts[0] if len(parts) == 1 else b"".join(parts))
+            for piece in _sealed(entries.get(segment, ())):
+                segment.publish_sealed(piece)
             if segment in finished:
                 self._on_finished(segment)
                 segment.close()
@@ -427,3 +429,18 @@ class Flusher:
         if entries is not None:
             segment.publish_sealed(entries if isinstance(entries, bytes) else seal(entries))
         return took_s
+
+
+def _sealed(parts: Iterable[Entries | bytes]) -> Iterator[bytes]:
+    """The entries as they are written to a file, joined into pieces of about a megabyte: few writes for small requests,
+    and no second copy of all entries that waited for a slow disk."""
+    waiting: list[bytes] = []
+    size = 0
+    for part in parts:
+        waiting.append(part if isinstance(part, bytes) else seal(part))
+        size += len(waiting[-1])
+        if size >= _PIECE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)

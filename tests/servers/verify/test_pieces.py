@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import struct
 import zlib
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,6 @@ from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.special import LARGE
 from tests.support.type_matrix.texts import FEATURES
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_DAY_US = 719_528 * 86_400_000_000
-
 
 def piece(column: ComparedColumn, value: Any) -> str:
     """Returns the piece of a decoded value."""
@@ -43,8 +40,9 @@ def piece(column: ComparedColumn, value: Any) -> str:
         assert isinstance(value, date)
         return value.isoformat()
     if column.kind == "instant":
-        since = value.replace(tzinfo=UTC) - _EPOCH
-        return str((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds + _FIRST_DAY_US)
+        assert isinstance(value, datetime)
+        text = value.replace(tzinfo=None).isoformat(" ", "microseconds")
+        return text[: 20 + column.digits] if column.digits else text[:19]
     if column.kind == "word":
         return str(value)
     raw = value if isinstance(value, bytes) else value.encode()

@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
+from cdc.verify.buckets import Buckets
 from cdc.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
 from cdc.verify.report import Difference, Report, TableReport, report_of
-from cdc.verify.run import bucket_of
 
 
 def narrow(
@@ -73,11 +73,16 @@ def test_sums_add_up() -> None:
 
 @pytest.mark.parametrize(("key", "bucket"), [("7,", 7 % 5), ("-7,", -2), (",", 0), ("18446744073709551615,", 0)])
 def test_the_bucket_of_an_integer_is_its_remainder(key: str, bucket: int) -> None:
-    assert bucket_of(key, 5, is_plain=True) == bucket
+    assert Buckets(5, is_plain=True).of(key) == bucket
 
 
 def test_the_bucket_of_other_keys_is_hashed() -> None:
-    assert bucket_of("1:é,", 64, is_plain=False) == zlib.crc32("1:é,".encode()) % 64
+    assert Buckets(64, is_plain=False).of("1:é,") == zlib.crc32("1:é,".encode()) % 64
+
+
+@pytest.mark.parametrize(("key", "bucket"), [("-9,", 0), ("-5,", 0), ("-4,", 1), ("7,", 1), ("8,", 2), (",", 2)])
+def test_ranges_end_with_their_border(key: str, bucket: int) -> None:
+    assert Buckets(3, is_plain=True, borders=(-5, 7)).of(key) == bucket
 
 
 def test_exit_codes_and_the_document() -> None:
@@ -86,6 +91,11 @@ def test_exit_codes_and_the_document() -> None:
     assert (report.state, report.exit_code) == ("unknown", 1)
     table.ledger.ok = table.checksums.ok = True
     assert (report.state, report.exit_code, report.document()["ok"]) == ("proved", 0, True)
+    table.checksums.excepted["w"] = "the Delta table lacks it, by schema_changes: ignore"
+    assert (report.state, report.exit_code, table.verdict) == ("proved", 0, "equal, except w, not compared")
+    table.checksums.left_out["v"] = "it was added later"
+    assert (report.state, report.exit_code, report.document()["ok"]) == ("partial", 1, False)
+    assert table.verdict == "equal, except v, w, not compared"
     table.unknown.append("the table is parked")
     assert report.exit_code == 1
     table.checksums.differences.append(Difference({"id": "1"}, {"id": "1", "v": None}, {"id": "1", "v": "x"}))
