@@ -122,10 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spark = from_submit(config.spark)
         try:
             while True:
-                try:
-                    request = json.loads(connection.recv_bytes())
-                except EOFError:
-                    return 0
+                request = json.loads(connection.recv_bytes())
                 with _ended_with(connection) as send:
                     try:
                         job = JOBS[request["job"]]
@@ -136,7 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                         answer = {"error": to_json(error)}
                     except Exception as error:  # noqa: BLE001 - Spark and py4j raise hundreds of types
                         answer = {"error": to_json(explain(error, request["job"]))}
-                    send(answer)
+                # The next request may come at once, so nothing looks at the connection any more.
+                connection.send_bytes(json.dumps(answer).encode())
+        except (EOFError, ConnectionError):  # the other side has ended
+            return 0
         finally:
             spark.stop()
 
@@ -154,7 +154,7 @@ def _ended_with(connection: Connection[Any, Any]) -> Iterator[Callable[[Any], No
     def watch() -> None:
         while not done.wait(_WATCH_S):
             # The other side says nothing while it waits for an answer, so what can be read is the end.
-            if connection.poll() and not done.is_set():
+            if connection.poll():
                 os._exit(1)
 
     watcher = threading.Thread(target=watch, name="other-side", daemon=True)
