@@ -129,12 +129,14 @@ def acquire(config: SparkConfig) -> WarmSession:
         if importlib.util.find_spec("pyspark") is None:
             raise ConfigError("PySpark is not installed", place="spark", remedy="Install towpath[spark].")
         if config.remote is not None:
+            from spark_jobs.runtime.connect_server import with_token
+
             # At the interpreter's end gRPC's threads are gone, and closing a session would hang.
             atexit.register(discard)
-            spark = _connect(config)
+            remote = with_token(config.remote)
+            _warm[key] = WarmSession(_connect(config, remote), remote)
         else:
-            spark = _start(config)
-        _warm[key] = WarmSession(spark, config.remote)
+            _warm[key] = WarmSession(_start(config), None)
         return _warm[key]
 
 
@@ -171,13 +173,12 @@ def _start(config: SparkConfig) -> SparkSession:
         ) from error
 
 
-def _connect(config: SparkConfig) -> SparkSession:
+def _connect(config: SparkConfig, remote: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     _quiet_python()
-    assert config.remote is not None
     try:
-        session = SparkSession.builder.remote(config.remote).create()
+        session = SparkSession.builder.remote(remote).create()
         for key, value in (_RUNTIME | config.conf).items():
             if key in _RUNTIME or key.startswith(("spark.sql.", "spark.databricks.")):
                 session.conf.set(key, value)

@@ -1,0 +1,107 @@
+"""``cdc spark``: a Connect server that is started, used, killed, found outdated, and stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc import cli
+from cdc.errors import ConfigError, RetryableError
+from cdc.testing.servers import Server as Database
+from cdc.testing.servers import free_port
+from spark_jobs.runtime import connect_server, session
+from tests.support.apply import LOCAL_CONF, Loop
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    port = free_port()
+    yield port
+    session.discard()
+    connect_server.stop(port)
+    shutil.rmtree(connect_server.folder_of(port), ignore_errors=True)
+
+
+@pytest.mark.timeout(900)
+def test_a_server_is_started_used_killed_and_stopped(
+    port: int,
+    tmp_path: Path,
+    mysql9: Database,
+    database: Callable[[Database], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spark = f"{{remote: 'sc://localhost:{port}', conf: {LOCAL_CONF}}}"
+    loop = Loop(tmp_path, mysql9, database(mysql9), spark=spark)
+    conf = ["--conf-dir", str(loop.config.file.parent), "spark"]
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = cli.main([*conf, *arguments, "--port", str(port)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    assert run("status") == (1, f"No server was started for port {port}.\n")
+    assert run("stop") == (0, f"No server runs on port {port}.\n")
+    code, text = run("start", "shop")
+    assert (code, text.startswith(f"sc://localhost:{port} is ready (process ")) == (0, True), text
+    code, text = run("start", "shop")
+    assert (code, "a server runs already" in text) == (2, True)
+    code, text = run("status", "--json")
+    assert (code, json.loads(text)["running"], json.loads(text)["current"]) == (0, True, True)
+    server = connect_server.find(port)
+    assert server is not None
+    assert connect_server.folder_of(port).stat().st_mode & 0o077 == 0
+    token = server.token
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert token.encode() not in file.read_bytes()
+        except OSError:
+            continue
+
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("t")
+    loop.sql("UPDATE t SET v = 3")
+    loop.capture()
+
+    # Nobody without the token gets in.
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    with pytest.raises(PySparkException, match=r"(?i)token|unauthenticated"):
+        _ = SparkSession.builder.remote(f"sc://localhost:{port}").create().version
+
+    # Another Towpath, and a server that was killed.
+    session.discard()
+    record = connect_server.folder_of(port) / "server.json"
+    text = record.read_text()
+    record.write_text(json.dumps(dataclasses.asdict(server) | {"towpath": "0.0.1 other"}))
+    with pytest.raises(ConfigError, match=r"the Spark Connect server runs Towpath 0\.0\.1 other, and this process"):
+        session.acquire(loop.config.spark)
+    assert run("status")[0] == 1
+    record.write_text(text)
+    os.kill(server.pid, signal.SIGKILL)
+    while server.is_alive():
+        time.sleep(0.05)
+    with pytest.raises(RetryableError, match=r"has started \(process \d+\) has ended.* Start|start it again"):
+        session.acquire(loop.config.spark)
+    assert run("status")[0] == 1
+
+    # Started again: the merges go on, and the end leaves an archive of classes for the next start.
+    assert run("start", "shop")[0] == 0
+    loop.apply_all()
+    loop.require_equal("t")
+    session.discard()
+    assert run("stop") == (0, f"sc://localhost:{port} has ended.\n")
+    [archive] = connect_server.folder_of(port).glob("classes-*.jsa")
+    assert archive.stat().st_size > 1 << 20
+    assert run("start", "shop")[0] == 0
+    assert run("stop")[0] == 0
