@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -332,7 +333,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], type[Exception], str]] = [
     ("towpath", lambda data: data[:-3], DamagedError, "is not whole"),
     ("towpath", lambda data: b"[]", DamagedError, "is not a meta node"),
     ("towpath", lambda data: data.replace(b"mysql", b"mariadb"), DamagedError, "checksum is wrong"),
-    ("towpath", lambda data: data.replace(b'"version":2', b'"version":3'), VersionError, "format version 3; this"),
+    ("towpath", lambda data: re.sub(rb'"version":\d+', b'"version":9', data), VersionError, "format version 9; this"),
     ("apply/towpath", lambda data: b"", DamagedError, "is not whole"),
     ("apply/towpath", lambda data: data.replace(b'"next_batch":13', b'"next_batch":1'), DamagedError, "does not fit"),
     ("apply/filter", lambda data: b"\xff", DamagedError, "is not UTF-8"),
