@@ -277,6 +277,9 @@ def stop(port: int = DEFAULT_PORT) -> Server | None:
             if time.monotonic() > deadline:
                 os.kill(server.pid, signal.SIGKILL)
             time.sleep(0.1)
+        # The threads of a process end one by one, and the last one closes the port.
+        while _listens(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
     (folder_of(port) / "server.json").unlink(missing_ok=True)
     return server if alive else None
 

@@ -103,5 +103,6 @@ def test_a_server_is_started_used_killed_and_stopped(
     assert run("stop") == (0, f"sc://localhost:{port} has ended.\n")
     [archive] = connect_server.folder_of(port).glob("classes-*.jsa")
     assert archive.stat().st_size > 1 << 20
-    assert run("start", "shop")[0] == 0
+    code, text = run("start", "shop")
+    assert code == 0, text
     assert run("stop")[0] == 0
