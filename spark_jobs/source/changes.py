@@ -17,6 +17,7 @@ from spark_jobs.source.split_reader import SplitReader, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql import types as t
 
     from spark_jobs.runtime.session import TableSession
 
@@ -35,8 +36,20 @@ def changes_frame(session: TableSession, reader: SplitReader, splits: Sequence[I
     """Returns what ``reader`` reads from these splits. Changes that are decoded here raise their errors at once, others
     when the DataFrame is computed."""
     if is_small(splits):
-        return session.spark.createDataFrame(read_all(reader, splits), reader.fields)
+        return local_frame(session, read_all(reader, splits), reader.fields)
     return mapped_frame(session, reader, splits)
+
+
+def local_frame(session: TableSession, rows: pa.Table, fields: t.StructType) -> DataFrame:
+    """Returns these rows as a local relation.
+
+    Spark reads the Arrow batches of a local relation only up to the first one without rows, and drops the others
+    silently. So it gets the rows in one piece.
+    """
+    whole = rows.combine_chunks()
+    if any(column.num_chunks > 1 for column in whole.columns):
+        raise ValueError("the rows of a local relation do not fit into one batch")
+    return session.spark.createDataFrame(whole, fields)
 
 
 def read_all(reader: SplitReader, splits: Sequence[InputSplit]) -> pa.Table:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cdc.decode.last_changes import UnplannableError, joined, keys_of, last_changes
 from cdc.log import get_logger
 from spark_jobs.source import null_dates
-from spark_jobs.source.changes import mapped_frame
+from spark_jobs.source.changes import local_frame, mapped_frame
 from spark_jobs.source.row_choice import SEEN, RowChoice
 from spark_jobs.source.split_reader import SplitReader, arrow_schema, without_extras
 
@@ -137,7 +137,7 @@ def planned_frame(
         for table, last, was_seen in zip(plan.tables, plan.found.last, plan.found.seen, strict=True):
             part = table.filter(pa.array(last))
             parts.append(part.append_column(SEEN, pa.array(was_seen[last])) if seen else part)
-        return session.spark.createDataFrame(pa.concat_tables(parts), fields)
+        return local_frame(session, pa.concat_tables(parts), fields)
     # Splits without such a row are decoded, too: a value that cannot be decoded fails the batch wherever it is.
     return mapped_frame(session, replace(reader, fields=fields, choices=plan.choices), splits)
 

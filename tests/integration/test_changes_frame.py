@@ -105,6 +105,17 @@ def test_every_way_gives_the_same_rows(
         assert _comparable(rows_of(mapped)) == _comparable(wanted)
 
 
+def test_pieces_without_rows_end_no_local_relation(spark: SparkSession) -> None:
+    """Spark reads a local relation only up to its first Arrow batch without rows."""
+    pieces = [pa.table({"id": pa.array(ids, pa.int64())}) for ids in ([], [1], [], [2, 3], [], [], [4], [])]
+    rows = pa.concat_tables(pieces)
+    fields = t.StructType([t.StructField("id", t.LongType())])
+    assert spark.createDataFrame(rows, fields).count() < 4, "Spark reads all of them now: local_frame has no use"
+    found = changes.local_frame(TableSession(spark), rows, fields)
+    assert sorted(row["id"] for row in found.collect()) == [1, 2, 3, 4]
+    assert changes.local_frame(TableSession(spark), rows.slice(0, 0), fields).count() == 0
+
+
 def test_an_executor_with_another_version_is_refused(tmp_path: Path) -> None:
     ranges = segment(tmp_path, "mysql9")
     reader, _ = reader_of("mysql9", "kinds", "after")
