@@ -21,6 +21,8 @@ START_LIMIT_S = 1800.0
 ANSWER_LIMIT_S = 600.0
 """How long Airflow may take to answer on a busy machine."""
 STOP_LIMIT_S = 4.0
+START_CPU_S = 8.0
+"""About the CPU time that a driver takes before its first statement."""
 USER = "admin"
 
 
@@ -184,9 +186,9 @@ class AirflowServer:
         found = self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
         return {str(t["task_id"]): t["state"] for t in found}
 
-    def reading_drivers(self, dag_id: str, run_id: str) -> list[psutil.Process]:
-        """Returns the Spark drivers of this run's tasks whose Python workers are reading a batch."""
-        return [p for p in self._family() if _name(p) == "java" and _run_of(p) == (dag_id, run_id) and _is_reading(p)]
+    def working_drivers(self, dag_id: str, run_id: str) -> list[psutil.Process]:
+        """Returns the Spark drivers of this run's tasks that have started, and work on a batch."""
+        return [p for p in self._family() if _name(p) == "java" and _run_of(p) == (dag_id, run_id) and _is_working(p)]
 
     def _family(self) -> list[psutil.Process]:
         if self._process is None:
@@ -232,9 +234,10 @@ def _run_of(process: psutil.Process) -> tuple[str | None, str | None]:
     return environment.get("AIRFLOW_CTX_DAG_ID"), environment.get("AIRFLOW_CTX_DAG_RUN_ID")
 
 
-def _is_reading(driver: psutil.Process) -> bool:
+def _is_working(driver: psutil.Process) -> bool:
+    """Whether the driver has taken more CPU time than its start takes."""
     try:
-        return any("pyspark.worker" in child.cmdline() for child in driver.children())
+        return bool(driver.cpu_times().user >= START_CPU_S)
     except psutil.NoSuchProcess:
         return False
 

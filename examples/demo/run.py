@@ -212,12 +212,12 @@ class Demo:
         raise SetupError(f"{KILLS} merges ended before their drivers could be killed.")
 
     def _kill_driver(self, airflow: AirflowServer, step: Step, tried: list[str]) -> bool:
-        """Kills the driver of a run that is reading its batch, and records the run. Returns whether it killed one."""
+        """Kills the driver of a run that works on its batch, and records the run. Returns whether it killed one."""
         for run in airflow.runs(APPLY):
             run_id = str(run["dag_run_id"])
             if run["state"] in OVER or run_id in tried:
                 continue
-            for driver in airflow.reading_drivers(APPLY, run_id):
+            for driver in airflow.working_drivers(APPLY, run_id):
                 try:
                     driver.kill()
                 except psutil.NoSuchProcess:

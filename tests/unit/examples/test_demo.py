@@ -52,7 +52,7 @@ class Airflow:
     def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         return {"fetch": "success", "merge": self.seen[run_id], "finalize": None}
 
-    def reading_drivers(self, dag_id: str, run_id: str) -> list[Driver]:
+    def working_drivers(self, dag_id: str, run_id: str) -> list[Driver]:
         return [Driver(run_id, self.killed)] if self.seen[run_id] == "reads" else []
 
 
@@ -84,9 +84,9 @@ def test_one_run_is_killed_and_the_next_one_is_left_alone(demo: Demo) -> None:
 
 @contextmanager
 def driver(folder: Path, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that looks like a driver with a worker that reads."""
+    """A process that looks like a driver, and takes CPU time."""
     program = folder / "java"
-    program.write_text("#!/bin/sh\nsh -c 'sleep 60; :' pyspark.worker &\necho ready\nwait\n")
+    program.write_text("#!/bin/sh\necho ready\nwhile :; do :; done\n")
     program.chmod(0o700)
     environment = os.environ | {"AIRFLOW_CTX_DAG_ID": APPLY, "AIRFLOW_CTX_DAG_RUN_ID": run_id}
     with subprocess.Popen([program], env=environment, stdout=subprocess.PIPE) as process:
@@ -95,8 +95,6 @@ def driver(folder: Path, run_id: str) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
             process.kill()
 
 
@@ -108,15 +106,18 @@ def airflow(tmp_path: Path) -> AirflowServer:
     return made
 
 
-def test_a_driver_belongs_to_the_run_that_started_it(tmp_path: Path, airflow: AirflowServer) -> None:
+def test_a_driver_belongs_to_the_run_that_started_it(
+    tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_module, "START_CPU_S", 0.2)
     with driver(tmp_path, "run 1") as first, driver(tmp_path, "run 2") as second:
         deadline = time.monotonic() + 30
         for process, run_id in ((first, "run 1"), (second, "run 2")):
-            while not (found := airflow.reading_drivers(APPLY, run_id)) and time.monotonic() < deadline:
-                time.sleep(0.05)  # the shell that is the worker has yet to begin
+            while not (found := airflow.working_drivers(APPLY, run_id)) and time.monotonic() < deadline:
+                time.sleep(0.05)  # it has yet to take that time
             assert [p.pid for p in found] == [process.pid]
-        assert airflow.reading_drivers(APPLY, "run 3") == []
-        assert airflow.reading_drivers("capture_shop", "run 1") == []
+        assert airflow.working_drivers(APPLY, "run 3") == []
+        assert airflow.working_drivers("capture_shop", "run 1") == []
 
 
 def test_a_slow_airflow_is_asked_again(airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> None:
