@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
-import psutil
 import pytest
 
 from examples.demo import airflow as airflow_module
