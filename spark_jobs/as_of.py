@@ -117,6 +117,8 @@ def _seq(batches: TableBatches, seq: int | None, time: datetime | str | None, gt
     given = [point for point in (seq, time, gtid) if point is not None]
     if len(given) != 1:
         raise UsageError(f"{len(given)} points are given", remedy="Give one of seq, time and gtid.")
+    if seq is not None:
+        return seq
     return find_point(batches.reader, time.isoformat() if isinstance(time, datetime) else str(given[0]))
 
 

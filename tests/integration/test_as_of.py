@@ -135,7 +135,7 @@ def test_what_cannot_be_read_ends_with_one_sentence(loop: Loop) -> None:
         cdc.read_as_of(spark, loop.config, seq=seq, tables=[table])
     loop.apply_all()
     later, expected = step(loop, 1)
-    with pytest.raises(UsageError, match=r"lies behind the store's last transaction, .* until capture has passed it"):
+    with pytest.raises(TargetError, match=r"cannot be read from the store: it ends at .* capture has read that far"):
         cdc.read_as_of(spark, loop.config, seq=later + 1000, tables=[table])
     with pytest.raises(UsageError, match="no transaction 00000000-0000-0000-0000-000000000001:5"):
         cdc.read_as_of(spark, loop.config, gtid="00000000-0000-0000-0000-000000000001:5")
