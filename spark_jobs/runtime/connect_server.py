@@ -46,6 +46,8 @@ START_S = 180.0
 """How long a server may take to answer."""
 STOP_S = 120.0
 """How long a server may take to end by itself: it writes the archive of its classes then."""
+_FREE_S = 10.0
+"""How long the port of a server that was killed may stay open."""
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _FORMAT = 1
 _LAST_LINES = 5
@@ -154,6 +156,8 @@ def start(config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str
             place=known.url,
             remedy="Stop it with `cdc spark stop`, or choose another --port.",
         )
+    if known is not None:
+        _wait_until_free(port, time.monotonic() + _FREE_S)  # it may have been killed a moment ago
     if _listens(port):
         raise UsageError("another program listens there", place=f"localhost:{port}", remedy="Choose another --port.")
     folder = folder_of(port)
@@ -277,11 +281,15 @@ def stop(port: int = DEFAULT_PORT) -> Server | None:
             if time.monotonic() > deadline:
                 os.kill(server.pid, signal.SIGKILL)
             time.sleep(0.1)
-        # The threads of a process end one by one, and the last one closes the port.
-        while _listens(port) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        _wait_until_free(port, deadline)
     (folder_of(port) / "server.json").unlink(missing_ok=True)
     return server if alive else None
+
+
+def _wait_until_free(port: int, deadline: float) -> None:
+    """Waits until nobody listens. The threads of a process end one by one, and the last one closes its ports."""
+    while _listens(port) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _start_of(pid: int) -> str | None:

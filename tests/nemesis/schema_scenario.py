@@ -88,13 +88,12 @@ class Scenario:
     def _configure(self, database: str, start: str | None) -> None:
         """Makes the destination. ``start``: ``source.start``; None: the position before the first statement."""
         overrides = ", ".join(f"DB.{name}: {{mode: {mode}}}" for name, mode in MODES.items())
-        self.loop = Loop(self.folder, self.server, database, overrides=overrides, apply="on_error: park")
+        self.loop = Loop(
+            self.folder, self.server, database, overrides=overrides, apply="on_error: park", start=start or ""
+        )
         file = self.loop.config.file
-        text = file.read_text(encoding="utf-8") + "snapshot: {chunk_rows: 7, parallel: 2}\n"
-        if start is not None:
-            begin = text.index("start: {file")
-            text = f"{text[:begin]}start: {start}{text[text.index('}', begin) + 1 :]}"
-        file.write_text(text, encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text + "snapshot: {chunk_rows: 7, parallel: 2}\n", encoding="utf-8")
         self.loop.config = load(file)
 
     def log(self, step: str) -> None:
