@@ -94,13 +94,10 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """
     from cdc.batches.lease import renewed
     from cdc.batches.service import BatchService
-    from spark_jobs.runtime.session import in_process
 
     # A driver on a Connect server cannot be killed from here; the check before each statement stops its merge.
     with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
-        if config.spark.remote is not None or in_process(config.spark):
-            return _merge_here(config, lease)
-        return _submit(config, lease)
+        return _submit(config, lease) if _is_submitted(config) else _merge_here(config, lease)
 
 
 def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:

@@ -75,6 +75,10 @@ class Base:
     seq: int
     snapshot: SnapshotFiles | None
 
+    def first_seq(self) -> int:
+        """Returns the seq of the first state that can be built from it."""
+        return self.seq if self.snapshot is None else self.snapshot.high_seq()
+
 
 def replay(
     config: DestinationConfig,
@@ -203,7 +207,7 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
 
 def _end(mine: Job, base: Base) -> int:
     """Returns the seq that a table must reach to be level. A snapshot may lie behind every batch that was fetched."""
-    return max(mine.end_of_batches(), base.seq if base.snapshot is None else base.snapshot.high_seq())
+    return max(mine.end_of_batches(), base.first_seq())
 
 
 @contextmanager
@@ -290,12 +294,10 @@ def _build(mine: Job, base: Base, folder: str, mode: str | None, upto: int, prog
 
     there = elsewhere(mine.config, folder, mode)
     sessions = table_sessions(mine.config)
-    after = base.seq
+    after = base.first_seq()
     if base.snapshot is not None:
-        high = base.snapshot.high_seq()
-        with mine.batches.next(mine.table, base.seq, high, whole=True) as manifest:
-            load_snapshot(sessions, there, base.snapshot, manifest, base.seq, position_of(mine, high))
-        after = high
+        with mine.batches.next(mine.table, base.seq, after, whole=True) as manifest:
+            load_snapshot(sessions, there, base.snapshot, manifest, base.seq, position_of(mine, after))
     return catch_up(
         there,
         mine.table,
@@ -410,7 +412,7 @@ def require_repeatable(config: DestinationConfig, reader: StoreReader, first: in
 
 def require_reaches(base: Base, upto: int, table: str) -> None:
     """Raises CutOffError if a point lies before the first state that can be built from a base."""
-    first = base.seq if base.snapshot is None else base.snapshot.high_seq()
+    first = base.first_seq()
     if upto < first:
         raise CutOffError(
             f"table {table} can be built from {first} ({format_seq(first)}) on, and {upto} ({format_seq(upto)}) lies "

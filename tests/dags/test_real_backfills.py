@@ -16,6 +16,7 @@ from cdc.testing.servers import PASSWORD, Server
 from spark_jobs import load
 from spark_jobs.runtime import session
 from tests.integration.test_snapshot import Started
+from tests.support.capturing import capturing
 
 States = dict[str, str | None]
 ROWS = 300
@@ -58,7 +59,7 @@ def parked(loop: Started) -> dict[str, str]:
 def test_tables_are_filled_then_replayed(
     loop: Started, run: Callable[..., States], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with loop.capturing():
+    with capturing(loop.config):
         assert run("snapshot") == {"run": "success", "snapshot": "success"}
         assert run("snapshot") == {"run": "success", "snapshot": "skipped"}
     loop.require_equal("t")
@@ -109,7 +110,7 @@ def test_a_snapshot_by_hand_has_a_plan(loop: Started, run: Callable[..., States]
     (table,) = plan.tables
     assert 0.5 * ROWS <= table.rows <= 2 * ROWS
     assert (plan.replaces, table.now) == ((), None)
-    with loop.capturing():
+    with capturing(loop.config):
         assert run("backfill", kind="snapshot")["run"] == "success"
     loop.require_equal("t")
     (table,) = pipeline.plan_snapshot(loop.config, [f"{loop.db}.t"]).tables
@@ -120,7 +121,7 @@ def test_apply_goes_on_while_a_table_is_replayed(
     loop: Started, run: Callable[..., States], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The replay has built the table, and is about to replace it, when apply runs."""
-    with loop.capturing():
+    with capturing(loop.config):
         assert run("snapshot")["run"] == "success"
     replace_by, seen = load.replace_by, []
 

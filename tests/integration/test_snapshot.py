@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from cdc import pipeline
 from cdc.batches.service import BatchService
-from cdc.capture import Capture
 from cdc.config import load as load_config
 from cdc.errors import CutOffError, IdentityError, StoreIncompleteError, UsageError
 from cdc.snapshot import SnapshotFiles
@@ -21,6 +19,7 @@ from cdc.table_jobs.snapshot import due_tables
 from cdc.testing.servers import Server
 from spark_jobs import load
 from tests.support.apply import Loop
+from tests.support.capturing import capturing
 
 Database = Callable[[Server], str]
 
@@ -38,18 +37,6 @@ class Started(Loop):
             text[:begin] + "start: snapshot" + text[end:] + "snapshot: {chunk_rows: 50}\n", encoding="utf-8"
         )
         self.config = load_config(file)
-
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """Runs capture while the block lasts."""
-        stop = threading.Event()
-        thread = threading.Thread(target=lambda: Capture(self.config).run(stop), name="capture")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(60)
 
 
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
@@ -87,7 +74,7 @@ def test_tables_start_full_and_follow(
                 f"UPDATE pair SET v = {i}.25 WHERE b = {i % 3 + 1}",
             )
 
-    with loop.capturing():
+    with capturing(loop.config):
         writer = threading.Thread(target=write)
         writer.start()
         try:
@@ -107,7 +94,7 @@ def test_tables_start_full_and_follow(
     # The same tables again, from the source and from the store.
     loop.sql("UPDATE t SET note = 'later' WHERE id < 500", "DELETE FROM pair WHERE b = 1")
     loop.capture()
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config, [f"{loop.db}.t"])
     loop.apply_all()
     loop.require_equal("t")
@@ -136,7 +123,7 @@ def test_a_table_waits_for_its_snapshot_and_the_others_go_on(
     (record,) = BatchService(loop.config).subscription().parked.values()
     assert record.due == "snapshot" and "has not been loaded yet" in record.reason
     assert due_tables(loop.config) == [f"{loop.db}.old"]
-    with loop.capturing():
+    with capturing(loop.config):
         (found,) = pipeline.snapshot(loop.config)
     assert (found.table, found.rows) == (f"{loop.db}.old", 2)
     loop.require_equal("old")
@@ -174,7 +161,7 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
             f"INSERT INTO {mode} VALUES (1, 'a'), (2, 'b'), (3, 'c')",
         )
     loop.capture()
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config)
     for mode in modes:
         loop.sql(f"UPDATE {mode} SET v = 'z' WHERE id = 1", f"DELETE FROM {mode} WHERE id = 2")
@@ -202,7 +189,7 @@ def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
             cursor.execute(f"UPDATE `{loop.db}`.`{mode}` SET v = 'new' WHERE id = 3")
             cursor.execute(f"DELETE FROM `{loop.db}`.`{mode}` WHERE id = 1")
         connection.commit()
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config, [f"{loop.db}.{mode}" for mode in modes])
     assert rows("append", "_op", "id", "v")[-1] == ("snapshot", 3, "new")
     assert len(rows("append", "_op")) == 6
@@ -223,10 +210,10 @@ def test_versions_are_corrected_at_the_position_of_their_last_change(
     loop = Started(tmp_path, mysql9, database(mysql9), overrides="DB.t: {mode: scd2}")
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     loop.capture()
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config)
     loop.sql("SET sql_log_bin = 0", "UPDATE t SET v = 10 WHERE id = 1", "DELETE FROM t WHERE id = 2")
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config, [f"{loop.db}.t"])
     found = [(row["id"], row["v"], row["_current"]) for row in loop.delta("t", order="id, _seq")]
     assert found == [(1, 10, True), (2, 2, False), (3, 3, True)]
@@ -278,7 +265,7 @@ def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(
             f"INSERT INTO {mode} VALUES (3, 8, 30, NULL)",
         )
     loop.capture()
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config, [f"{loop.db}.{mode}" for mode in modes])
     assert not BatchService(loop.config).subscription().parked
     for mode in modes:
@@ -328,7 +315,7 @@ def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_aga
     # An existing table takes the rows of a second snapshot beside those that it has.
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     loop.capture()
-    with loop.capturing():
+    with capturing(loop.config):
         pipeline.snapshot(loop.config)
     loop.sql("UPDATE t SET v = 7 WHERE id = 1")
     loop.capture()
@@ -336,7 +323,7 @@ def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_aga
     def kill(*_: object) -> None:
         raise Killed
 
-    with monkeypatch.context() as patched, loop.capturing():
+    with monkeypatch.context() as patched, capturing(loop.config):
         patched.setattr(SnapshotFiles if moment == "mark_loaded" else Job, moment, kill)
         with pytest.raises(Killed):
             pipeline.snapshot(loop.config, [table])
@@ -346,7 +333,7 @@ def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_aga
     with monkeypatch.context() as patched:
         patched.setattr(load, "load_snapshot", kill)
         patched.setattr("cdc.snapshot.reader.SegmentReader.read_chunk", kill)
-        with loop.capturing():
+        with capturing(loop.config):
             (found,) = pipeline.snapshot(loop.config, [table])
     assert (found.rows, found.changes) == (3, 0)
     assert BatchService(loop.config).subscription().parked == {}
@@ -381,7 +368,7 @@ def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it
 
     def interrupted() -> int:
         """Kills a snapshot before its load, and returns what retention keeps for the table."""
-        with monkeypatch.context() as patched, loop.capturing():
+        with monkeypatch.context() as patched, capturing(loop.config):
             patched.setattr("cdc.table_jobs.snapshot._load", kill)
             with pytest.raises(Killed):
                 pipeline.snapshot(loop.config, [name])
@@ -396,7 +383,7 @@ def test_a_killed_snapshot_keeps_what_its_chunks_need_and_begins_anew_without_it
     assert interrupted() == kept
 
     # Somebody has removed it nevertheless: the chunks are read again.
-    with monkeypatch.context() as patched, loop.capturing():
+    with monkeypatch.context() as patched, capturing(loop.config):
         original, calls = SnapshotFiles.low_seq, []
 
         def low_seq(files: SnapshotFiles, reader: object) -> int:
@@ -430,7 +417,7 @@ def test_a_table_that_waits_for_a_snapshot_and_is_dropped_does_not_stop_the_othe
     loop.sql("DROP TABLE old")
     loop.capture()
     loop.apply_all()
-    with loop.capturing():
+    with capturing(loop.config):
         found = pipeline.snapshot(loop.config)
     assert [one.table for one in found] == [f"{loop.db}.kept"]
     assert BatchService(loop.config).subscription().parked == {}

@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +22,6 @@ import yaml
 
 from cdc import pipeline
 from cdc.batches.service import BatchService
-from cdc.capture import Capture
 from cdc.cli import main
 from cdc.config import DestinationConfig, load
 from cdc.errors import LeaseHeldError
@@ -36,6 +34,7 @@ from cdc.store.retention.disk import disk_usage
 from cdc.testing.servers import Server, free_port
 from spark_jobs.apply import commit
 from tests.support.apply import OWNER, Loop
+from tests.support.capturing import capturing
 from tests.support.compare import store_faults
 from tests.support.standby import digests
 
@@ -72,19 +71,6 @@ def change(loop: Loop, **sections: dict[str, Any]) -> None:
         document[section].update(keys)
     loop.config.file.write_text(yaml.safe_dump(document))
     loop.config = load(loop.config.file)
-
-
-@contextmanager
-def capturing(config: DestinationConfig) -> Iterator[None]:
-    """Runs capture during the block. Raises its error."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(Capture(config).run, stop)
-        try:
-            yield
-        finally:
-            stop.set()
-            running.result(30)
 
 
 def start(loop: Loop, command: str, *words: str) -> subprocess.Popen[str]:

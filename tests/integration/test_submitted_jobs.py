@@ -6,10 +6,8 @@ import hashlib
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import pytest
 
 from cdc import pipeline
 from cdc.batches.parking import park
-from cdc.capture import Capture
 from cdc.config import load as load_config
 from cdc.meta import ParkedTable, open_meta
 from cdc.snapshot.progress import Progress
@@ -25,22 +22,11 @@ from cdc.table_jobs.replay import BESIDE
 from cdc.testing.servers import Server
 from spark_jobs.catch_up import CatchUp
 from tests.support.apply import LOCAL_CONF, Loop
+from tests.support.capturing import capturing
 
 CLUSTER = f"{{master: 'local-cluster[1,2,1024]', conf: {LOCAL_CONF}}}"
 SNAPSHOT = "import sys; from pathlib import Path; from cdc import pipeline; from cdc.config import load\n"
 SNAPSHOT += "pipeline.snapshot(load(Path(sys.argv[1])), sys.argv[2:], progress=lambda now: print(now.rows, flush=True))"
-
-
-@contextmanager
-def capturing(loop: Loop) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=lambda: Capture(loop.config).run(stop), name="capture")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
 
 
 @pytest.fixture
@@ -71,7 +57,7 @@ def drivers(file: Path) -> list[int]:
 @pytest.mark.timeout(900)
 def test_snapshot_replay_and_retry(loop: Loop) -> None:
     table = f"{loop.db}.t"
-    with capturing(loop):
+    with capturing(loop.config):
         # A process that is killed: its driver ends at once, and leaves the finished chunks.
         process = subprocess.Popen(
             [sys.executable, "-c", SNAPSHOT, str(loop.config.file), table], stdout=subprocess.PIPE, text=True

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from cdc import pipeline
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
-from cdc.capture import Capture
 from cdc.config import load
 from cdc.errors import CdcError
 from cdc.meta import ParkedTable
@@ -34,6 +33,7 @@ from tests.fault.support import command
 from tests.nemesis.schema_checks import delta, history_faults, table_faults
 from tests.nemesis.schema_workload import MODES, SchemaWorkload
 from tests.support.apply import OWNER, Loop
+from tests.support.capturing import capturing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,28 +125,6 @@ class Scenario:
     def capture(self) -> None:
         self.log("capture")
         self.loop.capture()
-
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """Captures while the block runs."""
-        stop = threading.Event()
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                Capture(self.loop.config).run(stop)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                failed.append(error)
-
-        thread = threading.Thread(target=run, name="capture")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(60)
-        if failed:
-            raise failed[0]
 
     def killed_capture(self) -> None:
         """Kills capture while the application goes on; the next one continues from the same store."""
@@ -260,7 +238,7 @@ class Scenario:
         chosen = self._chosen()
         self.log(f"snapshot of {chosen or 'all that are due'}, with traffic")
         traffic = threading.Thread(target=self.workload.run, args=(self.rng.randrange(3, 9), self._ddl_meanwhile))
-        with self.capturing():
+        with capturing(self.loop.config):
             traffic.start()
             try:
                 found = pipeline.snapshot(self.loop.config, chosen)
@@ -285,7 +263,7 @@ class Scenario:
         self.capture()
         chosen = self._chosen()
         self.log(f"snapshot of {chosen or 'all that are due'}, killed {'after' if after else 'before'} {name}")
-        with self.capturing(), replaced(owner, name, kill):
+        with capturing(self.loop.config), replaced(owner, name, kill):
             try:
                 pipeline.snapshot(self.loop.config, chosen)
             except Killed:
@@ -293,7 +271,7 @@ class Scenario:
             except CdcError as error:
                 self.log(f"… snapshot refused: {type(error).__name__}: {error}")
         if self.rng.random() < 0.5:
-            with self.capturing():
+            with capturing(self.loop.config):
                 try:
                     pipeline.snapshot(self.loop.config, chosen)
                 except CdcError as error:
@@ -331,7 +309,7 @@ class Scenario:
                 return
             for table in waiting:
                 self.log(f"parked: {table}, {self.parked()[table].due}: {self.parked()[table].reason}")
-            with self.capturing():
+            with capturing(self.loop.config):
                 pipeline.snapshot(self.loop.config, waiting)
         assert not waiting, f"parked for good: {self.parked()}"
 
@@ -362,7 +340,7 @@ class Scenario:
         return session.acquire(self.loop.config.spark).spark
 
     def _verify(self, tables: list[str] | None = None) -> Report:
-        with self.capturing():
+        with capturing(self.loop.config):
             return pipeline.verify(self.loop.config, tables)
 
     def delete_rows(self) -> None:

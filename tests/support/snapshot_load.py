@@ -11,7 +11,6 @@ from typing import Any
 
 import pymysql
 
-from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.decode import DecodeOptions, read
 from cdc.snapshot import SnapshotFiles
@@ -21,29 +20,6 @@ from cdc.testing.servers import Server
 State = dict[Any, dict[str, Any]]
 _METADATA = ("_op", "_seq", "_row", "_commit_time", "_gtid", "_before")
 _DELETE = 0
-
-
-@contextmanager
-def capturing(config: DestinationConfig) -> Iterator[None]:
-    """Captures in a thread, after a first run has begun the store."""
-    Capture(config).run(until_current=True)
-    stop = threading.Event()
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            Capture(config).run(stop)
-        except BaseException as error:  # noqa: BLE001 - told by the caller's thread
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="capture")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    assert not failed, failed
 
 
 @contextmanager

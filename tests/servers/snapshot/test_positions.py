@@ -18,7 +18,8 @@ from cdc.snapshot.session import close, open_session
 from cdc.source.connection import query
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
-from tests.support.snapshot_load import as_of, capturing, loaded, wait_for, writing
+from tests.support.capturing import capturing_from_now
+from tests.support.snapshot_load import as_of, loaded, wait_for, writing
 from tests.support.snapshots import identity, write_config
 
 KEYS = 3000
@@ -52,7 +53,7 @@ def test_chunks_and_changes_are_the_table_as_of_the_second_position(busy: Server
     config = _created(busy, tmp_path, "hot", snapshot={"chunk_rows": 150, "parallel": 3})
     reader = StoreReader(config.store.path)
     changed = 0
-    with capturing(config):
+    with capturing_from_now(config):
         _fill(busy, "hot")
         with writing(busy, "shop.hot", KEYS, 8, seed) as done:
             for _ in range(6):
@@ -82,7 +83,7 @@ def test_a_chunk_of_mariadb_is_exact(busy_mariadb: Server, tmp_path: Path, seed:
     busy = busy_mariadb
     config = _created(busy, tmp_path, "exact", apply={"mode": "append"})
     reader = StoreReader(config.store.path)
-    with capturing(config):
+    with capturing_from_now(config):
         _fill(busy, "exact")
         with writing(busy, "shop.exact", KEYS, 8, seed):
             for _ in range(10):

@@ -1,0 +1,32 @@
+"""Capture beside what a test does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from cdc.capture import Capture
+from cdc.config import DestinationConfig
+
+
+@contextmanager
+def capturing(config: DestinationConfig) -> Iterator[None]:
+    """Runs capture during the block. Raises its error."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="capture") as pool:
+        running = pool.submit(Capture(config).run, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+            running.result(60)
+
+
+@contextmanager
+def capturing_from_now(config: DestinationConfig) -> Iterator[None]:
+    """Runs capture during the block, after a first run has begun the store."""
+    Capture(config).run(until_current=True)
+    with capturing(config):
+        yield
