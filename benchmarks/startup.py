@@ -1,4 +1,4 @@
-"""What the commands cost before they do anything, compared with importing Numba on the same machine.
+"""The time that commands take to start, compared with importing Numba on the same machine.
 
     python -m benchmarks.startup [--repeats 7]
 

@@ -136,7 +136,7 @@ class Ledger:
         for commit in table.commits:
             self._require_same_history(name, previous, commit, report)
             previous = commit
-            # What the table had before does not matter any more.
+            # The table's earlier content does not matter any more.
             if commit.rebuild is not None or _begins_generation(table, commit):
                 reached = commit.last_seq
                 continue

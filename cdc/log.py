@@ -24,7 +24,7 @@ _SECRET_IN_URL = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@"
 
 
 _wanted: tuple[LogFormat, bool] | None = None
-"""What :func:`configure` was called with, until the first line is logged."""
+"""The arguments of :func:`configure`, until the first line is logged."""
 
 
 def configure(log_format: LogFormat = "console", verbose: bool = False) -> None:

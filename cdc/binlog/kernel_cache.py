@@ -34,8 +34,8 @@ _DIGEST_SIZE = 32
 
 
 def _versions() -> bytes:
-    """What the compiler's packages say about their versions. They are not imported: that takes longer than the rest of
-    a command's start."""
+    """Returns the version files of the compiler's packages. The packages are not imported, since that takes longer than
+    the rest of a command's start."""
     found = b""
     for name in ("numba", "numpy", "llvmlite"):
         spec = find_spec(name)

@@ -82,7 +82,7 @@ def dispatcher_of(kernel: Any) -> Any:
 
 
 def _resolved(value: Any) -> Any:
-    """What Numba gets for a global of a kernel."""
+    """Returns a global of a kernel as Numba needs it: its own function for a kernel or an intrinsic."""
     from cdc.binlog.jit import Intrinsic, Kernel
 
     if isinstance(value, Kernel):

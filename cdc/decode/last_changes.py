@@ -23,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 
 _ROW_BYTES = 64
-"""What planning takes for each row beside its key, at most."""
+"""Memory that planning takes for each row beside its key, at most."""
 
 
 class UnplannableError(Exception):

@@ -122,7 +122,7 @@ class DumpStream:
         self._poll_s = poll_s
         self._silent_s = 0.0
         self._failure: OSError | None = None
-        """What happened after bytes had arrived, which are handed over first."""
+        """An error that came behind bytes; the bytes are handed over first."""
         # The request cannot name an offset beyond 4 GiB. Begin at the file's start; stored transactions are skipped.
         pos = position.pos if position.pos <= MAX_POSITION else 4
         self.position = BinlogPosition(position.file, pos)

@@ -96,7 +96,7 @@ class TableReport:
 
     @property
     def verdict(self) -> str:
-        """What the comparison of the rows has shown, in words: ``equal, except a, b, which were not compared``."""
+        """The result of comparing the rows, in words: ``equal, except a, b, not compared``."""
         checksums = self.checksums
         if checksums.differences:
             return f"{'at least ' if checksums.more else ''}{len(checksums.differences)} DIFFER"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SMALL_BYTES = 4 * 1024 * 1024
 """Changes in splits of at most this many bytes together are decoded on the driver."""
 _LEAST_ROW_BYTES = 32
-"""Of a row in a split, for estimates."""
+"""The least size of a row in a split, for estimates."""
 
 
 def is_small(splits: Sequence[InputSplit]) -> bool:

@@ -31,7 +31,7 @@ class RowChoice:
     seen: bytes
     """A bit for each row: the key of this winning row has a change that is no delete; deflated."""
     checksum: int
-    """Of the rows that win, see :func:`checksum`."""
+    """The :func:`checksum` of the rows that win."""
 
     @classmethod
     def of(cls, last: npt.NDArray[np.bool_], seen: npt.NDArray[np.bool_], keys: Keys) -> RowChoice:

@@ -174,7 +174,7 @@ def test_a_wrong_bitmap_fails_the_batch(
 def test_a_bitmap_that_keeps_an_older_change_is_found(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no task can notice, the comparison with SELECT does: the tests would find a plan that is wrong."""
+    """No task can notice this, but the comparison with SELECT does: the tests would find a plan that is wrong."""
     monkeypatch.setattr(changes, "SMALL_BYTES", 0)
     make = RowChoice.of
     monkeypatch.setattr(RowChoice, "of", lambda last, seen, keys: make(np.roll(last, 1), seen, keys))

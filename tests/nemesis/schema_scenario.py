@@ -45,7 +45,7 @@ _SETTLE = 6
 
 
 class Killed(BaseException):
-    """What stands for kill -9 of a process that works inside this one."""
+    """Stands for kill -9 of a process that works inside this one."""
 
 
 class InjectedFault(RuntimeError):
@@ -172,7 +172,7 @@ class Scenario:
                 self.log(f"… parked: {one.table}, {one.parked.due}: {one.parked.reason}")
 
     def run(self) -> None:
-        """What a scheduled run does: parked tables first, then the batches."""
+        """Works as a scheduled run does: parked tables first, then the batches."""
         pipeline.retry_parked(self.loop.config)
         self.apply_all()
 

@@ -56,7 +56,7 @@ _ASKED = {
 
 @dataclass
 class Outcome:
-    """What became of a case."""
+    """The outcome of a case."""
 
     case: Case
     kind: OutcomeKind = "equal"
