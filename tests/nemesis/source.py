@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cdc.testing.servers import Server
 from tests.nemesis.workload import History, Workload
+from tests.support.binlog_files import purge
 
 _OPTIONS = {"mysql9": ("--performance-schema=OFF",)}
 _SMALL = ("--innodb-buffer-pool-size=64M",)
@@ -83,7 +84,7 @@ class Source:
 
     def purge(self) -> None:
         """Deletes all binlog files but the newest."""
-        self.server.execute(f"PURGE BINARY LOGS TO '{self.files()[-1][0]}'")
+        purge(self.server)
 
     def grow_past(self, end: BinlogEnd) -> None:
         """Commits transactions until the binlog ends after the end of an earlier history."""

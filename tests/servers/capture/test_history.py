@@ -6,10 +6,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import pymysql
 import pytest
 
 from cdc.batches.service import BatchService
@@ -22,6 +20,7 @@ from cdc.meta import open_meta
 from cdc.source.connection import connect
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.binlog_files import purge
 
 NO_GTIDS = "mysql56 without GTIDs"
 Configure = Callable[..., DestinationConfig]
@@ -100,23 +99,6 @@ def make_tables(server: Server) -> None:
         *[f"CREATE DATABASE IF NOT EXISTS {db}" for db in ("shop", "other")],
         *[f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v VARCHAR(1000))" for db in ("shop", "other")],
     )
-
-
-def purge(server: Server) -> None:
-    """Purges all binlog files but the newest. Ends all dumps first, because the server keeps files that a dump reads and
-    notices a disconnected client late."""
-    with server.connect() as connection, connection.cursor() as cursor:
-        while True:
-            cursor.execute("SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
-            for (thread,) in cursor.fetchall():
-                with suppress(pymysql.err.OperationalError):  # it has just ended
-                    cursor.execute(f"KILL {thread}")
-            cursor.execute("SHOW BINARY LOGS")
-            names = [row[0] for row in cursor.fetchall()]
-            if len(names) == 1:
-                return
-            cursor.execute(f"PURGE BINARY LOGS TO '{names[-1]}'")
-            time.sleep(0.1)
 
 
 def insert(server: Server, *ids: int, table: str = "shop.t", size: int = 100) -> None:

@@ -19,6 +19,7 @@ from pymysqlreplication import BinLogStreamReader
 
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
+from tests.support.binlog_files import purge
 from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded, url
 
 CAPTURE = ("capture", "shop", "--until-current")
@@ -244,8 +245,8 @@ def test_purged_while_capture_was_away(server: Server, tmp_path: Path) -> None:
     server.execute(f"REPLACE INTO {DB}.t VALUES (1, 'kept')")
     succeeded(site.run(*CAPTURE))
     begin_log(server)
-    last = begin_log(server)
-    server.execute(f"PURGE BINARY LOGS TO '{last}'")
+    begin_log(server)
+    last = purge(server)
     before = kept_files(site)
     refused(site.run(*CAPTURE), 2, "no longer has binlog.", last, "new destination", "binlog_expire_logs_seconds")
     assert kept_files(site) == before
