@@ -95,13 +95,12 @@ class Tree:
         return self._next_sample()[1]
 
     def peak_mb(self, *spans: Span) -> float:
-        """Returns the most memory that was seen, during the spans if some are given."""
-        found = [
-            sample[2]
-            for sample in self._read()
-            if not spans or any(span.began <= sample[0] <= span.began + span.seconds + 0.1 for span in spans)
-        ]
-        return max(found, default=0.0)
+        """Returns the most memory that was seen, during the spans if some are given. A span without a look has that of
+        the looks before and after it."""
+        samples = self._read()
+        if not spans:
+            return max((mb for _, _, mb in samples), default=0.0)
+        return max(_peak(samples, span) for span in spans)
 
     def close(self) -> None:
         """Ends the sampler. A process that has joined returns to where it was; the others stay where they are."""
@@ -187,6 +186,14 @@ def run(command: Sequence[str], **env: str) -> Run:
             last = (err.read().decode(errors="replace") or output).strip().splitlines()[-8:]
             raise RuntimeError(f"{' '.join(command)} ended with code {code}: {' / '.join(last)}")
         return Run(seconds, tree.cpu_s(), tree.peak_mb(), output)
+
+
+def _peak(samples: list[tuple[float, float, float]], span: Span) -> float:
+    ended = span.began + span.seconds
+    inside = [mb for at, _, mb in samples if span.began <= at <= ended]
+    before = [mb for at, _, mb in samples if at < span.began][-1:]
+    after = [mb for at, _, mb in samples if at > ended][:1]
+    return max(inside or before + after, default=0.0)
 
 
 # --- cgroups ---------------------------------------------------------------------------------------------------------
@@ -311,13 +318,13 @@ def main() -> None:
             now = time.perf_counter()
             cpu_s = 0.0 if sampled is None else sampled.look()
             if now >= memory_at:
+                used = time.process_time()
                 try:
                     listed = "" if given.cgroup is None else (given.cgroup / "cgroup.procs").read_text()
                 except OSError:
                     return
                 mb = pss_mb({int(pid) for pid in listed.split()} if sampled is None else sampled.pids)
-                looked_s = time.perf_counter() - now
-                memory_at = now + max(MEMORY_EVERY_S, looked_s / MEMORY_SHARE)
+                memory_at = now + max(MEMORY_EVERY_S, (time.process_time() - used) / MEMORY_SHARE)
             samples.write(f"{now:.6f} {cpu_s:.6f} {mb:.1f}\n")
             samples.flush()
             time.sleep(CPU_EVERY_S if sampled is not None else max(0.0, memory_at - time.perf_counter()))
