@@ -94,14 +94,19 @@ FAILED = "It failed"
 def table(done: Results) -> Table:
     """Returns the table of all lines of a run."""
     made = Table(title=f"Towpath, {done.rows:,} rows for a million" if done.rows != FULL_ROWS else "Towpath")
-    for name in ("work", "this run", "wanted", "held", "ours s", "other s", "CPU s", "peak MB", "notes"):
-        made.add_column(name, justify="left" if name in ("work", "held", "notes") else "right")
+    for name in ("line", "work", "this run", "wanted", "held", "ours s", "other s", "CPU s", "peak MB", "notes"):
+        made.add_column(
+            name,
+            no_wrap=name in ("line", "this run", "wanted"),
+            justify="left" if name in ("line", "work", "held", "notes") else "right",
+        )
     found = done.measurements()
     for line in LINES:
         one = found.get(line.name)
         if one is None:
             continue
         made.add_row(
+            line.name,
             line.title(done.rows),
             "–" if one.value is None else shown(one.value, line.unit),
             f"{'≤' if line.at_most else '≥'} {shown(line.wanted, line.unit)}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from html import escape
 from pathlib import Path
 
@@ -76,21 +77,19 @@ def markdown(results: Results) -> str:
         "code.",
         "",
         *_warning(results),
-        f"{len(held)} of {len(measured)} figures are what is wanted. They were measured on {results.date[:10]} with Towpath",
-        (
-            f"{versions['towpath']} ({versions['commit']}), Spark {versions['pyspark']}, Delta {versions['delta-spark']}, Python "
-            f"{versions['python']} and Java {versions['java']}, on"
-        ),
-        (
-            f"{machine.cpus} CPUs ({machine.cpu}) with {machine.memory_gb:.0f} GB; the load was {machine.load} at the start. "
-            f"{results.rounds} rounds counted."
+        *_wrapped(
+            f"{len(held)} of {len(measured)} figures are what is wanted. They were measured on {results.date[:10]} with "
+            f"Towpath {versions['towpath']} ({versions['commit']}), Spark {versions['pyspark']}, Delta "
+            f"{versions['delta-spark']}, Python {versions['python']} and Java {versions['java']}, on {machine.cpus} CPUs "
+            f"({machine.cpu}) with {machine.memory_gb:.0f} GB, whose load was {machine.load} at the start. Rounds that "
+            f"count: {results.rounds}."
         ),
         "",
-        "| work | this run | wanted | held | ours, s | other, s | CPU, s | peak, MB |",
-        "|---|---:|---:|---|---:|---:|---:|---:|",
+        "| line | work | this run | wanted | held | ours, s | other, s | CPU, s | peak, MB |",
+        "|---|---|---:|---:|---|---:|---:|---:|---:|",
         *(_row(line, found[line.name], results.rows) for line in LINES if line.name in found),
         "",
-        *_notes(results, found),
+        *_notes(found),
         "![Each figure as a multiple of what is wanted](../images/performance.svg)",
         "",
         _HOW.format(accounting=_ACCOUNTING[results.accounting]).rstrip(),
@@ -104,11 +103,18 @@ def _warning(results: Results) -> list[str]:
         reasons.append(f"with {results.rows:,} rows instead of {FULL_ROWS:,}, for which the wanted figures are meant")
     if results.machine.load > 0.5:
         reasons.append(f"while others used the machine (load {results.machine.load})")
-    return ["!!! warning", f"    This was a trial run {', and '.join(reasons)}.", ""] if reasons else []
+    if not reasons:
+        return []
+    return ["!!! warning", *_wrapped(f"This was a trial run {', and '.join(reasons)}.", "    ", "    "), ""]
+
+
+def _wrapped(text: str, first: str = "", following: str = "") -> list[str]:
+    return textwrap.wrap(text, 120, initial_indent=first, subsequent_indent=following, break_on_hyphens=False)
 
 
 def _row(line: Line, found: Measurement, rows: int) -> str:
     cells = [
+        f"`{line.name}`",
         line.title(rows),
         "–" if found.value is None else shown(found.value, line.unit),
         f"{'≤' if line.at_most else '≥'} {shown(line.wanted, line.unit)}",
@@ -119,12 +125,12 @@ def _row(line: Line, found: Measurement, rows: int) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _notes(results: Results, found: dict[str, Measurement]) -> list[str]:
-    notes = [
-        f"- {line.title(results.rows)}: {found[line.name].skipped or found[line.name].note}"
-        for line in LINES
-        if line.name in found and (found[line.name].skipped or found[line.name].note)
-    ]
+def _notes(found: dict[str, Measurement]) -> list[str]:
+    notes = []
+    for line in LINES:
+        one = found.get(line.name)
+        if one is not None and (one.skipped or one.note):
+            notes += _wrapped(f"- `{line.name}`: {one.skipped or one.note}", "", "  ")
     return [*notes, ""] if notes else []
 
 
