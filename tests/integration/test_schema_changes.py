@@ -261,7 +261,9 @@ def test_additive_and_ignore_keep_columns_and_drop_deletes_rows(
     loop.sql(*(CREATE.format(name) for name in names), *(ROWS.format(name) for name in names))
     change = "ALTER TABLE {} DROP c, RENAME COLUMN a TO aa, MODIFY e INT, ADD z INT NOT NULL DEFAULT 7 FIRST"
     loop.sql(change.format("more"), change.format("same").replace("MODIFY e INT, ", ""))
-    loop.sql(*(f"UPDATE {name} SET aa = 11, w = '2024-05-06 07:08:09', z = 8 WHERE id = 1" for name in ("more", "same")))
+    loop.sql(
+        *(f"UPDATE {name} SET aa = 11, w = '2024-05-06 07:08:09', z = 8 WHERE id = 1" for name in ("more", "same"))
+    )
     loop.sql("UPDATE more SET e = 70000 WHERE id = 2", "DROP TABLE gone", "DROP TABLE kept")
     loop.capture()
     loop.apply_all()
