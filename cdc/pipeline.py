@@ -146,7 +146,7 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
     def sessions() -> session.TableSessions:
         warm.append(session.acquire(config.spark))
-        return warm[0].tables
+        return warm[-1].tables
 
     try:
         return merge_tables(batch, sessions)
@@ -155,7 +155,7 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
         failure = explain(error, ", ".join(manifest.tables))
         if not isinstance(failure, MergeFailedError):
             raise failure from error
-        if not warm or (warm[0].alive() and config.spark.remote is None):
+        if not warm or (warm[-1].alive() and config.spark.remote is None):
             raise failure from error
         session.discard()  # a restarted server no longer knows these sessions
         if config.spark.remote is None:

@@ -10,13 +10,11 @@ The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :fun
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cdc.batches.manifest import Manifest, Parking, TableResult
 from cdc.batches.parking import TableGate
@@ -51,6 +49,8 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
 
 MAX_PARALLEL = 8
+Sessions: TypeAlias = TableSessions | Callable[[], TableSessions]
+"""The sessions for a batch, or a function that starts Spark for them; it may be called for each table."""
 _ATTEMPTS = 4
 _log = get_logger(__name__)
 
@@ -79,55 +79,39 @@ def run(
 # --- all tables ------------------------------------------------------------------------------------------------------
 
 
-def merge_tables(batch: PreparedBatch, sessions: TableSessions | Callable[[], TableSessions]) -> list[TableResult]:
+def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     """Applies a prepared batch; see :func:`run`. If ``sessions`` is a function, it is called when a table needs Spark:
     with ``apply.small_batches.engine: deltalake`` there may be none."""
     if not batch.tables:
         return []
-    outcomes, rest = _Outcomes(batch), batch.tables
-    if batch.config.apply.small_batches.engine == "deltalake":
-        rest = outcomes.of(rest, None, min(MAX_PARALLEL, os.cpu_count() or 1))
-    if rest:
-        outcomes.of(rest, sessions if isinstance(sessions, TableSessions) else sessions(), MAX_PARALLEL)
-    if outcomes.failures:
-        _raise(outcomes.failures, outcomes.causes)
-    return [outcomes.results[table] for table in batch.tables if table in outcomes.results]
-
-
-class _Outcomes:
-    """What has become of the tables of a batch."""
-
-    def __init__(self, batch: PreparedBatch) -> None:
-        self.failures: dict[str, CdcError] = {}
-        self.causes: dict[str, BaseException] = {}
-        self.results: dict[str, TableResult] = {}
-        self._batch = batch
-
-    def of(self, tables: Sequence[str], sessions: TableSessions | None, parallel: int) -> tuple[str, ...]:
-        """Applies the batch to these tables, and returns those that need Spark; with ``sessions`` there are none."""
-        batch, rest = self._batch, []
-        pool = ThreadPoolExecutor(min(len(tables), parallel), thread_name_prefix="merge")
-        try:
-            futures: dict[Future[TableResult | NeedsSpark | None], str] = {
-                pool.submit(_apply_with_retries, batch, sessions, table): table for table in tables
-            }
-            wait(futures)
-            for future, table in futures.items():
-                error = future.exception()
-                if error is not None:
-                    failure = explain(error, table)
-                    parking = parking_of(batch, table, failure, is_gone=is_driver_gone(error))
-                    if parking is None:
-                        self.failures[table], self.causes[table] = failure, error
-                    else:
-                        self.results[table] = TableResult(table=table, parked=parking)
-                elif (result := future.result()) is NEEDS_SPARK:
-                    rest.append(table)
-                elif isinstance(result, TableResult):
-                    self.results[table] = result
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        return tuple(rest)
+    is_small = batch.config.apply.small_batches.engine == "deltalake"
+    if not isinstance(sessions, TableSessions) and not is_small:
+        sessions = sessions()
+    failures: dict[str, CdcError] = {}
+    causes: dict[str, BaseException] = {}
+    results: dict[str, TableResult] = {}
+    pool = ThreadPoolExecutor(min(len(batch.tables), MAX_PARALLEL), thread_name_prefix="merge")
+    try:
+        futures: dict[Future[TableResult | None], str] = {
+            pool.submit(_apply_with_retries, batch, sessions, table): table for table in batch.tables
+        }
+        wait(futures)
+        for future, table in futures.items():
+            error = future.exception()
+            if error is not None:
+                failure = explain(error, table)
+                parking = parking_of(batch, table, failure, is_gone=is_driver_gone(error))
+                if parking is None:
+                    failures[table], causes[table] = failure, error
+                else:
+                    results[table] = TableResult(table=table, parked=parking)
+            elif (result := future.result()) is not None:
+                results[table] = result
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if failures:
+        _raise(failures, causes)
+    return [results[table] for table in batch.tables if table in results]
 
 
 def parking_of(batch: PreparedBatch, table: str, error: CdcError, *, is_gone: bool) -> Parking | None:
@@ -166,18 +150,7 @@ def _with_table(error: CdcError, table: str) -> CdcError:
 # --- one table -------------------------------------------------------------------------------------------------------
 
 
-class NeedsSpark(Enum):
-    """Stands for the result of a table that was left to Spark."""
-
-    NEEDS_SPARK = auto()
-
-
-NEEDS_SPARK = NeedsSpark.NEEDS_SPARK
-
-
-def _apply_with_retries(
-    batch: PreparedBatch, sessions: TableSessions | None, table: str
-) -> TableResult | NeedsSpark | None:
+def _apply_with_retries(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     """Applies the batch to one table, again if another driver committed to it at the same moment."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -190,9 +163,8 @@ def _apply_with_retries(
     raise AssertionError("the loop returns or raises")
 
 
-def apply_table(batch: PreparedBatch, sessions: TableSessions | None, table: str) -> TableResult | NeedsSpark | None:
-    """Proves, creates, alters and fills one table. Returns None if there was nothing to do, or the table is parked.
-    Without sessions it is merged by :func:`spark_jobs.apply.small_batches.merge_small`, or needs Spark."""
+def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
+    """Proves, creates, alters and fills one table. Returns None if there was nothing to do, or the table is parked."""
     with batch.enter(table) as parked:
         if parked is not None:
             _log.info("parked table left out", table=table, due=parked.due)
@@ -200,7 +172,7 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions | None, table: str
         return _apply_table(batch, sessions, table)
 
 
-def _apply_table(batch: PreparedBatch, sessions: TableSessions | None, table: str) -> TableResult | NeedsSpark | None:
+def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     fault = batch.faults.get(table)
     if fault is not None:
         raise fault
@@ -221,8 +193,12 @@ def _apply_table(batch: PreparedBatch, sessions: TableSessions | None, table: st
     prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
     if state is not None and not changes:
         return None
-    if sessions is None:
-        return merge_small(batch, target, state) or NEEDS_SPARK
+    if batch.config.apply.small_batches.engine == "deltalake":
+        merged = merge_small(batch, target, state)
+        if merged is not None:
+            return merged
+    if not isinstance(sessions, TableSessions):
+        sessions = sessions()
     with sessions.one() as session:
         created = state is None
         ready = ddl.make_ready(batch, session, target, state)

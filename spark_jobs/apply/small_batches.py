@@ -12,7 +12,9 @@ is left to Spark. Decision 0079 says what was tried, and why the lists are as sh
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -86,6 +88,8 @@ _WITHOUT_STATISTICS = (t.DecimalType, t.FloatType, t.DoubleType)
 """Types without the least and the greatest value in files of delta-rs: it rounds those of decimals to doubles, so that
 Spark would skip files that have rows."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
+_writing = threading.BoundedSemaphore(os.cpu_count() or 1)
+"""Held while files are rewritten: more tables at a time than cores would only take more memory."""
 _log = get_logger(__name__)
 
 
@@ -252,7 +256,8 @@ class SmallMerge:
             self.batch.check()
             commit.before_statement(self.target.table)
             try:
-                stats = self._merge(delta, plan) if plan.rows else MergeStats()
+                with _writing:
+                    stats = self._merge(delta, plan) if plan.rows else MergeStats()
                 if delta.version() == self.state.version:
                     # delta-rs commits nothing if no row changes, but the table must get its position.
                     delta.create_write_transaction([], "append", delta.schema(), commit_properties=self._commit())
@@ -293,7 +298,7 @@ class SmallMerge:
             source_alias="s",
             target_alias="t",
             streamed_exec=False,
-            writer_properties=self._writing(),
+            writer_properties=self._properties(),
             commit_properties=self._commit(),
             post_commithook_properties=_after_commit(),
         )
@@ -328,17 +333,19 @@ class SmallMerge:
 
     def _commit(self) -> CommitProperties:
         """What the commit carries, as Spark's does. Without retries: a second attempt of delta-rs would put the same
-        files on top of another writer's commit wherever it sees no conflict."""
+        files on top of another writer's commit wherever it sees no conflict. With the time: Spark overlooks transaction
+        versions without one in tables that have a retention for them."""
         from deltalake import CommitProperties, Transaction
 
+        application, now_ms = self.target.application_id(self.state), int(time.time() * 1000)
         metadata = user_metadata(self.batch.manifest, self.target, self.state.applied_seq, self.state.generation)
         return CommitProperties(
             custom_metadata={"userMetadata": json.dumps(json.loads(metadata), ensure_ascii=False)},
             max_commit_retries=0,
-            app_transactions=[Transaction(self.target.application_id(self.state), self.batch.manifest.last_seq)],
+            app_transactions=[Transaction(application, self.batch.manifest.last_seq, now_ms)],
         )
 
-    def _writing(self) -> WriterProperties:
+    def _properties(self) -> WriterProperties:
         from deltalake import ColumnProperties, WriterProperties
 
         without = {

@@ -1,0 +1,272 @@
+"""Small batches that delta-rs merges: without a JVM, with the same rows and ledger as Spark's, and beside orphans of
+either engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from cdc import pipeline
+from cdc.batches.service import BatchService
+from cdc.config.apply import SmallBatches
+from cdc.errors import BatchError, MergeFailedError
+from cdc.testing.servers import Server
+from spark_jobs.apply import commit
+from spark_jobs.delta.log import read_state
+from spark_jobs.runtime import session
+from tests.support.apply import Loop
+from tests.support.compare import mirror_faults
+from tests.support.random_keys import RandomChanges, make_tables
+
+Database = Callable[[Server], str]
+DELTA_RS = "small_batches: {engine: deltalake, max_rows: 100000}"
+TABLE = "CREATE TABLE t (Id INT PRIMARY KEY, v VARCHAR(20), `order` DECIMAL(20,4), at DATETIME(6))"
+
+
+def engine_of(loop: Loop, table: str = "t") -> str:
+    """Returns what made the newest commit."""
+    return str(DeltaTable(str(loop.path(table))).history(1)[0].get("engineInfo")).partition(":")[0]
+
+
+def use(loop: Loop, engine: str) -> None:
+    """Lets this engine merge the following small batches."""
+    limit = 100_000 if engine == "deltalake" else None
+    small = SmallBatches.model_validate({"engine": engine, "max_rows": limit})
+    loop.config = loop.config.model_copy(
+        update={"apply": loop.config.apply.model_copy(update={"small_batches": small})}
+    )
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns a function after whose call Spark cannot be used any more."""
+
+    def refused(*_given: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    return lambda: monkeypatch.setattr(session, "acquire", refused)
+
+
+@pytest.mark.parametrize("mode", ["upsert", "soft_delete"])
+def test_few_changes_need_no_spark(
+    mode: str, mysql9: Server, tmp_path: Path, database: Database, no_spark: Callable[[], None]
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS, overrides=f"DB.t: {{mode: {mode}}}")
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a', 1.5, '2020-01-01 00:00:00.123456'), (2, 'b', NULL, NULL)")
+    loop.capture()
+    loop.apply_all()
+    no_spark()
+    loop.sql(
+        "INSERT INTO t VALUES (3, 'c', 99999999999.9999, '1969-12-31 23:59:59.999999'), (4, 'd', 4, NULL)",
+        "UPDATE t SET v = 'changed' WHERE Id = 1",
+        "DELETE FROM t WHERE Id = 2",
+        "UPDATE t SET Id = 5 WHERE Id = 4",
+        "INSERT INTO t VALUES (6, 'gone', 6, NULL)",
+        "DELETE FROM t WHERE Id = 6",
+    )
+    loop.capture()
+    [result] = loop.apply_all()["t"]
+    assert engine_of(loop) == "delta-rs"
+    assert (result.inserted, result.updated, result.deleted) == ((2, 1, 1) if mode == "upsert" else (4, 2, 0))
+    if mode == "upsert":
+        loop.require_equal("t")
+    else:
+        rows = loop.delta("t", '"Id", v, "order", at, _deleted', "1")
+        assert [
+            {k: v for k, v in row.items() if k != "_deleted"} for row in rows if not row["_deleted"]
+        ] == loop.select("t")
+        assert [row["Id"] for row in rows if row["_deleted"]] == [2, 4, 6]
+    # A delete of a row that the lake does not have changes nothing, but the position is committed.
+    loop.sql("INSERT INTO t VALUES (7, 'x', 1, NULL)", "DELETE FROM t WHERE Id = 7")
+    loop.capture()
+    [result] = loop.apply_all()["t"]
+    state = read_state(str(loop.path("t")), "shop", f"{loop.db}.t")
+    assert state is not None
+    assert (result.applied_seq, result.delta_version) == (state.applied_seq, state.version)
+    assert [m["first_seq"] for _, m in state.ledger[:-1]] == [m["last_seq"] for _, m in state.ledger[1:]]
+    assert state.applied_seq == BatchService(loop.config).last_seq()
+
+
+def test_random_keys_and_values_of_every_type(mariadb11: Server, tmp_path: Path, database: Database, seed: int) -> None:
+    rng = random.Random(f"{seed} small")
+    loop = Loop(tmp_path, mariadb11, database(mariadb11), apply=DELTA_RS)
+    tables = make_tables(rng, "mariadb", 9)
+    loop.sql(*(table.create() for table in tables))
+    changes = RandomChanges(mariadb11, loop.db, rng)
+    engines = set()
+    for count in (20, 20, 5):
+        changes.run(tables, count)
+        loop.capture()
+        loop.apply_all()
+        engines |= {engine_of(loop, table.name) for table in tables}
+        faults = [
+            f"{table.types}: {fault}"
+            for table in tables
+            for fault in mirror_faults(mariadb11, loop.config.apply.target, loop.db, table.name, table.select)
+        ]
+        assert not faults, "\n".join(faults)
+    assert "delta-rs" in engines
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["upsert", "soft_delete"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("deltalake", "spark"), ("spark", "deltalake"), ("deltalake", "deltalake")]
+)
+@pytest.mark.parametrize(("our_size", "their_size"), [(None, 3), (3, None), (5, 5)])
+def test_an_orphan_commits_between_plan_and_statement(
+    mode: str,
+    ours: str,
+    theirs: str,
+    our_size: int | None,
+    their_size: int | None,
+    mysql9: Server,
+    tmp_path: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=f"mode: {mode}")
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (-1, 'first')")
+    loop.capture()
+    loop.apply_all()
+    loop.sql(*(f"INSERT INTO t VALUES ({i}, 'new')" for i in range(7)))
+    loop.sql("UPDATE t SET v = 'changed' WHERE id IN (1, 4)", "INSERT INTO t VALUES (10, 'new')")
+    loop.sql("DELETE FROM t WHERE id = 10", "UPDATE t SET id = 20 WHERE id = 0")
+    loop.capture()
+    use(loop, ours)
+    lease = loop.fetch(our_size)
+    held: list[int] = []
+
+    def elsewhere(_table: str) -> None:
+        if held:
+            return
+        held.append(loop.version("t"))
+        BatchService(loop.config).rollback(lease.batch, lease.token)
+        use(loop, theirs)
+        loop.apply(their_size)
+        assert loop.version("t") == held[0] + 1
+        assert engine_of(loop) == ("delta-rs" if theirs == "deltalake" else "Apache-Spark/4.2.0 Delta-Lake/4.4.0")
+
+    monkeypatch.setattr(commit, "before_statement", elsewhere)
+    config = loop.config
+    with suppress(BatchError):
+        pipeline.merge(config, lease)
+    assert held
+    if ours == "deltalake":
+        assert loop.version("t") == held[0] + 1  # no commit on top of one that it has not seen
+    loop.apply_all(2)
+    rows = loop.delta("t", "*", "1")
+    there = [{"id": row["id"], "v": row["v"]} for row in rows if not row.get("_deleted")]
+    assert there == loop.select("t")
+    if mode == "soft_delete":
+        assert [row["id"] for row in rows if row["_deleted"]] == [0, 10]
+
+
+def test_a_repeated_batch_is_counted_and_not_merged(
+    mysql9: Server, tmp_path: Path, database: Database, no_spark: Callable[[], None]
+) -> None:
+    """The driver died between the commit and the ack."""
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS)
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a', 1.5, NULL)")
+    loop.capture()
+    loop.apply_all()
+    no_spark()
+    loop.sql("INSERT INTO t VALUES (2, 'b', 1, NULL), (3, 'b', 1, NULL)", "UPDATE t SET v = 'c' WHERE Id > 1")
+    loop.capture()
+    lease = loop.fetch()
+    pipeline.merge(loop.config, lease)
+    version = loop.version("t")
+    [again] = pipeline.merge(loop.config, lease)
+    assert (again.skipped, again.inserted, again.updated, again.delta_version) == (4, 0, 0, version)
+    assert loop.version("t") == version
+    pipeline.finalize(loop.config, lease, True, [again])
+    loop.require_equal("t")
+
+
+def test_spark_skips_a_position_that_delta_rs_has_committed(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a', 1.5, NULL)")
+    loop.capture()
+    loop.apply_all()
+    loop.sql("INSERT INTO t VALUES (2, 'b', 1, NULL)")
+    loop.capture()
+    use(loop, "spark")
+    lease = loop.fetch()
+    held: list[str] = []
+
+    def elsewhere(table: str) -> None:
+        if not held:
+            held.append(table)
+            small = loop.config
+            use(loop, "deltalake")
+            pipeline.merge(loop.config, lease)
+            loop.config = small
+
+    monkeypatch.setattr(commit, "before_statement", elsewhere)
+    [result] = pipeline.merge(loop.config, lease)
+    assert (engine_of(loop), result.inserted, result.skipped) == ("delta-rs", 0, 1)
+    spark = session.acquire(loop.config.spark).spark
+    newest = spark.sql(f"DESCRIBE HISTORY delta.`{loop.path('t')}` LIMIT 1").collect()[0]
+    assert json.loads(newest["userMetadata"])["last_seq"] == lease.manifest.last_seq
+    assert (newest["operation"], newest["readVersion"]) == ("MERGE", newest["version"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("statement", "settings"),
+    [
+        ("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')", {}),
+        ("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", {}),
+        ("ALTER TABLE {} ADD CONSTRAINT few CHECK (Id < 1000)", {}),
+        (None, {"max_rows": 1}),
+    ],
+)
+def test_other_tables_are_left_to_spark(
+    statement: str | None, settings: dict[str, Any], mysql9: Server, tmp_path: Path, database: Database
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS)
+    loop.sql(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1, 'a', 1.5, NULL)")
+    loop.sql("INSERT INTO u VALUES (1)")
+    loop.capture()
+    loop.apply_all()
+    if statement is not None:
+        session.acquire(loop.config.spark).spark.sql(statement.format(f"delta.`{loop.path('t')}`"))
+    if settings:
+        small = loop.config.apply.small_batches.model_copy(update=settings)
+        loop.config = loop.config.model_copy(
+            update={"apply": loop.config.apply.model_copy(update={"small_batches": small})}
+        )
+    loop.sql("INSERT INTO t VALUES (2, 'b', 1, NULL), (3, 'b', 1, NULL)", "INSERT INTO u VALUES (2)")
+    loop.capture()
+    loop.apply_all()
+    assert engine_of(loop).startswith("Apache-Spark")
+    assert engine_of(loop, "u") == "delta-rs"
+    assert [row["Id"] for row in loop.delta("t", '"Id"')] == [1, 2, 3]
+
+
+def test_an_error_of_delta_rs_fails_the_batch(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS)
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a', 1.5, NULL)")
+    loop.capture()
+    loop.apply_all()
+    loop.sql("UPDATE t SET v = 'b'")
+    loop.capture()
+    file = next(loop.path("t").glob("*.parquet"))
+    hidden = file.rename(file.with_suffix(".hidden"))
+    lease, version = loop.fetch(), loop.version("t")
+    with pytest.raises(MergeFailedError, match="delta-rs could not merge it"):
+        pipeline.merge(loop.config, lease)
+    assert loop.version("t") == version
+    hidden.rename(file)
+    pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    loop.require_equal("t")
