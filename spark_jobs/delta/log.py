@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,35 +114,6 @@ def has_rows(path: str, table: str) -> bool:
     """Whether the table has any file with rows."""
     with open_delta(path, table) as delta:
         return delta is not None and bool(delta.file_uris())
-
-
-def may_hold(state: DeltaState, table: str, ranges: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether a file of the table at this version may have a row with each of these integer columns in its range, both
-    ends included. Returns True if the statistics do not tell."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    with open_delta(state.path, table) as delta:
-        if delta is None:
-            return True
-        if delta.version() != state.version:
-            delta.load_as_version(state.version)
-        files = pa.table(delta.get_add_actions(flatten=True))
-    if not files.num_rows:
-        return False
-    if state.properties.get("delta.columnMapping.mode", "none") != "none":
-        return True  # the statistics have other names
-    possible = pa.array([True] * files.num_rows)
-    for column, (low, high) in ranges.items():
-        names = f"min.{column}", f"max.{column}"
-        if any(files.schema.get_all_field_indices(name) == [] for name in names):
-            continue
-        least, greatest = (files.column(name) for name in names)
-        if not (pa.types.is_integer(least.type) and pa.types.is_integer(greatest.type)):
-            continue
-        outside = pc.or_(pc.greater(least, high), pc.less(greatest, low))
-        possible = pc.and_(possible, pc.invert(pc.fill_null(outside, False)))
-    return bool(pc.any(possible).as_py())
 
 
 def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
