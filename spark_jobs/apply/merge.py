@@ -26,6 +26,7 @@ from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
 from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.statements import (
+    SourceRows,
     append_statement,
     bound_text,
     empty_statement,
@@ -39,6 +40,7 @@ from spark_jobs.apply.statements import (
 )
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from spark_jobs.delta.files import KeyRanges, TableFiles
+from spark_jobs.delta.proof import require_all_rows
 from spark_jobs.delta.tables import BEFORE, Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.source import null_dates
@@ -96,11 +98,13 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
         state = _mark_if_large(merge, state, (*found.names, *MODE_COLUMNS[apply.mode]))
         work = _versions if apply.mode == "scd2" else _last_states
         stats = work(merge, state, found, merge.columns.exact(sources))
-    return _result(merge, merge.target.state() or state, stats, began)
+    state = merge.target.state() or state
+    require_all_rows(merge.target, state)
+    return _result(merge, state, stats, began)
 
 
-def _commit(merge: TableMerge, state: DeltaState) -> Commit:
-    metadata = user_metadata(merge.manifest, merge.target, state.applied_seq, state.generation)
+def _commit(merge: TableMerge, state: DeltaState, source: SourceRows | None = None) -> Commit:
+    metadata = user_metadata(merge.manifest, merge.target, state.applied_seq, state.generation, source)
     return Commit(merge.session, merge.target, state, merge.manifest.last_seq, metadata, merge.check)
 
 
@@ -159,7 +163,9 @@ def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: Sourc
         return _commit(merge, state).execute(empty_statement(merge.target))
     integers = plan.integer_ranges(keys.names)
     is_new = plan.found.is_all_new and _is_above(merge, state, integers)
-    commit = _commit(merge, state) if is_new else _commit_of_changes(merge, state, lambda: plan.rows, integers)
+    commit = _commit(merge, state, SourceRows(plan.rows, plan.upserts(seen=marks)))
+    if not is_new:
+        commit = _for_changes(merge, commit, lambda: plan.rows, integers)
     reader = _reader(merge, columns, state.applied_seq, "after")
     rows = planned_frame(merge.session, reader, _splits(merge, state.applied_seq), plan, seen=marks)
     kinds = {field.name: field.dataType for field in columns.fields}
@@ -184,12 +190,12 @@ def _is_above(merge: TableMerge, state: DeltaState, keys: Mapping[str, KeyRanges
     return files is not None and not files.may_hold(keys)
 
 
-def _commit_of_changes(
-    merge: TableMerge, state: DeltaState, count: Callable[[], int], keys: Mapping[str, KeyRanges] | None = None
+def _for_changes(
+    merge: TableMerge, commit: Commit, count: Callable[[], int], keys: Mapping[str, KeyRanges] | None = None
 ) -> Commit:
-    """Returns the commit of a MERGE that changes ``count()`` rows with these keys. It marks the rows in deletion
+    """Returns the commit for a MERGE that changes ``count()`` rows with these keys. It marks the rows in deletion
     vectors if they are scattered and the table may have such vectors; else it rewrites their files."""
-    commit = _commit(merge, state)
+    state = commit.state
     if not may_mark_rows(merge.target, state):
         return commit
     files, changed = TableFiles.of(state, merge.target.table), count()
@@ -210,7 +216,7 @@ def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: So
         ranges = key_ranges(last, keys.names)
         if ranges is None:
             return _commit(merge, state).execute(empty_statement(merge.target))
-        commit, rows = _commit_of_changes(merge, state, last.count), last
+        commit, rows = _for_changes(merge, _commit(merge, state), last.count), last
         if merge.is_large:
             also = (SEEN,) if marks else ()
             changes = _changes_by_key(merge, state, keys, columns)
@@ -237,7 +243,7 @@ def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceC
         ranges = key_ranges(events, keys.names)
         if ranges is None:
             return _commit(merge, state).execute(empty_statement(merge.target))
-        commit = _commit_of_changes(merge, state, events.count)
+        commit = _for_changes(merge, _commit(merge, state), events.count)
         conditions = [*ranges, recent(events)]
         found = rows = versions(commit, events, keys.names, conditions).persist()
         try:

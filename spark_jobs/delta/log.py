@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,27 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
+class LostRows:
+    """A commit whose MERGE read fewer rows than the driver had chosen for it."""
+
+    version: int
+    given: int
+    read: int
+
+    @classmethod
+    def of(cls, commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> LostRows | None:
+        """Compares the metrics of a commit with its user metadata. Returns None if no row was lost, or if they do not
+        tell."""
+        found = commit.get("operationMetrics") or {}
+        given, upserts, read = metadata.get("source_rows"), metadata.get("source_upserts"), found.get("numSourceRows")
+        if given is None or upserts is None or read is None or int(read) >= int(given):
+            return None
+        # Spark need not read the source to the end if no row of the table can match. Then all upserts are inserted.
+        changed = sum(int(found.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted"))
+        return cls(int(commit["version"]), int(given), int(read)) if changed < int(upserts) else None
+
+
+@dataclass(frozen=True)
 class DeltaState:
     """A Delta table at one version."""
 
@@ -53,6 +74,8 @@ class DeltaState:
     """(version, user metadata) of the last commits of this destination, newest first."""
     id: str = ""
     """The table's id in Delta's metadata."""
+    lost_rows: LostRows | None = None
+    """The newest known commit of this generation whose statement did not read all rows that it was given."""
 
     @property
     def generation(self) -> int:
@@ -78,7 +101,7 @@ def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaS
     properties = {key: str(value) for key, value in metadata.configuration.items()}
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
     applied = delta.transaction_version(application_id(destination, table, generation)) or 0
-    ledger = _ledger(delta, destination, table)
+    ledger, lost = _ledger(delta, destination, table)
     # Delta forgets transaction ids after delta.setTransactionRetentionDuration; the commits still carry the position.
     known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
@@ -89,6 +112,7 @@ def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaS
         applied_seq=max([applied, *known]),
         ledger=ledger,
         id=str(metadata.id),
+        lost_rows=next((one for of, one in lost if of == generation), None),
     )
 
 
@@ -100,7 +124,7 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
     with open_delta(path, table) as delta:
         if delta is None:
             return None
-        later = [version for version, found in _ledger(delta, destination, table) if int(found["last_seq"]) >= seq]
+        later = [version for version, found in _ledger(delta, destination, table)[0] if int(found["last_seq"]) >= seq]
         if later:
             try:
                 delta.load_as_version(min(later) - 1)
@@ -116,8 +140,12 @@ def has_rows(path: str, table: str) -> bool:
         return delta is not None and bool(delta.file_uris())
 
 
-def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
-    found = []
+def _ledger(
+    delta: DeltaTable, destination: str, table: str
+) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, LostRows]]]:
+    """Returns the last commits of the destination, newest first, as in :attr:`DeltaState.ledger`, and those that lost
+    rows, each with its generation."""
+    found, lost = [], []
     for commit in delta.history(LEDGER_DEPTH):
         text = commit.get("userMetadata")
         if not isinstance(text, str):
@@ -129,7 +157,9 @@ def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, 
         ours = isinstance(metadata, dict) and metadata.get("destination") == destination
         if ours and metadata.get("table") == table and "version" in commit:
             found.append((int(commit["version"]), metadata))
-    return found
+            if (one := LostRows.of(commit, metadata)) is not None:
+                lost.append((int(metadata.get("generation", 0)), one))
+    return found, lost
 
 
 @dataclass(frozen=True)

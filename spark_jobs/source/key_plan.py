@@ -60,6 +60,11 @@ class KeyPlan:
         """How many rows win, which is the number of keys."""
         return self.found.keys
 
+    def upserts(self, *, seen: bool) -> int:
+        """Returns how many of these rows are no deletes; with ``seen``, how many have a change that is none."""
+        kinds = self.found.seen if seen else self.found.kept
+        return int(sum(np.count_nonzero(one & last) for one, last in zip(kinds, self.found.last, strict=True)))
+
     def spans(self, names: Sequence[str]) -> list[list[tuple[Any, Any]]]:
         """Returns for each key column the ranges, as Arrow scalars, that hold all its values; none for a column without
         an order. In a small batch, few values have a range each, and integers have several ranges with the widest gaps

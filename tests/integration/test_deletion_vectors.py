@@ -24,8 +24,8 @@ from tests.support.apply import Loop
 Database = Callable[[Server], str]
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"
 FILL = [
-    f"INSERT INTO t VALUES {', '.join(f'({i}, {chr(39)}old{chr(39)})' for i in range(base, base + 40))}"
-    for base in (0, 100)
+    f"INSERT INTO t VALUES {', '.join(f'({i}, {chr(39)}old{chr(39)})' for i in range(base, base + 200))}"
+    for base in (0, 1000)
 ]
 VECTORS = "DB.t: {deletion_vectors: true}"
 
@@ -34,6 +34,11 @@ VECTORS = "DB.t: {deletion_vectors: true}"
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of any size are large."""
     monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def filled(loop: Loop) -> Loop:
@@ -75,7 +80,7 @@ def test_scattered_changes_are_marked_and_many_are_rewritten(
         loop.require_equal("t")
         return marked(loop)
 
-    assert apply("UPDATE t SET v = 'a' WHERE id IN (3, 103)", "DELETE FROM t WHERE id = 105") == 3
+    assert apply("UPDATE t SET v = 'a' WHERE id IN (3, 1003)", "DELETE FROM t WHERE id = 1005") == 3
     assert reader(loop) == VECTORS_READER
     assert apply("UPDATE t SET v = 'b' WHERE id = 4") == 4
     # Most rows change: their files are rewritten, and the vectors go.
@@ -87,14 +92,14 @@ def test_without_the_setting_or_in_small_tables_files_are_rewritten(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = "UPDATE t SET v = CONCAT(v, '!') WHERE id = 3"
-    small = filled(Loop(tmp_path / "a", mysql9, database(mysql9), overrides=VECTORS))
+    small = filled(Loop(made(tmp_path / "a"), mysql9, database(mysql9), overrides=VECTORS))
     small.sql(update)
     small.capture()
     small.apply_all()
     small.require_equal("t")
     assert (marked(small), reader(small)) == (0, PLAIN_READER)
     monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
-    plain = filled(Loop(tmp_path / "b", mysql9, database(mysql9)))
+    plain = filled(Loop(made(tmp_path / "b"), mysql9, database(mysql9)))
     plain.sql(update)
     plain.capture()
     plain.apply_all()
@@ -108,7 +113,7 @@ def test_a_table_that_has_vectors_is_decided_by_batch_and_one_that_refuses_them_
 ) -> None:
     for value, expected in (("true", 1), ("false", 0)):
         setting = VECTORS if value == "false" else ""
-        loop = filled(Loop(tmp_path / value, mysql9, database(mysql9), overrides=setting))
+        loop = filled(Loop(made(tmp_path / value), mysql9, database(mysql9), overrides=setting))
         DeltaTable(str(loop.path("t"))).alter.set_table_properties({"delta.enableDeletionVectors": value})
         loop.sql("UPDATE t SET v = 'x' WHERE id = 3")
         loop.capture()
@@ -127,7 +132,7 @@ def test_a_table_that_has_vectors_is_decided_by_batch_and_one_that_refuses_them_
 def test_other_modes_mark_rows_too(mode: str, mysql9: Server, tmp_path: Path, database: Database) -> None:
     setting = f"DB.t: {{deletion_vectors: true, mode: {mode}}}"
     loop = filled(Loop(tmp_path, mysql9, database(mysql9), overrides=setting))
-    loop.sql("UPDATE t SET v = 'x' WHERE id IN (3, 103)", "DELETE FROM t WHERE id = 105")
+    loop.sql("UPDATE t SET v = 'x' WHERE id IN (3, 1003)", "DELETE FROM t WHERE id = 1005")
     loop.capture()
     loop.apply_all()
     assert marked(loop) == 3
@@ -156,12 +161,12 @@ def test_an_orphan_commits_between_plan_and_statement(
     setting = f"DB.t: {{deletion_vectors: true, mode: {mode}}}"
     loop = filled(Loop(tmp_path, mysql9, database(mysql9), overrides=setting))
     loop.sql(
-        "UPDATE t SET v = 'one' WHERE id IN (1, 101)",
+        "UPDATE t SET v = 'one' WHERE id IN (1, 1001)",
         "DELETE FROM t WHERE id = 2",
         "UPDATE t SET v = 'two' WHERE id = 1",
         "INSERT INTO t VALUES (2, 'again')",
-        "UPDATE t SET id = 50 WHERE id = 3",
-        "DELETE FROM t WHERE id = 101",
+        "UPDATE t SET id = 5000 WHERE id = 3",
+        "DELETE FROM t WHERE id = 1001",
     )
     loop.capture()
     lease = loop.fetch(ours)
@@ -186,4 +191,4 @@ def test_an_orphan_commits_between_plan_and_statement(
         return
     rows = loop.delta("t", "id, v, _deleted", "1")
     assert [{"id": row["id"], "v": row["v"]} for row in rows if not row["_deleted"]] == loop.select("t")
-    assert [row["id"] for row in rows if row["_deleted"]] == [3, 101]
+    assert [row["id"] for row in rows if row["_deleted"]] == [3, 1001]
