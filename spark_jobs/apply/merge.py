@@ -39,7 +39,7 @@ from spark_jobs.apply.statements import (
     user_metadata,
 )
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
-from spark_jobs.delta.files import KeyRanges, TableFiles
+from spark_jobs.delta.files import TableFiles
 from spark_jobs.delta.proof import require_all_rows
 from spark_jobs.delta.tables import BEFORE, Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
@@ -48,7 +48,7 @@ from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import SourceColumns
 from spark_jobs.source.input_splits import SPLIT_BYTES, InputSplit, input_splits
-from spark_jobs.source.key_plan import KeyPlan, make_plan, planned_frame
+from spark_jobs.source.key_plan import KeyPlan, KeyRanges, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN
 from spark_jobs.source.split_reader import SplitReader
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spark_jobs.delta.log import DeltaState, open_delta
+from spark_jobs.delta.log import DeltaState, open_delta, open_newest
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_jobs.source.key_plan import KeyRanges
 
 Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -22,14 +24,6 @@ SCATTERED_BYTES = 32 * 1024 * 1024
 """Files of fewer bytes together are rewritten: that is as fast as marking rows, and leaves no deletion vectors."""
 SCATTERED_SHARE = 0.1
 """Changed rows are scattered if they are at most this share of the rows in the files that hold them."""
-
-
-@dataclass(frozen=True)
-class KeyRanges:
-    """Ranges of an integer column that do not overlap, in ascending order, both ends included."""
-
-    lows: Longs
-    highs: Longs
 
 
 @dataclass(frozen=True)
@@ -60,13 +54,17 @@ class TableFiles:
         """Returns the files of the table ``db.table`` at this version. Returns None if there is no table any more."""
         import pyarrow as pa
 
+        is_mapped = state.properties.get("delta.columnMapping.mode", "none") != "none"
+        with open_newest(state.path, table) as newest:
+            if newest is None:
+                return None
+            if newest.delta.version() == state.version:
+                return cls(pa.table(newest.delta.get_add_actions(flatten=True)), is_mapped)
         with open_delta(state.path, table) as delta:
             if delta is None:
                 return None
-            if delta.version() != state.version:
-                delta.load_as_version(state.version)
-            files = pa.table(delta.get_add_actions(flatten=True))
-        return cls(files, state.properties.get("delta.columnMapping.mode", "none") != "none")
+            delta.load_as_version(state.version)
+            return cls(pa.table(delta.get_add_actions(flatten=True)), is_mapped)
 
     def may_hold(self, keys: Mapping[str, KeyRanges]) -> bool:
         """Whether a file may have a row with each of these columns in one of its ranges. Returns True if the statistics

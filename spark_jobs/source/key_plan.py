@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from cdc.decode.last_changes import UnplannableError, joined, keys_of, last_changes
 from cdc.log import get_logger
-from spark_jobs.delta.files import KeyRanges
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import local_frame, mapped_frame
 from spark_jobs.source.row_choice import SEEN, RowChoice
@@ -41,6 +40,14 @@ MAX_RANGES = 16
 _log = get_logger(__name__)
 _one_large = threading.Lock()
 """Held while a plan is made whose changes are not decoded already, so that one plan's memory is the process's."""
+
+
+@dataclass(frozen=True)
+class KeyRanges:
+    """Ranges of an integer column that do not overlap, in ascending order, both ends included."""
+
+    lows: npt.NDArray[np.int64]
+    highs: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.delta.files import SCATTERED_BYTES, KeyRanges, TableFiles, Touched
+from spark_jobs.delta.files import SCATTERED_BYTES, TableFiles, Touched
 from spark_jobs.delta.log import DeltaState, read_state
+from spark_jobs.source.key_plan import KeyRanges
 
 
 def ranges(*pairs: tuple[int, int]) -> dict[str, KeyRanges]:

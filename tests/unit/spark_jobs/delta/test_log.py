@@ -120,6 +120,7 @@ def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -
         ({"numSourceRows": "9", "numTargetRowsInserted": "3", "numTargetRowsUpdated": "4"}, True),
         ({"numSourceRows": "0", "numTargetRowsInserted": "8"}, False),  # nothing could match
         ({"numSourceRows": "0", "numTargetRowsInserted": "7"}, True),
+        ({"numSourceRows": "9", "numTargetRowsUpdated": "8"}, True),  # a delete is lost
         ({}, False),
     ],
 )
