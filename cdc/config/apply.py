@@ -56,7 +56,7 @@ class ApplyConfig(Section):
             choices={
                 "evolve": "columns are added, dropped, renamed and get other types as at the source",
                 "additive": "columns are only added and widened: a dropped one stays, a renamed one is there twice",
-                "ignore": "columns stay as they are: new ones are left out, and dropped ones are null in new rows",
+                "ignore": "columns stay as they are: new ones are left out, and in dropped ones only new rows are null",
                 "fail": "a statement that changes columns is refused",
             }
         ),
