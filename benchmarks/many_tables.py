@@ -21,9 +21,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.apply import configure
+from benchmarks.accounting import Tree
 from benchmarks.ways import merged
-from cdc.capture import Capture
+from benchmarks.workload import capture, configure
 from cdc.testing.servers import Server
 
 _STEPS = {
@@ -74,7 +74,11 @@ def main() -> None:
     table = Table(title=f"{options.tables} small tables in one batch")
     for column in ("round", "s", "s per table", "CPU s per table"):
         table.add_column(column, justify="right")
-    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+    with (
+        Server("mariadb10") as server,
+        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
+        Tree(join=True) as tree,
+    ):
         config = configure(Path(folder), server, options.cores)
         server.execute("CREATE DATABASE bench")
         server.execute(*(f"CREATE TABLE {name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in names))
@@ -82,9 +86,9 @@ def main() -> None:
         for turn in range(options.rounds):
             server.execute(*(f"INSERT INTO {name} (v) VALUES (1), (2), (3)" for name in names))
             server.execute(*(f"UPDATE {name} SET v = v + 1 WHERE id <= 2" for name in names))
-            Capture(config).run(until_current=True)
+            capture(config)
             seconds.clear()
-            wall, cpu = merged(config, window=False)
+            wall, cpu = merged(config, tree, window=False)
             table.add_row(str(turn + 1), f"{wall:.1f}", *(f"{x / options.tables:.3f}" for x in (wall, cpu)))
             print(f"round {turn + 1}: {wall:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
     console.print(table)

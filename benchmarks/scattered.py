@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.apply import ROWS, TABLE, configure
+from benchmarks.accounting import Tree
 from benchmarks.ways import merged
-from cdc.capture import Capture
+from benchmarks.workload import LARGE_SERVER, capture, configure, create_table, inserts
 from cdc.config import load
 from cdc.testing.servers import Server
 
@@ -35,7 +35,11 @@ def main() -> None:
     options = parser.parse_args()
     sizes = {"small": options.rows // 10, "large": options.rows}
     best: dict[tuple[str, str], tuple[float, float]] = {}
-    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+    with (
+        Server("mariadb10", options=LARGE_SERVER) as server,
+        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
+        Tree(join=True) as tree,
+    ):
         config = configure(Path(folder), server, options.cores)
         text = config.file.read_text(encoding="utf-8")
         listed = ", ".join(f"bench.{size}_vectors: {{deletion_vectors: true}}" for size in sizes)
@@ -44,12 +48,10 @@ def main() -> None:
         server.execute("CREATE DATABASE bench")
         for size, rows in sizes.items():
             for way in _WAYS:
-                name = f"bench.{size}_{way}"
-                server.execute(TABLE.replace("bench.orders", name))
-                fill = ROWS.replace("bench.orders", name).replace("1_to_5000", f"1_to_{_CHUNK}")
-                server.execute(*[fill] * (rows // _CHUNK))
-                Capture(config).run(until_current=True)
-                merged(config, window=False)
+                name = f"{size}_{way}"
+                server.execute(create_table(name), *inserts(name, rows, each=_CHUNK))
+                capture(config)
+                merged(config, tree, window=False)
                 print(f"{name}: {rows:,} rows", file=sys.stderr, flush=True)
         for turn in range(options.rounds):
             for size, rows in sizes.items():
@@ -58,8 +60,8 @@ def main() -> None:
                         f"UPDATE bench.{size}_{way} t JOIN bench.seq_1_to_{options.changes} s "
                         f"ON t.id = s.seq * {rows // options.changes} - {turn} SET t.total = t.total + 1"
                     )
-                    Capture(config).run(until_current=True)
-                    found = merged(config, window=False)
+                    capture(config)
+                    found = merged(config, tree, window=False)
                     known = best.get((size, way), found)
                     best[size, way] = min(found[0], known[0]), min(found[1], known[1])
                     print(f"{size}, {_WAYS[way]}: {found[0]:.2f} s, {found[1]:.2f} CPU s", file=sys.stderr, flush=True)
