@@ -45,7 +45,7 @@ class Prepared:
         config = configure(self._folder / "base", self._server, self._cores)
         self._server.execute("CREATE DATABASE bench", *tables)
         capture(config)
-        run([*CDC, "--conf-dir", str(self.conf), "apply", "bench"], BENCH_PASSWORD=PASSWORD)
+        run([*CDC, "--conf-dir", str(self.conf), "apply", "bench", "--until-empty"], BENCH_PASSWORD=PASSWORD)
         self._server.execute(*statements)
         capture(config)
 
@@ -55,7 +55,7 @@ class Prepared:
         to = self._folder / f"copy{self._copies}"
         shutil.copytree(self._folder / "base", to)
         configure(to, self._server, self._cores, remote=remote, more=more)
-        return [*CDC, "--conf-dir", str(to / "conf"), "apply", "bench", "--json"]
+        return [*CDC, "--conf-dir", str(to / "conf"), "apply", "bench", "--until-empty", "--json"]
 
 
 @contextmanager
@@ -106,7 +106,8 @@ def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measuremen
     inserted and 50 updated, whatever ``rows`` is."""
     with prepared(options.cores) as work:
         names = [f"t{number}" for number in range(TABLES)]
-        tables = [statement for name in names for statement in (create_table(name), *inserts(name, BASE))]
+        tables = [create_table(name) for name in names]
+        tables += [statement for name in names for statement in inserts(name, BASE)]
         changes = [
             statement
             for name in names
