@@ -153,7 +153,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
     try:
         if given.write and KEPT.exists():
-            results.load(KEPT)  # before minutes of work, not after
+            results.refuse_partial(results.load(KEPT), chosen, options.rows)  # before minutes of work, not after
     except ResultsError as error:
         parser.error(str(error))
     machine, began = results.this_machine(), time.monotonic()
