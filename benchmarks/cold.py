@@ -20,6 +20,7 @@ from statistics import median
 from benchmarks.accounting import ROOT, Run, Span, Stopwatch, Tree, run
 from benchmarks.lines import Measurement, Options
 from benchmarks.workload import LARGE_SERVER, capture, configure, create_table, inserts
+from cdc.config.apply import ApplyConfig
 from cdc.testing.servers import PASSWORD, Server, free_port
 
 CDC = (sys.executable, "-m", "cdc")
@@ -44,17 +45,17 @@ class Prepared:
         config = configure(self._folder / "base", self._server, self._cores)
         self._server.execute("CREATE DATABASE bench", *tables)
         capture(config)
-        run([*CDC, "--conf-dir", str(self.conf), "apply", "bench"], BENCH_PASSWORD=PASSWORD)
+        run([*CDC, "--conf-dir", str(self.conf), "apply", "bench", "--until-empty"], BENCH_PASSWORD=PASSWORD)
         self._server.execute(*statements)
         capture(config)
 
-    def copy(self, remote: str | None = None) -> list[str]:
-        """Copies it, and returns the command that applies the copy."""
+    def copy(self, remote: str | None = None, more: str = "") -> list[str]:
+        """Copies it, and returns the command that applies the copy; the arguments are those of :func:`configure`."""
         self._copies += 1
         to = self._folder / f"copy{self._copies}"
         shutil.copytree(self._folder / "base", to)
-        configure(to, self._server, self._cores, remote=remote)
-        return [*CDC, "--conf-dir", str(to / "conf"), "apply", "bench", "--json"]
+        configure(to, self._server, self._cores, remote=remote, more=more)
+        return [*CDC, "--conf-dir", str(to / "conf"), "apply", "bench", "--until-empty", "--json"]
 
 
 @contextmanager
@@ -80,8 +81,8 @@ def inserts_cold(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     )
 
 
-def _cold_runs(work: Prepared, rounds: int, changes: int) -> list[Run]:
-    runs = [run(work.copy(), BENCH_PASSWORD=PASSWORD) for _ in range(min(rounds, _MOST_COLD) + 1)]
+def _cold_runs(work: Prepared, rounds: int, changes: int, more: str = "") -> list[Run]:
+    runs = [run(work.copy(more=more), BENCH_PASSWORD=PASSWORD) for _ in range(min(rounds, _MOST_COLD) + 1)]
     for one in runs:
         _check(one.output, changes)
     return runs[1:]
@@ -101,11 +102,12 @@ TABLES, BASE, EACH = 10, 1000, 50
 
 
 def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
-    """The lines ``ten-cold``, ``ten-cold-memory`` and ``ten-connect``: in each of ten tables with 1,000 rows 50 are
+    """The lines of the group ``ten``: in each of ten tables with 1,000 rows 50 are
     inserted and 50 updated, whatever ``rows`` is."""
     with prepared(options.cores) as work:
         names = [f"t{number}" for number in range(TABLES)]
-        tables = [statement for name in names for statement in (create_table(name), *inserts(name, BASE))]
+        tables = [create_table(name) for name in names]
+        tables += [statement for name in names for statement in inserts(name, BASE)]
         changes = [
             statement
             for name in names
@@ -123,6 +125,19 @@ def ten_tables(options: Options, chosen: Collection[str]) -> Iterator[Measuremen
             yield Measurement("ten-cold-memory", value=peak_mb / 1024, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
         if "ten-connect" in chosen:
             yield _on_connect(work, options)
+        if "ten-deltalake" in chosen:
+            yield _by_deltalake(work, options)
+
+
+def _by_deltalake(work: Prepared, options: Options) -> Measurement:
+    if "small_batches" not in ApplyConfig.model_fields:
+        reason = "This checkout has no setting apply.small_batches, which would merge such a batch without Spark."
+        return Measurement("ten-deltalake", skipped=reason)
+    more = ", small_batches: {engine: deltalake, max_rows: 100000}"
+    runs = _cold_runs(work, options.rounds, 2 * TABLES * EACH, more)
+    seconds, cpu_s = median(one.seconds for one in runs), median(one.cpu_s for one in runs)
+    peak_mb = max(one.peak_mb for one in runs)
+    return Measurement("ten-deltalake", value=seconds, ours_s=seconds, cpu_s=cpu_s, peak_mb=peak_mb)
 
 
 def _on_connect(work: Prepared, options: Options) -> Measurement:

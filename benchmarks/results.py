@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -123,16 +124,28 @@ def make(
     )
 
 
+def refuse_partial(old: Results | None, lines: Collection[str], rows: int) -> None:
+    """Raises ResultsError if a run of these lines cannot be added to the kept results: all lines of the page have the
+    same rows and versions."""
+    if old is None or set(lines) >= {one.line for one in old.lines}:
+        return
+    now = _versions()
+    different = sorted(name for name in {*now, *old.versions} if now.get(name) != old.versions.get(name))
+    if old.rows != rows:
+        different.append("rows")
+    if different:
+        raise ResultsError(
+            f"the kept results differ in {', '.join(different)}: measure all lines, or write these with --json only"
+        )
+
+
 def merged(old: Results | None, new: Results) -> Results:
-    """Returns the new results, with the old ones of lines that the new run left out if both have the same rows and
-    versions."""
-    if old is None or (old.rows, old.versions) != (new.rows, new.versions):
+    """Returns the new results with the old ones of lines that the new run left out; see :func:`refuse_partial`."""
+    known = {one.line: one for one in new.lines}
+    if old is None or known.keys() >= {one.line for one in old.lines}:
         return new
-    known = {one.line: one for one in old.lines} | {one.line: one for one in new.lines}
-    ordered = tuple(known[name] for name in BY_NAME if name in known)
-    return new.model_copy(
-        update={"lines": ordered, "seconds": old.seconds if len(new.lines) < len(ordered) else new.seconds}
-    )
+    known = {one.line: one for one in old.lines} | known
+    return old.model_copy(update={"lines": tuple(known[name] for name in BY_NAME if name in known)})
 
 
 def this_machine() -> Machine:

@@ -247,9 +247,11 @@ def scattered(options: Options, _: Collection[str]) -> Iterator[Measurement]:
         config = configure(folder, server, options.cores)
         tree = stack.enter_context(Tree(join=True))
         for name, rows in sizes.items():
-            server.execute(create_table(name), *inserts(name, rows, each=50_000))
-            capture(config)
-            apply(config)
+            server.execute(create_table(name))
+            for first in range(1, rows + 1, options.rows):
+                server.execute(*inserts(name, min(options.rows, rows + 1 - first), first, each=50_000))
+                capture(config)
+                apply(config)
         spans: dict[str, list[Span]] = {name: [] for name in sizes}
         for number in range(options.rounds + 1):
             for name, rows in sizes.items():

@@ -50,8 +50,10 @@ def configure(
     name: str = "bench",
     include: str = "bench\\..*",
     remote: str | None = None,
+    more: str = "",
 ) -> DestinationConfig:
-    """Writes the configuration of a destination whose files are in ``folder``, and loads it."""
+    """Writes the configuration of a destination whose files are in ``folder``, and loads it. ``more``: further keys of
+    the section ``apply``, after a comma."""
     os.environ[PASSWORD_ENV] = PASSWORD
     (folder / "conf").mkdir(exist_ok=True, parents=True)
     file = folder / "conf" / f"{name}.yaml"
@@ -60,7 +62,7 @@ def configure(
         f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: {PASSWORD_ENV}, server_id: 4711,"
         " start: earliest}\n"
         f"tables: {{include: ['{include}']}}\n"
-        "store: {path: store}\nmeta: {path: meta}\napply: {target: lake}\n"
+        f"store: {{path: store}}\nmeta: {{path: meta}}\napply: {{target: lake{more}}}\n"
         f"batch: {{max_bytes: 2147483648, max_wait_s: 0}}\nspark: {{{spark}}}\n"
     )
     return load(file)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import page, results
 from benchmarks.__main__ import group, table
 from benchmarks.lines import BY_NAME, GROUPS, LINES, Measurement, shown, verdict
-from benchmarks.results import Machine, Results, ResultsError, load, merged, render
+from benchmarks.results import Machine, Results, ResultsError, load, merged, refuse_partial, render
 
 MACHINE = Machine(cpus=2, cpu="A CPU", memory_gb=24.0, kernel="6.1", load=0.1)
 VERSIONS = {
@@ -102,13 +102,24 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
         load(file)
 
 
-def test_a_run_of_some_lines_keeps_the_others_of_the_same_versions_and_rows() -> None:
+def test_a_run_of_some_lines_keeps_the_others() -> None:
     better = Measurement("inserts", value=1.2)
+    assert merged(made(RATIO, SLOW), made(better)).measurements() == {"inserts": better, "transactions": SLOW}
+    assert merged(made(RATIO), made(better, rows=1000)) == made(better, rows=1000)
+    assert merged(None, made(better)) == made(better)
+
+
+def test_lines_of_other_rows_or_versions_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_versions", lambda: VERSIONS)
     old = made(RATIO, SLOW)
-    assert merged(old, made(better)).measurements() == {"inserts": better, "transactions": SLOW}
-    assert merged(old, made(better, rows=1000)).measurements() == {"inserts": better}
-    assert merged(old, made(better, versions=VERSIONS | {"commit": "other"})).measurements() == {"inserts": better}
-    assert merged(None, made(better)).measurements() == {"inserts": better}
+    refuse_partial(old, ["inserts"], 1_000_000)
+    refuse_partial(None, ["inserts"], 1000)
+    with pytest.raises(ResultsError, match="differ in rows: measure all lines"):
+        refuse_partial(old, ["inserts"], 1000)
+    monkeypatch.setattr(results, "_versions", lambda: VERSIONS | {"commit": "other"})
+    with pytest.raises(ResultsError, match="differ in commit"):
+        refuse_partial(old, ["inserts"], 1_000_000)
+    refuse_partial(old, ["inserts", "transactions"], 1000)  # nothing of the old run stays
 
 
 def test_the_kept_results_can_be_read_and_say_how_they_were_counted() -> None:
