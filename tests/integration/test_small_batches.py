@@ -4,14 +4,20 @@ either engine."""
 from __future__ import annotations
 
 import json
+import os
 import random
+import secrets
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from cdc import pipeline
 from cdc.batches.service import BatchService
@@ -24,9 +30,17 @@ from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import mirror_faults
 from tests.support.random_keys import RandomChanges, make_tables
+from tests.support.type_matrix import catalog, plan, workload
+from tests.support.type_matrix.special import LARGE
 
 Database = Callable[[Server], str]
 DELTA_RS = "small_batches: {engine: deltalake, max_rows: 100000}"
+PLAIN_SPARK = (
+    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
+    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
+    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
+)
+"""Each table is read and written a few times: compiling code for hundreds of columns takes longer than its rows."""
 TABLE = "CREATE TABLE t (Id INT PRIMARY KEY, v VARCHAR(20), `order` DECIMAL(20,4), at DATETIME(6))"
 
 
@@ -252,6 +266,55 @@ def test_other_tables_are_left_to_spark(
     assert [row["Id"] for row in loop.delta("t", '"Id"')] == [1, 2, 3]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_type_is_the_same_by_either_engine(mysql9: Server, tmp_path: Path) -> None:
+    """The edge values of each type that the server lists: one lake is filled by Spark and changed by delta-rs, which
+    rewrites Spark's files, the other the other way round."""
+    name = f"types_{secrets.token_hex(4)}"
+    mysql9.execute(f"CREATE DATABASE `{name}`")
+    try:
+        with mysql9.connect() as connection:
+            tables = [
+                one for one in plan.tables(connection, catalog.read_catalog(connection, name)) if one.group != LARGE
+            ]
+            folders = {engine: tmp_path / engine for engine in ("spark", "deltalake")}
+            for folder in folders.values():
+                folder.mkdir()
+            loops = {engine: Loop(folder, mysql9, name, spark=PLAIN_SPARK) for engine, folder in folders.items()}
+            workload.create(connection, name, tables)
+            for loop in loops.values():
+                loop.capture()
+                loop.apply_all()
+            merged = []
+            for turn, engines in enumerate((("spark", "deltalake"), ("deltalake", "spark"))):
+                if turn == 0:
+                    workload.fill(connection, name, tables)
+                else:
+                    loops["spark"].sql(*(f"UPDATE {table.name} SET turn = 2 WHERE id % 7 = 1" for table in tables))
+                for loop, engine in zip(loops.values(), engines, strict=True):
+                    loop.capture()
+                    use(loop, engine)
+                    loop.apply_all()
+                for table in tables:
+                    one, other = (DeltaTable(str(loop.path(table.name))) for loop in loops.values())
+                    assert _rows(one) == _rows(other), f"{table.name}, turn {turn}"
+                    small = loops["deltalake" if turn == 0 else "spark"]
+                    if engine_of(small, table.name) == "delta-rs":
+                        merged.append((turn, table.name))
+        assert {turn for turn, _ in merged} == {0, 1}
+        left = {table.name for table in tables} - {table for _, table in merged}
+        assert len(left) <= 2, left
+    finally:
+        mysql9.execute(f"DROP DATABASE `{name}`")
+
+
+def _rows(delta: DeltaTable) -> list[str]:
+    """Returns the rows of a table, in which -0.0 differs from 0.0 and NaN is NaN."""
+    rows = pa.table(QueryBuilder().register("t", delta).execute("SELECT * FROM t ORDER BY id")).to_pylist()
+    return [repr(row) for row in rows]
+
+
 def test_an_error_of_delta_rs_fails_the_batch(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,4 +332,59 @@ def test_an_error_of_delta_rs_fails_the_batch(
     assert loop.version("t") == version
     hidden.rename(file)
     pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    loop.require_equal("t")
+
+
+_MERGE = """
+import sys
+from pathlib import Path
+from cdc import pipeline
+from cdc.batches.service import BatchService
+from cdc.config import load
+from spark_jobs.runtime import session
+
+def refused(*_):
+    raise AssertionError("Spark was asked for")
+
+session.acquire = refused
+config = load(Path(sys.argv[1]))
+lease = BatchService(config).get("test", wait_s=0)
+pipeline.merge(config, lease)
+print("merged", flush=True)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(
+    mysql9: Server, tmp_path: Path, database: Database, no_spark: Callable[[], None]
+) -> None:
+    """A process is killed when its merge has begun to write a file of many rows, and the batch is merged again."""
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=DELTA_RS)
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200), turn INT)", "INSERT INTO t VALUES (0, REPEAT('x', 200), 0)"
+    )
+    for bit in range(17):
+        loop.sql(f"INSERT INTO t SELECT id + {1 << bit}, SHA2(id + {bit}, 512), 0 FROM t")
+    loop.capture()
+    loop.apply_all()
+    no_spark()
+    loop.sql("UPDATE t SET turn = turn + 1, v = 'changed' WHERE id % 10000 = 7")
+    loop.capture()
+    folder, kills = loop.path("t"), 0
+    for _ in range(3):
+        before, version = {*os.listdir(folder)}, loop.version("t")
+        process = subprocess.Popen(
+            [sys.executable, "-c", _MERGE, str(loop.config.file)], stdout=subprocess.PIPE, text=True
+        )
+        while process.poll() is None and not {*os.listdir(folder)} - before:
+            time.sleep(0.001)
+        process.kill()
+        out, _ = process.communicate()
+        assert "Spark" not in out
+        if loop.version("t") > version:
+            break  # it was faster than the kill
+        assert {*os.listdir(folder)} - before, "it ended without a file"
+        kills += 1
+    assert kills
+    loop.apply_all()
     loop.require_equal("t")
