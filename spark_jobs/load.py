@@ -5,7 +5,8 @@ The state of a snapshot is exact at one position, ``high_seq``. Its chunks were 
 ``low_seq`` and none after ``high_seq``. A row whose key changes between the two is taken from its last change, every
 other row from its chunk; docs/decisions/0062 has the proof.
 
-One commit replaces the table: rows, schema, properties and applied position change together.
+One commit replaces the table: rows, schema, properties and applied position change together. Where it can, it takes
+over the chunk files themselves (docs/decisions/0072).
 """
 
 from __future__ import annotations

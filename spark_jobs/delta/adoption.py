@@ -116,6 +116,7 @@ class Adoption:
     replacement: Replacement
     _txn: Any
     _parquet_schema: Any
+    _conf: Any
     _is_tight: bool
     _adds: list[Any] = field(default_factory=list)
 
@@ -162,7 +163,7 @@ class Adoption:
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         target = folder / name
         try:
-            _copy_row_groups(self.spark, files, target, self._parquet_schema)
+            _copy_row_groups(self.spark, files, target, self._parquet_schema, self._conf)
         except BaseException:
             with suppress(OSError):  # the first error counts; VACUUM removes the file
                 target.unlink()
@@ -212,9 +213,12 @@ def _is_plain(replacement: Replacement) -> bool:
 def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
     jvm = _jvm(spark)
     delta = jvm.org.apache.spark.sql.delta
+    conf = _hadoop(spark)
     path = jvm.org.apache.hadoop.fs.Path(replacement.path)
-    parquet_schema = _common_schema(spark, files, replacement.schema)
-    if parquet_schema is None or path.getFileSystem(_hadoop(spark)).getUri().getScheme() != "file":
+    if path.getFileSystem(conf).getUri().getScheme() != "file":
+        return None
+    parquet_schema = _common_schema(spark, files, replacement.schema, conf)
+    if parquet_schema is None:
         return None
     txn = delta.DeltaLog.forTable(spark._jsparkSession, replacement.path).startTransaction()
     if int(txn.readVersion()) != replacement.version:
@@ -234,12 +238,11 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
             _log.info("Delta refuses the table's metadata, so the statement is tried", reason=first_line(error))
             return None
     features = _features(txn)
-    _operation(jvm, txn.metadata(), "")  # an unknown version of Delta or Parquet may lack what is needed later
-    _local(jvm, "LocalOutputFile", replacement.path)
+    _operation(jvm, txn.metadata(), "")  # which an unknown version of Delta may not have
     if not _is_as_asked(txn, replacement) or features is None:
         return None
     is_tight = "deletionVectors" in features
-    return Adoption(spark, replacement, txn, parquet_schema, is_tight)
+    return Adoption(spark, replacement, txn, parquet_schema, conf, is_tight)
 
 
 def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
@@ -277,7 +280,7 @@ def _operation(jvm: Any, metadata: Any, user_metadata: str) -> Any:
 # --- Parquet ---------------------------------------------------------------------------------------------------------
 
 
-def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.StructType) -> Any:
+def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.StructType, conf: Any) -> Any:
     """Returns the Parquet schema that Spark writes for a table's schema, with INT64 timestamps; None if a file has
     another one."""
     jvm = _jvm(spark)
@@ -291,7 +294,7 @@ def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.
         if any(file.footer.schema.equals(one) for one in seen):
             continue
         seen.append(file.footer.schema)
-        reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(_local(jvm, "LocalInputFile", file.path))
+        reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(_input(jvm, file.path, conf))
         try:
             if not reader.getFileMetaData().getSchema().getFields().equals(wanted.getFields()):
                 return None
@@ -300,21 +303,14 @@ def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.
     return wanted
 
 
-def _copy_row_groups(spark: SparkSession, files: Sequence[ParquetFile], target: Path, schema: Any) -> None:
+def _copy_row_groups(spark: SparkSession, files: Sequence[ParquetFile], target: Path, schema: Any, conf: Any) -> None:
     """Writes one Parquet file that has the row groups of others, byte by byte."""
     jvm = _jvm(spark)
-    parquet = jvm.org.apache.parquet
-    writer = parquet.hadoop.ParquetFileWriter(
-        _local(jvm, "LocalOutputFile", target),
-        schema,
-        getattr(parquet.hadoop, "ParquetFileWriter$Mode").CREATE,
-        FILE_BYTES,
-        0,
-    )
+    writer = jvm.org.apache.parquet.hadoop.ParquetFileWriter(conf, schema, _hadoop_path(jvm, target))
     try:
         writer.start()
         for file in files:
-            writer.appendFile(_local(jvm, "LocalInputFile", file.path))
+            writer.appendFile(_input(jvm, file.path, conf))
         facts = jvm.java.util.HashMap()
         facts.put("org.apache.spark.version", spark.version)  # dates and moments are of the Gregorian calendar
         writer.end(facts)
@@ -322,14 +318,21 @@ def _copy_row_groups(spark: SparkSession, files: Sequence[ParquetFile], target: 
         writer.close()
 
 
-def _local(jvm: Any, kind: str, path: str | Path) -> Any:
-    """Returns a file of this machine for Parquet's library, which needs no checksums of Hadoop for it."""
-    return getattr(jvm.org.apache.parquet.io, kind)(jvm.java.io.File(str(path)).toPath())
+def _input(jvm: Any, path: str, conf: Any) -> Any:
+    return jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(_hadoop_path(jvm, path), conf)
+
+
+def _hadoop_path(jvm: Any, path: str | Path) -> Any:
+    return jvm.org.apache.hadoop.fs.Path(f"file:{path}")
 
 
 def _hadoop(spark: SparkSession) -> Any:
-    """Returns the session's Hadoop configuration."""
-    return spark._jsparkSession.sessionState().newHadoopConf()
+    """Returns the session's Hadoop configuration for files of this machine: without the files of checksums, which cost
+    more than copying."""
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    conf.set("fs.file.impl.disable.cache", "true")
+    return conf
 
 
 # --- Py4J ------------------------------------------------------------------------------------------------------------
