@@ -11,6 +11,7 @@ the one that the statement would make.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from pyspark.errors import PySparkException
 from cdc.errors import RetryableError
 from cdc.log import get_logger
 from cdc.targets import LOG_FOLDER, local_path
-from spark_jobs.delta.log import TRANSACTION_RETENTION
+from spark_jobs.delta.log import TRANSACTION_RETENTION, open_delta
 from spark_jobs.delta.stats import INDEXED_COLUMNS, file_stats, has_statistics
 from spark_jobs.runtime.failures import first_line, is_concurrent
 from spark_jobs.runtime.session import is_connect
@@ -54,6 +55,7 @@ _FEATURES = {
     "v2Checkpoint",
 }  # fmt: skip
 """Features of Delta that ask nothing of a file, unless a property or the schema says so."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = get_logger(__name__)
 
 
@@ -146,15 +148,31 @@ class Adoption:
         try:
             with _active(self.spark):
                 txn.readWholeTable()  # so that every other commit is a conflict
-                old = txn.filterFiles()
-                for number in range(old.size()):
-                    actions.add(old.apply(number).remove())
+                for removal in self._removals(now):
+                    actions.add(removal)
                 sequence = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
                 txn.commit(sequence, _operation(jvm, txn.metadata(), user_metadata))
         except Exception as error:
             if is_concurrent(error):
                 raise _overtaken(self.replacement.path) from error
             raise
+
+    def _removals(self, now: int) -> Iterator[Any]:
+        """Yields the actions that remove the present files.
+
+        Delta finds the files by Spark jobs, which take longer than all the rest. The ``deltalake`` library finds them
+        in milliseconds; its list counts if Delta's checksum of the version has the same number of files and bytes.
+        """
+        jvm, snapshot = _jvm(self.spark), self._txn.snapshot()
+        listed = _listed(self.replacement, snapshot)
+        if listed is None:
+            old = self._txn.filterFiles()
+            for number in range(old.size()):
+                yield old.apply(number).remove()
+            return
+        for path, size in listed.items():
+            content = {"path": path, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+            yield _action(jvm, {"remove": {**content, "partitionValues": {}, "size": size}})
 
     def _join(self, files: Sequence[ParquetFile]) -> Any:
         jvm, replacement = _jvm(self.spark), self.replacement
@@ -275,6 +293,28 @@ def _operation(jvm: Any, metadata: Any, user_metadata: str) -> Any:
     given = jvm.scala.Option.apply(user_metadata)
     operation = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")
     return operation(metadata, False, True, True, given, *more)
+
+
+def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
+    """Returns the files of the version that is replaced, with their sizes; None if Delta has to say it: files have
+    deletion vectors, partitions or unusual names, or the version has no checksum."""
+    import pyarrow as pa
+
+    if replacement.version < 0:
+        return {}
+    protocol: Mapping[str, Any] = json.loads(snapshot.protocol().json())["protocol"]
+    if "deletionVectors" in protocol.get("writerFeatures", ()) or not snapshot.metadata().partitionColumns().isEmpty():
+        return None
+    with open_delta(replacement.path, replacement.path) as delta:
+        if delta is None or delta.version() != replacement.version:
+            return None
+        files = pa.table(delta.get_add_actions())
+    found = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
+    count, size = snapshot.numOfFilesIfKnown(), snapshot.sizeInBytesIfKnown()
+    known = (
+        not count.isEmpty() and not size.isEmpty() and (count.get(), size.get()) == (len(found), sum(found.values()))
+    )
+    return found if known and all(_PLAIN_NAME.fullmatch(name) for name in found) else None
 
 
 # --- Parquet ---------------------------------------------------------------------------------------------------------

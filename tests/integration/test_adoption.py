@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as t
 
 from cdc.config import SparkConfig
@@ -296,13 +296,14 @@ def test_predicates_of_each_type_read_only_the_files_that_may_have_rows(
         aside.rename(hidden)
 
 
-def test_the_table_goes_on_like_any_other(lake: Lake) -> None:
+@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])
+def test_the_table_goes_on_like_any_other(lake: Lake, properties: dict[str, str]) -> None:
     lake.add_chunk(made_rows(0, 100, 3))
-    lake.adopt()
+    lake.adopt(properties=properties)
     lake.chunks.clear()
     lake.add_chunk(made_rows(1000, 50, 4))
     lake.add_chunk([], SCHEMA)
-    lake.adopt(seq=8)
+    lake.adopt(seq=8, properties=properties)
     assert lake.ids() == list(range(1000, 1050))
     assert lake.ids(of=" VERSION AS OF 0") == list(range(100))
     sql = lake.spark.sql
@@ -321,13 +322,39 @@ def test_the_table_goes_on_like_any_other(lake: Lake) -> None:
         stray.write_bytes(b"left by a kill")
         lake.chunks.clear()
         lake.add_chunk(made_rows(0, 20, 5))
-        lake.adopt(seq=9)
+        lake.adopt(seq=9, properties=properties)
         sql(f"VACUUM delta.`{lake.path}` RETAIN 0 HOURS")
     finally:
         lake.spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
     assert not stray.exists() and len(lake.data_files()) == 1
     assert lake.ids() == list(range(20))
-    assert DeltaTable(str(lake.path)).to_pyarrow_dataset().count_rows() == 20
+    if not properties:
+        assert DeltaTable(str(lake.path)).to_pyarrow_dataset().count_rows() == 20
+
+
+def test_files_of_others_and_a_log_without_checksums_are_removed_by_deltas_own_list(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[bool] = []
+    original = adoption._listed
+
+    def listed(*given: Any) -> Any:
+        found = original(*given)
+        lists.append(found is not None)
+        return found
+
+    monkeypatch.setattr(adoption, "_listed", listed)
+    lake.add_chunk(made_rows(0, 10, 1))
+    lake.adopt()
+    lake.adopt(seq=8)
+    write_deltalake(str(lake.path), DeltaTable(str(lake.path)).to_pyarrow_table().slice(0, 2), mode="append")
+    lake.adopt(seq=9)  # the other library has written no checksum
+    assert lake.ids() == list(range(10))
+    lake.spark.sql(f"INSERT INTO delta.`{lake.path}` (id) VALUES (50)")
+    lake.adopt(seq=10)
+    assert lake.ids() == list(range(10))
+    assert lists == [True, True, False, True]
+    assert len(DeltaTable(str(lake.path)).file_uris()) == 1
 
 
 def test_files_are_joined_and_empty_ones_left_out(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
