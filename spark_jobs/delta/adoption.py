@@ -47,6 +47,7 @@ _INDEXED = "delta.dataSkippingNumIndexedCols"
 _HARMLESS = {
     TRANSACTION_RETENTION, _INDEXED, "delta.logRetentionDuration", "delta.deletedFileRetentionDuration",
     "delta.checkpointInterval", "delta.enableChangeDataFeed", "delta.enableDeletionVectors",
+    "delta.feature.timestampNtz",
 }  # fmt: skip
 """Delta's properties that say nothing about the content of files."""
 _FEATURES = {
@@ -264,13 +265,15 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
 
 
 def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
-    """Whether Delta has added no property, and no metadata of columns, to what was asked for."""
+    """Whether Delta has added no property, and no metadata of columns, to what was asked for. Properties that name
+    features go into the protocol."""
     from pyspark.sql import types as t
 
     found = json.loads(txn.metadata().json())["metaData"]
     schema = t.StructType.fromJson(json.loads(found["schemaString"]))
+    kept = {key: value for key, value in replacement.properties.items() if not key.startswith("delta.feature.")}
     return (
-        found["configuration"] == replacement.properties
+        found["configuration"] == kept
         and schema == replacement.schema
         and all(not one.metadata for one in schema.fields)
         and not found["partitionColumns"]

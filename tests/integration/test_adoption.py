@@ -50,7 +50,11 @@ SCHEMA = pa.schema(
     ]
 )
 FIELDS = t.StructType([t.StructField(field.name, from_arrow(field.type), True) for field in SCHEMA])
-PROPERTIES = {"towpath.generation": "1", TRANSACTION_RETENTION: KEPT_TRANSACTIONS}
+PROPERTIES = {
+    "towpath.generation": "1",
+    TRANSACTION_RETENTION: KEPT_TRANSACTIONS,
+    "delta.feature.timestampNtz": "supported",
+}
 UNORDERED = ("flag", "blob", "vector", "empty")
 """Columns without least and greatest values."""
 Rows = list[dict[str, Any]]
@@ -178,10 +182,8 @@ def test_the_commit_is_the_one_of_the_statement(lake: Lake, exists: bool, proper
     other = lake.folder / "other"
     if exists:
         for path in (lake.path, other):
-            lake.spark.sql(
-                f"CREATE TABLE delta.`{path}` (a INT, t TIMESTAMP_NTZ, p INT) USING delta PARTITIONED BY (p)"
-            )
-            lake.spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, NULL, 1), (2, NULL, 2)")
+            lake.spark.sql(f"CREATE TABLE delta.`{path}` (a INT, p INT) USING delta PARTITIONED BY (p)")
+            lake.spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 1), (2, 2)")
     lake.adopt(properties=properties)
     lake.replace(other, properties)
     mine, wanted = newest(lake.path), newest(other)
