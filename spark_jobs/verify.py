@@ -165,7 +165,7 @@ class TableRows:
     def shown(self, keys: Sequence[str]) -> Iterator[ShownRow]:
         """Yields the rows with these keys, with their values."""
         rows = self._stored(shown=True).where(f.col("k").isin(list(keys)))
-        names = [column.lake for column in self._columns.compared]
+        names = [column.lake for column in self._columns.all]
         for row in rows.collect():
             if row["sign"] > 0:
                 pairs = {name: (str(row[f"p{i}"]), row[f"v{i}"]) for i, name in enumerate(names)}
@@ -272,6 +272,9 @@ class TableRows:
         pieces = {column.lake: piece(column, prefix) for column in columns.compared}
         key = _text(pieces[column.lake] for column in columns.keys or columns.compared)
         text = _text(pieces[column.lake] for column in columns.compared)
+        if columns.read:  # the server computes the checksum of the others, and a client the rest
+            of_server = f.crc32(text).cast("string")
+            text = f.concat(of_server, f.lit(","), _text(piece(column, prefix) for column in columns.read))
         if self._buckets.is_ranges:
             number = f.col(prefix + quote(columns.keys[0].lake))
             bucket = _range_of(number, self._buckets.borders, 0, len(self._buckets.borders))
@@ -296,7 +299,7 @@ class TableRows:
             return []
         return [
             value.alias(f"{name}{i}")
-            for i, column in enumerate(self._columns.compared)
+            for i, column in enumerate(self._columns.all)
             for name, value in (("p", piece(column, prefix)), ("v", readable(column, prefix)))
         ]
 

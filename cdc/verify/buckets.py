@@ -82,7 +82,7 @@ def find_buckets(conn: Connection, table: tuple[str, str], schema: TableSchema, 
     """Returns the buckets of a table. The server is asked for its estimates only; no row is read."""
     rows, engine = _estimate(conn, table)
     is_plain = is_plain_key(columns.keys)
-    ranges = min(_MOST_RANGES, rows // ROWS_A_RANGE) if engine in _CLUSTERED else 0
+    ranges = min(_MOST_RANGES, rows // ROWS_A_RANGE) if engine in _CLUSTERED and not columns.read else 0
     if is_plain and ranges > 1 and _lower(schema.primary_key) == [columns.keys[0].source.lower()]:
         paging = paging_key(conn, table, schema, schema.primary_key)
         if paging is not None and paging.index == "PRIMARY":

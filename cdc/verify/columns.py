@@ -90,6 +90,8 @@ class TableColumns:
     left_out: tuple[UncomparedColumn, ...]
     keys: tuple[ComparedColumn, ...]
     """Empty for a table without a key: its rows are compared as a multiset."""
+    read: tuple[ComparedColumn, ...] = ()
+    """Columns whose pieces a client computes, see :mod:`cdc.verify.client_columns`."""
 
     @property
     def row(self) -> str:
@@ -103,12 +105,17 @@ class TableColumns:
 
     @property
     def checksum(self) -> str:
-        """SQL of a row's checksum.
+        """SQL of a row's checksum, for a table of which the server can compute all columns.
 
         CRC32 alone is linear: two rows that exchange values of one length would keep their sum. Its decimal text,
         hashed again, is not.
         """
         return f"CRC32(CRC32({self.row}))"
+
+    @property
+    def all(self) -> tuple[ComparedColumn, ...]:
+        """All columns that are compared."""
+        return (*self.compared, *self.read)
 
 
 def is_plain_key(keys: Sequence[ComparedColumn]) -> bool:
@@ -126,13 +133,17 @@ def table_columns(schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
     missing. ``is_old_mysql``: a MySQL before 8.0."""
     compared: list[ComparedColumn] = []
     left_out: list[UncomparedColumn] = []
+    read: list[ComparedColumn] = []
     for column in schema.columns:
         policy = apply.columns.get(column.name.lower())
         kind = "keep" if policy is None else policy.kind
         if kind == "drop":
             continue
         lake = policy.name if policy is not None and policy.kind == "rename" else column.name
-        reason = _why_not(column, kind, apply, is_old_mysql)
+        if _is_for_clients(column, kind, is_old_mysql):
+            read.append(ComparedColumn(column.name, lake, "text", "NULL", "''", "NULL"))
+            continue
+        reason = _why_not(column, kind, apply)
         if reason is not None:
             left_out.append(UncomparedColumn(column.name, lake, reason))
             continue
@@ -140,17 +151,22 @@ def table_columns(schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
     wanted = [] if apply.mode == "append" and not schema.primary_key else list(apply.keys or schema.primary_key)
     by_source = {column.source.lower(): column for column in compared}
     keys = tuple(by_source[name.lower()] for name in wanted if name.lower() in by_source)
-    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(wanted) else ())
+    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(wanted) else (), tuple(read))
 
 
-def _why_not(column: ColumnSchema, policy: str, apply: ApplyConfig, is_old_mysql: bool) -> str | None:
-    """Returns why a column cannot be compared by the server; None if it can."""
+def _is_for_clients(column: ColumnSchema, policy: str, is_old_mysql: bool) -> bool:
+    """Whether a client has to bring a column into the lake's form: the key of ``hash`` must not be shown to the server,
+    and MySQL before 8.0 prints SETs in wide character sets wrongly."""
     if policy == "hash":
-        return "the policy hash needs a key that the server must not see"
+        return True
+    is_printed_wrongly = is_old_mysql and column.data_type == "set" and column.charset in _WIDE_CHARSETS
+    return is_printed_wrongly and policy in ("keep", "rename")
+
+
+def _why_not(column: ColumnSchema, policy: str, apply: ApplyConfig) -> str | None:
+    """Returns why a column cannot be compared; None if it can."""
     if column.data_type == "json" and apply.types.get("json") == "variant" and policy in ("keep", "rename"):
         return "a variant has no text that the server could compute"
-    if is_old_mysql and column.data_type == "set" and column.charset in _WIDE_CHARSETS:
-        return f"MySQL before 8.0 prints a SET in {column.charset} wrongly"
     return None
 
 
