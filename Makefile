@@ -17,6 +17,8 @@ FUZZ_TABLES ?= 10000
 JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # Further arguments for pytest: make test-unit ARGS='-k lease -x'
 ARGS ?=
+# Whether `make bench` keeps its results, and makes the page of the documentation from them.
+BENCH_WRITE ?=
 
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
@@ -79,11 +81,11 @@ docs: install ## the documentation's site, in site/; a broken link or anchor is 
 docs-reference: install ## docs/reference, examples/shop.yaml and the table in conf/ from the settings' models and the commands
 	@$(PY) -m tests.support.reference
 
-bench: install ## benchmarks, as a table of ratios measured in one run
-	@$(WITH_JAVA) $(PY) -m benchmarks $(ARGS)
+bench: install ## every figure of docs/reference/performance.md (20 minutes); BENCH_WRITE=1 makes that page anew; ARGS='--only inserts --rows 100000'
+	@$(WITH_JAVA) BENCH_WRITE=$(BENCH_WRITE) $(PY) -m benchmarks $(ARGS)
 
-bench-peers: install ## capture against mysql-binlog-connector-java, if mvn and javac are installed
-	@$(PY) -m benchmarks.peers $(ARGS)
+bench-peers: install ## capture against other readers of binlogs: connector-java, Debezium (mvn, javac), go-mysql (go), mysql-replication
+	@$(WITH_JAVA) $(PY) -m benchmarks.peers $(ARGS)
 
 demo: install ## the whole loop with a real database and a real Airflow (4 minutes)
 	@$(WITH_JAVA) $(PY) -m examples.demo

@@ -6,7 +6,7 @@ process. The start-up time (interpreter, imports, connection, the last transacti
 median is subtracted; the table also has the ratio with start-up. "All excluded" is the time for the same binlog if no
 table of it is captured, relative to capturing it.
 
-    python benchmarks/capture.py [--bytes 1100000000] [--pairs 5]
+    python -m benchmarks.capture [--bytes 1100000000] [--pairs 5]
 """
 
 from __future__ import annotations
@@ -15,44 +15,64 @@ import argparse
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.accounting import Run, run
+from benchmarks.lines import Measurement, Options
+from benchmarks.peers import connector_java
+from benchmarks.workload import LARGE_SERVER, create_table, inserts, values
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 
-ROOT = Path(__file__).resolve().parent.parent
+SMALL_STEP = 3
+"""Row changes of a step of the small transactions: one of one row, and one of two."""
 
-TABLE = """CREATE TABLE bench.orders (
-  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, customer INT UNSIGNED NOT NULL, status ENUM('new','paid','sent') NOT NULL,
-  total DECIMAL(12,2) NOT NULL, items SMALLINT NOT NULL, note VARCHAR(200), code CHAR(12), created DATETIME(3),
-  changed TIMESTAMP(6) NULL, flag TINYINT, score DOUBLE) ENGINE=InnoDB"""
 
-ROW = """SELECT NULL, seq * 7, 1 + seq % 3, seq / 7, seq % 100, REPEAT(CHAR(97 + seq % 26), {text}), CONCAT('c', seq),
-  '2026-01-02 03:04:05.678', '2026-01-02 03:04:05.678901', seq % 2, seq / 3"""
+def prepare(server: Server) -> None:
+    """Makes the table, and a procedure for small transactions."""
+    server.execute(
+        "CREATE DATABASE bench",
+        create_table(),
+        "CREATE PROCEDURE bench.small(n INT) BEGIN DECLARE i INT DEFAULT 0; WHILE i < n DO "
+        f"INSERT INTO bench.orders SELECT {values('i', 60)}; "
+        f"START TRANSACTION; INSERT INTO bench.orders SELECT {values('i', 60)}; "
+        "UPDATE bench.orders SET total = total + 1 WHERE id = LAST_INSERT_ID(); COMMIT; "
+        "SET i = i + 1; END WHILE; END",
+    )
 
 
 def fill(server: Server, kind: str, size_bytes: int) -> None:
     """Writes at least ``size_bytes`` of binlog: transactions of 5,000 rows, or of one and two rows."""
-    server.execute(
-        "CREATE DATABASE bench",
-        TABLE,
-        "CREATE PROCEDURE bench.small(n INT) BEGIN DECLARE i INT DEFAULT 0; WHILE i < n DO "
-        f"INSERT INTO bench.orders {ROW.format(text=60).replace('seq', 'i')}; "
-        f"START TRANSACTION; INSERT INTO bench.orders {ROW.format(text=60).replace('seq', 'i')}; "
-        "UPDATE bench.orders SET total = total + 1 WHERE id = LAST_INSERT_ID(); COMMIT; "
-        "SET i = i + 2; END WHILE; END",
-    )
+    prepare(server)
+    first = 1
     while binlog_bytes(server) < size_bytes:
         if kind == "large":
-            server.execute(*[f"INSERT INTO bench.orders {ROW.format(text=100)} FROM bench.seq_1_to_5000"] * 40)
+            server.execute(*inserts("orders", 200_000, first))
+            first += 200_000
         else:
-            server.execute("CALL bench.small(100000)")
+            server.execute("CALL bench.small(50000)")
+
+
+@contextmanager
+def filled(kind: str, rows: int) -> Iterator[tuple[Server, str]]:
+    """Yields a server, and the name of its binlog file that has this number of row changes in transactions of 5,000
+    rows, or of one and two rows (then ``rows`` is a multiple of 3)."""
+    with Server("mariadb10", options=LARGE_SERVER) as server:
+        prepare(server)
+        server.execute("FLUSH BINARY LOGS")
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            file = str(cursor.fetchall()[-1][0])
+        assert kind == "large" or rows % SMALL_STEP == 0
+        server.execute(*(inserts("orders", rows) if kind == "large" else [f"CALL bench.small({rows // SMALL_STEP})"]))
+        yield server, file
 
 
 def add_last(server: Server) -> tuple[str, int]:
@@ -70,32 +90,15 @@ def binlog_bytes(server: Server) -> int:
         return sum(int(row[1]) for row in cursor.fetchall())
 
 
-def run(command: list[str], **env: str) -> float:
-    return measured(command, **env)[0]
-
-
-def measured(command: list[str], **env: str) -> tuple[float, float]:
-    """Runs a command. Returns its seconds, and the megabytes of memory that it used at most."""
-    began = time.perf_counter()
-    with open(os.devnull, "w") as nowhere:
-        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=nowhere, stderr=nowhere, cwd=ROOT)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return time.perf_counter() - began, usage.ru_maxrss / 1024
-
-
 class TowpathCapture:
-    """``cdc capture --until-current`` into a new store."""
+    """``cdc capture --until-current`` into a new store. ``last``: where the last transaction begins, for
+    :meth:`start_up`."""
 
-    def __init__(self, server: Server, folder: Path, last: tuple[str, int]) -> None:
+    def __init__(self, server: Server, folder: Path, last: tuple[str, int] | None) -> None:
         self.folder = folder
-        self.peak_mb = 0.0
-        """The memory of the last whole run."""
         conf = folder / "conf"
         conf.mkdir(parents=True)
-        one = f"{{file: {last[0]}, pos: {last[1]}}}"
+        one = "now" if last is None else f"{{file: {last[0]}, pos: {last[1]}}}"
         starts = (("bench", "earliest", "bench"), ("last", one, "bench"), ("none", "earliest", "nothing"))
         for server_id, (name, start, included) in enumerate(starts, start=4711):
             (conf / f"{name}.yaml").write_text(
@@ -106,18 +109,22 @@ class TowpathCapture:
             )
         self.command = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "capture", "--until-current"]
 
-    def excluded(self) -> float:
-        """Returns the seconds of a whole run in which no table of the binlog is captured."""
-        shutil.rmtree(self.folder / "none", ignore_errors=True)
-        return run([*self.command, "none"], BENCH_PASSWORD=PASSWORD)
+    def once(self) -> Run:
+        """Runs the whole process."""
+        return self._run("bench")
 
-    def once(self) -> tuple[float, float]:
-        """Returns the seconds of a whole run, and of the start-up."""
-        for name in ("bench", "last"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+    def start_up(self) -> Run:
+        """Runs it for the last transaction only."""
+        return self._run("last")
+
+    def excluded(self) -> Run:
+        """Runs it so that no table of the binlog is captured."""
+        return self._run("none")
+
+    def _run(self, name: str) -> Run:
+        shutil.rmtree(self.folder / name, ignore_errors=True)
         os.sync()
-        whole, self.peak_mb = measured([*self.command, "bench"], BENCH_PASSWORD=PASSWORD)
-        return whole, run([*self.command, "last"], BENCH_PASSWORD=PASSWORD)
+        return run([*self.command, name], BENCH_PASSWORD=PASSWORD)
 
 
 class MariadbBinlog:
@@ -140,14 +147,41 @@ class MariadbBinlog:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         os.sync()
+        read = run([*self.tool, "--to-last-log", self.first])
         began = time.perf_counter()
-        run([*self.tool, "--to-last-log", self.first])
         for path in self.folder.iterdir():
             fd = os.open(path, os.O_RDONLY)
             os.fsync(fd)
             os.close(fd)
-        whole = time.perf_counter() - began
-        return whole, run([*self.tool, f"--start-position={self.last[1]}", self.last[0]])
+        whole_s = read.seconds + time.perf_counter() - began
+        return whole_s, run([*self.tool, f"--start-position={self.last[1]}", self.last[0]]).seconds
+
+
+def lines(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
+    """The lines ``capture-large`` and ``capture-small``: whole processes against connector-java, in turn."""
+    peer = connector_java()
+    for kind in ("large", "small"):
+        name = f"capture-{kind}"
+        if name not in chosen:
+            continue
+        if peer.missing:
+            yield Measurement(name, skipped=peer.missing)
+            continue
+        rows = options.rows if kind == "large" else options.rows // 4 // SMALL_STEP * SMALL_STEP
+        with filled(kind, rows) as (server, file), tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+            ours = TowpathCapture(server, Path(folder), None)
+            ours.once()  # kernels compiled, caches warm
+            pairs = [(ours.once(), peer.read(server, file, rows).whole) for _ in range(options.rounds)]
+        mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        yield Measurement(
+            name,
+            value=statistics.median(other.seconds / own.seconds for own, other in pairs),
+            ours_s=statistics.median(one.seconds for one in mine),
+            other_s=statistics.median(one.seconds for one in theirs),
+            cpu_s=statistics.median(one.cpu_s for one in mine),
+            peak_mb=max(one.peak_mb for one in mine),
+            note=f"{rows:,} row changes",
+        )
 
 
 def main() -> None:
@@ -183,28 +217,30 @@ def main() -> None:
                 MariadbBinlog(server, Path(folder) / "theirs", last),
             )
             ours.once()  # kernels compiled, caches warm
-            pairs, excluded_s = [], []
+            pairs, peaks_mb, excluded_s = [], [], []
             for number in range(options.pairs):
-                mine, other = ours.once(), theirs.once()
+                whole = ours.once()
+                mine, other = (whole.seconds, ours.start_up().seconds), theirs.once()
                 pairs.append((mine, other))
-                excluded_s.append(ours.excluded())
+                peaks_mb.append(whole.peak_mb)
+                excluded_s.append(ours.excluded().seconds)
                 console.print(
                     f"pair {number + 1}: ours {mine[0]:.2f} ({mine[1]:.2f}), theirs {other[0]:.2f} ({other[1]:.2f})"
                 )
             start_s = [statistics.median(pair[side][1] for pair in pairs) for side in (0, 1)]
             net = statistics.median(m[0] - start_s[0] for m, _ in pairs)
             ratio = statistics.median((o[0] - start_s[1]) / (m[0] - start_s[0]) for m, o in pairs)
-            whole = statistics.median(o[0] / m[0] for m, o in pairs)
+            with_start = statistics.median(o[0] / m[0] for m, o in pairs)
             table.add_row(
                 kind,
                 f"{size / 1e6:.0f}",
                 *(f"{statistics.median(p[side][0] for p in pairs):.2f} ({start_s[side]:.2f})" for side in (0, 1)),
                 f"{size / 1e6 / net:.0f}",
-                f"{whole:.2f}",
+                f"{with_start:.2f}",
                 f"{ratio:.2f}",
                 "0.9" if kind == "large" else "2.0",
                 f"{(statistics.median(excluded_s) - start_s[0]) / net:.2f}",
-                f"{ours.peak_mb:.0f}",
+                f"{max(peaks_mb):.0f}",
             )
     console.print(table)
     console.print(

@@ -9,8 +9,8 @@ same table.
   Parquet files. The driver comes from Maven Central.
 - *PyMySQL*: fetches all rows with its default cursor, once.
 
-The connections use TLS in all of them, as the server offers it. ``cpu`` are the seconds of this process, its JVM, its
-ended children and the server together.
+The connections use TLS in all of them, as the server offers it. ``cpu`` are the seconds of this process with
+its JVM, of all that it starts, and of the server together.
 
     python -m benchmarks.snapshot [--rows 1000000] [--rounds 3] [--parallel 2] [--server mariadb11] [--jdbc]
 """
@@ -19,19 +19,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.capture import ROW, TABLE
+from benchmarks.accounting import Span, Stopwatch, Tree
+from benchmarks.lines import Measurement, Options
+from benchmarks.workload import create_table, values
 from cdc import pipeline, snapshot
 from cdc.capture import Capture
 from cdc.config import DestinationConfig
@@ -40,32 +43,16 @@ from spark_jobs.runtime.jars import PACKAGE
 from tests.support.snapshots import identity, write_config
 
 
-def cpu_s(server: Server) -> float:
-    """CPU seconds of this process, of its ended children, of its JVM, and of the server."""
-    pids = [server.pid]
-    for task in Path("/proc/self/task").iterdir():
-        pids += [int(pid) for pid in (task / "children").read_text().split() if "java" in _command(pid)]
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    ours = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return ours + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _command(pid: str) -> str:
-    return Path(f"/proc/{pid}/comm").read_text()
-
-
 def fill(server: Server, rows: int) -> None:
     """Makes the table, and rows in it."""
     numbers = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
     many = ", ".join(f"({numbers}) d{i}" for i in range(5))
     seq = f"SELECT 1 + {' + '.join(f'd{i}.n * {10**i}' for i in range(5))} AS seq FROM {many}"
-    server.execute("CREATE DATABASE bench", TABLE)
-    for _ in range(0, rows, 100_000):
-        server.execute(f"INSERT INTO bench.orders {ROW.format(text=60)} FROM ({seq}) s")
+    server.execute("CREATE DATABASE bench", create_table())
+    for first in range(0, rows, 100_000):
+        server.execute(
+            f"INSERT INTO bench.orders SELECT {values('seq', 60)} FROM ({seq}) s LIMIT {min(100_000, rows - first)}"
+        )
     server.execute("ANALYZE TABLE bench.orders")
 
 
@@ -100,53 +87,51 @@ JDBC = {
 PACKAGES = {"mysql9": "com.mysql:mysql-connector-j:8.4.0", "mariadb11": "org.mariadb.jdbc:mariadb-java-client:3.4.1"}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--parallel", type=int, default=2)
-    parser.add_argument("--server", choices=sorted(JDBC), default="mariadb11", help="mysql9 has no dump program here")
-    parser.add_argument("--jdbc", action="store_true")
-    options = parser.parse_args()
-    with (
-        Server(options.server, options=["--innodb-buffer-pool-size=1G"]) as server,
-        tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=os.environ.get("TMPDIR")) as folder,
-    ):
-        fill(server, options.rows)
-        packages = {"spark.jars.packages": f"{PACKAGE},{PACKAGES[options.server]}"} if options.jdbc else {}
+@dataclass(frozen=True)
+class Setup:
+    """What is measured: this table, with the snapshots' number of connections, on this kind of server."""
+
+    rows: int
+    parallel: int = 2
+    server: str = "mariadb11"
+    jdbc: bool = False
+
+
+@contextmanager
+def ready(setup: Setup, server: Server) -> Iterator[dict[str, Callable[[], None]]]:
+    """Fills the table, captures meanwhile, and yields each way to read it."""
+    with tempfile.TemporaryDirectory(prefix="towpath-bench-", dir=os.environ.get("TMPDIR")) as folder:
+        fill(server, setup.rows)
+        packages = {"spark.jars.packages": f"{PACKAGE},{PACKAGES[setup.server]}"} if setup.jdbc else {}
         config = write_config(
             server,
             Path(folder),
             r"bench\.orders",
             apply={"mode": "upsert"},
-            snapshot={"parallel": options.parallel},
-            spark={"master": f"local[{options.parallel}]", "conf": packages},
+            snapshot={"parallel": setup.parallel},
+            spark={"master": f"local[{setup.parallel}]", "conf": packages},
         )
         Capture(config).run(until_current=True)
         stop = threading.Event()
         capture = threading.Thread(target=lambda: Capture(config).run(stop))
         capture.start()
         try:
-            ways = _ways(config, server, options, Path(folder))
-            wall, cpu = _in_turn(ways, server, options.rounds)
+            yield _ways(config, server, setup, Path(folder))
         finally:
             stop.set()
             capture.join()
-    _print(options, ways, wall, cpu)
 
 
-def _ways(
-    config: DestinationConfig, server: Server, options: argparse.Namespace, folder: Path
-) -> dict[str, Callable[[], None]]:
+def _ways(config: DestinationConfig, server: Server, setup: Setup, folder: Path) -> dict[str, Callable[[], None]]:
     source = identity(server)
 
     def into_delta() -> None:
         (found,) = pipeline.snapshot(config, ["bench.orders"])
-        assert found.rows == options.rows
+        assert found.rows == setup.rows
 
     def files() -> None:
         found = snapshot.take(config, "bench.orders", source)
-        assert sum(record.rows for record in found.records()) == options.rows
+        assert sum(record.rows for record in found.records()) == setup.rows
         found.remove()
 
     def dump() -> None:
@@ -160,49 +145,75 @@ def _ways(
     def cursor() -> None:
         with server.connect() as connection, connection.cursor() as found:
             found.execute("SELECT * FROM bench.orders")
-            assert len(found.fetchall()) == options.rows
+            assert len(found.fetchall()) == setup.rows
 
     ways: dict[str, Callable[[], None]] = {"into Delta": into_delta, "files": files}
-    if options.server == "mariadb11":
+    if setup.server == "mariadb11":
         ways["mariadb-dump"] = dump
-    if options.jdbc:
-        ways["JDBC"] = lambda: read_by_jdbc(config, server, options.parallel, folder)
+    if setup.jdbc:
+        ways["JDBC"] = lambda: read_by_jdbc(config, server, setup.parallel, folder)
     return ways | {"PyMySQL": cursor}
 
 
-def _in_turn(
-    ways: dict[str, Callable[[], None]], server: Server, rounds: int
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Returns the wall and the CPU seconds of each way. The first round warms up: kernels are compiled, caches filled."""
-    wall: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}
+def _in_turn(ways: dict[str, Callable[[], None]], tree: Tree, rounds: int) -> dict[str, list[Span]]:
+    """Measures each way in each round. The first round warms up: kernels are compiled, caches filled."""
+    spans: dict[str, list[Span]] = {name: [] for name in ways}
     for number in range(rounds + 1):
-        for name, run in ways.items():
+        for name, way in ways.items():
             if name == "PyMySQL" and number != 1:
                 continue  # once is enough to see that it is far behind
-            before, began = cpu_s(server), time.perf_counter()
-            run()
+            with Stopwatch(tree) as watch:
+                way()
             if number:
-                wall[name].append(time.perf_counter() - began)
-                cpu[name].append(cpu_s(server) - before)
-    return wall, cpu
+                spans[name].append(watch.span)
+    return spans
 
 
-def _print(
-    options: argparse.Namespace,
-    ways: dict[str, Callable[[], None]],
-    wall: dict[str, list[float]],
-    cpu: dict[str, list[float]],
-) -> None:
+def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
+    """The line ``snapshot``. The server is not counted."""
+    setup = Setup(options.rows, options.cores)
+    with Server(setup.server, options=_SERVER) as server, Tree(join=True) as tree, ready(setup, server) as ways:
+        spans = _in_turn({name: ways[name] for name in ("into Delta", "mariadb-dump")}, tree, options.rounds)
+        ours, dumps = spans["into Delta"], spans["mariadb-dump"]
+        yield Measurement(
+            "snapshot",
+            value=median(other.seconds / own.seconds for own, other in zip(ours, dumps, strict=True)),
+            ours_s=median(one.seconds for one in ours),
+            other_s=median(one.seconds for one in dumps),
+            cpu_s=median(one.cpu_s for one in ours),
+            peak_mb=tree.peak_mb(*ours),
+            note=f"{setup.parallel} connections",
+        )
+
+
+_SERVER = ("--innodb-buffer-pool-size=1G",)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--server", choices=sorted(JDBC), default="mariadb11", help="mysql9 has no dump program here")
+    parser.add_argument("--jdbc", action="store_true")
+    options = parser.parse_args()
+    setup = Setup(options.rows, options.parallel, options.server, options.jdbc)
+    with Tree(join=True) as tree, Server(setup.server, options=_SERVER) as server, ready(setup, server) as ways:
+        _print(options, _in_turn(ways, tree, options.rounds))
+
+
+def _print(options: argparse.Namespace, spans: dict[str, list[Span]]) -> None:
+    wall = {name: [span.seconds for span in found] for name, found in spans.items()}
+    cpu = {name: [span.cpu_s for span in found] for name, found in spans.items()}
     console = Console(width=None if sys.stdout.isatty() else 120)
-    base = "mariadb-dump" if "mariadb-dump" in ways else "JDBC" if "JDBC" in ways else "files"
+    base = "mariadb-dump" if "mariadb-dump" in spans else "JDBC" if "JDBC" in spans else "files"
     table = Table(
         title=f"{options.rows:,} rows of 11 columns, {options.server}, {options.parallel} connections, "
         f"{os.cpu_count()} CPUs"
     )
     for name in ("", "wall s", "rows/s", "cpu s", f"speed / {base}", "ratio of cpu", "goal"):
         table.add_column(name, justify="right")
-    for name in ways:
+    for name in spans:
         seconds, busy = min(wall[name]), min(cpu[name])
         table.add_row(
             name,

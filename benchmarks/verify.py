@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.apply import TABLE as WIDE
-from benchmarks.apply import configure
+from benchmarks.accounting import Span, Stopwatch, Tree
+from benchmarks.lines import Measurement, Options
+from benchmarks.workload import apply, capture, configure, create_table
 from cdc import pipeline
-from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.snapshot.result_set import ResultSet
 from cdc.snapshot.session import open_session
@@ -48,21 +47,15 @@ def fill(server: Server, rows: dict[str, int]) -> None:
     server.execute(
         "CREATE DATABASE IF NOT EXISTS bench",
         _NARROW,
-        WIDE,
+        create_table(),
         "CREATE TABLE bench.numbers (n INT NOT NULL PRIMARY KEY) ENGINE=InnoDB",
         "INSERT INTO bench.numbers VALUES (1)",
         *(f"INSERT IGNORE INTO bench.numbers SELECT n + {1 << i} FROM bench.numbers" for i in range(17)),
         f"DELETE FROM bench.numbers WHERE n > {_PART}",
     )
     for table, count in rows.items():
-        server.execute(*(_ROWS[table].format(first) for first in range(0, count, _PART)))
-
-
-def replicate(config: DestinationConfig) -> None:
-    """Brings the rows into the lake."""
-    Capture(config).run(until_current=True)
-    while (lease := pipeline.fetch(config, "bench", wait_s=0)) is not None:
-        pipeline.finalize(config, lease, True, pipeline.merge(config, lease))
+        for first in range(0, count, _PART):
+            server.execute(f"{_ROWS[table].format(first)} WHERE n <= {count - first}")
 
 
 def scan_source(config: DestinationConfig, table: str) -> None:
@@ -86,16 +79,55 @@ def verify(config: DestinationConfig, table: str) -> None:
         raise RuntimeError(f"not proved: {report.document()}")
 
 
-def in_turn(times: int, works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Returns the shortest of several runs of each, in seconds; one more warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+_SOURCE, _LAKE, _VERIFY = "scan of the source", "scan of the Delta table", "cdc verify"
+
+
+def in_turn(config: DestinationConfig, table: str, times: int, tree: Tree) -> dict[str, list[Span]]:
+    """Scans and verifies a table in turn; one more round warms up."""
+    works: dict[str, Callable[[], object]] = {
+        _SOURCE: lambda: scan_source(config, table),
+        _LAKE: lambda: scan_lake(config, table),
+        _VERIFY: lambda: verify(config, table),
+    }
+    spans: dict[str, list[Span]] = {name: [] for name in works}
     for turn in range(times + 1):
         for name, work in works.items():
-            began = time.perf_counter()
-            work()
+            with Stopwatch(tree) as watch:
+                work()
             if turn:
-                seconds[name].append(time.perf_counter() - began)
-    return {name: min(found) for name, found in seconds.items()}
+                spans[name].append(watch.span)
+    return spans
+
+
+@contextmanager
+def replicated(kind: str, rows: dict[str, int], cores: int) -> Iterator[tuple[DestinationConfig, Tree]]:
+    """Yields a destination whose lake has these tables, and the tree of this process, without the server."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-"))
+        server = stack.enter_context(Server(kind, options=["--innodb-buffer-pool-size=1G"]))
+        fill(server, rows)
+        config = configure(Path(folder), server, cores)
+        tree = stack.enter_context(Tree(join=True))
+        capture(config)
+        apply(config)
+        yield config, tree
+
+
+def lines(options: Options, _: Collection[str]) -> Iterator[Measurement]:
+    """The line ``verify``: ten times as many rows as other lines have, of five columns."""
+    with replicated("mariadb11", {"narrow": 10 * options.rows}, options.cores) as (config, tree):
+        spans = in_turn(config, "narrow", options.rounds, tree)
+        seconds = {name: min(span.seconds for span in found) for name, found in spans.items()}
+        slower = max(_SOURCE, _LAKE, key=lambda name: seconds[name])
+        yield Measurement(
+            "verify",
+            value=seconds[_VERIFY] / seconds[slower],
+            ours_s=seconds[_VERIFY],
+            other_s=seconds[slower],
+            cpu_s=min(span.cpu_s for span in spans[_VERIFY]),
+            peak_mb=tree.peak_mb(*spans[_VERIFY]),
+            note=f"best of the rounds; the slower side is the {slower}",
+        )
 
 
 def main() -> None:
@@ -107,28 +139,18 @@ def main() -> None:
     parser.add_argument("--server", default="mariadb11", choices=("mariadb11", "mariadb10", "mysql9", "mysql56"))
     given = parser.parse_args()
     rows = {name: count for name, count in (("narrow", given.rows), ("orders", given.wide_rows)) if count}
-    found = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
-        Server(given.server, options=["--innodb-buffer-pool-size=1G"]) as server,
-    ):
-        fill(server, rows)
-        config = configure(Path(folder), server, given.cores)
-        replicate(config)
-        for name in rows:
-            works: dict[str, Callable[[], object]] = {
-                "scan of the source": lambda name=name: scan_source(config, name),  # type: ignore[misc]
-                "scan of the Delta table": lambda name=name: scan_lake(config, name),  # type: ignore[misc]
-                "cdc verify": lambda name=name: verify(config, name),  # type: ignore[misc]
-            }
-            found[name] = in_turn(given.times, works)
+    with replicated(given.server, rows, given.cores) as (config, tree):
+        spans = {name: in_turn(config, name, given.times, tree) for name in rows}
+    found = {
+        table: {name: min(span.seconds for span in many) for name, many in one.items()} for table, one in spans.items()
+    }
     table = Table(
         "table", "rows", "", "seconds", "ratio to the slower scan", "goal", title=f"Verification, {given.server}"
     )
     for name, seconds in found.items():
-        slower = max(value for what, value in seconds.items() if what != "cdc verify")
+        slower = max(value for what, value in seconds.items() if what != _VERIFY)
         for what, value in seconds.items():
-            goal = "at most 2" if what == "cdc verify" else ""
+            goal = "at most 2" if what == _VERIFY else ""
             table.add_row(name, f"{rows[name]:,}", what, f"{value:.2f}", f"{value / slower:.2f}", goal)
     Console().print(table)
     Console().print(

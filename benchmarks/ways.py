@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.apply import ROWS, TABLE, configure
-from cdc.capture import Capture
+from benchmarks.accounting import Tree
+from benchmarks.workload import TRANSACTION_ROWS, capture, configure, create_table, values
 from cdc.testing.servers import Server
 
 if TYPE_CHECKING:
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.input_splits import InputSplit
     from spark_jobs.source.split_reader import SplitReader
+
+
+ROWS = f"INSERT INTO bench.orders SELECT {values('seq')} FROM bench.seq_1_to_{TRANSACTION_ROWS}"
 
 
 @contextmanager
@@ -55,19 +57,13 @@ def by_window(ranges: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-def cpu_seconds() -> float:
-    """Returns the CPU seconds of this process, of those that it has started, and of all that these have waited for."""
-    own = psutil.Process()
-    return sum(sum(one.cpu_times()[:4]) for one in (own, *own.children(recursive=True)))
-
-
-def merged(config: DestinationConfig, *, window: bool) -> tuple[float, float]:
+def merged(config: DestinationConfig, tree: Tree, *, window: bool) -> tuple[float, float]:
     """Merges everything that the store has. Returns the seconds of the merges with rows, and their CPU seconds."""
     from cdc import pipeline
 
     seconds = cpu = 0.0
     while (lease := pipeline.fetch(config, "cli:bench", wait_s=0)) is not None:
-        began, used = time.perf_counter(), cpu_seconds()
+        began, used = time.perf_counter(), tree.cpu_s()
         if window:
             with by_window(lease.manifest.ranges):
                 results = pipeline.merge(config, lease)
@@ -75,7 +71,7 @@ def merged(config: DestinationConfig, *, window: bool) -> tuple[float, float]:
             results = pipeline.merge(config, lease)
         if not lease.manifest.ddl:
             seconds += time.perf_counter() - began
-            cpu += cpu_seconds() - used
+            cpu += tree.cpu_s() - used
         pipeline.finalize(config, lease, True, results)
     return seconds, cpu
 
@@ -88,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     small = [f"small{i}" for i in range(10)]
     work = {
-        f"{options.rows:,} inserts": [ROWS] * (options.rows // 5000),
+        f"{options.rows:,} inserts": [ROWS] * (options.rows // TRANSACTION_ROWS),
         f"{options.rows:,} updates": [
             f"UPDATE bench.orders SET total = total + 1, note = CONCAT(note, '!') WHERE id <= {options.rows}"
         ],
@@ -99,17 +95,21 @@ def main() -> None:
     table = Table(title="The key plan against the window over the data source")
     for column in ("batch", "window, s", "plan, s", "ratio", "window, CPU s", "plan, CPU s", "ratio"):
         table.add_column(column, justify="right")
-    with Server("mariadb10") as server, tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
+    with (
+        Server("mariadb10") as server,
+        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
+        Tree(join=True) as tree,
+    ):
         config = configure(Path(folder), server, options.cores)
-        server.execute("CREATE DATABASE bench", TABLE)
+        server.execute("CREATE DATABASE bench", create_table())
         server.execute(*(f"CREATE TABLE bench.{name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in small))
         for name, statements in work.items():
             best: dict[bool, tuple[float, float]] = {}
             for _ in range(options.rounds):
                 for window in (True, False):
                     server.execute(*statements)
-                    Capture(config).run(until_current=True)
-                    found = merged(config, window=window)
+                    capture(config)
+                    found = merged(config, tree, window=window)
                     known = best.get(window, found)
                     best[window] = min(found[0], known[0]), min(found[1], known[1])
                     word = "window" if window else "plan"

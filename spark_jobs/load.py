@@ -42,9 +42,11 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     delta_schema,
+    feature_properties,
     properties_of,
     record_policies,
     require_owner,
+    schema_of,
     sql_properties,
     target_of,
 )
@@ -245,6 +247,7 @@ def replace_by(
     properties = kept | {GENERATION_PROPERTY: str(generation), SINCE_PROPERTY: str(position.seq)}
     if schema is not None:
         properties[SCHEMA_PROPERTY] = Record(position.seq, schema).to_json()
+    properties |= feature_properties(f.dataType for f in schema_of(found).fields)
     if begins is not None:
         properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:

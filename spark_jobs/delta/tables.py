@@ -136,6 +136,7 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
     }
     if columns.labels:
         properties[COLUMNS_PROPERTY] = labels_json(columns.labels)
+    properties |= feature_properties(f.dataType for f in fields)
     if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
     needed = max((_index(fields, k) + 1 for k in keys), default=0)
@@ -146,6 +147,14 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
     if origin.record is not None:
         properties[SCHEMA_PROPERTY] = origin.record.to_json()
     return properties
+
+
+def feature_properties(types: Iterable[t.DataType]) -> dict[str, str]:
+    """Returns the properties that switch on the table features which columns of these types need. Delta switches them
+    on by itself in a new table, and refuses the columns in a table that is there."""
+    if any(isinstance(kind, t.TimestampNTZType) for kind in types):
+        return {"delta.feature.timestampNtz": "supported"}
+    return {}
 
 
 def sql_properties(properties: dict[str, str]) -> str:
@@ -291,6 +300,12 @@ def record_policies(
     return target.state() or state
 
 
+def missing_features(state: DeltaState, types: Iterable[t.DataType]) -> dict[str, str]:
+    """Returns the properties that must be set before columns of these types are added to the table."""
+    there = feature_properties(f.dataType for f in schema_of(state).fields)
+    return {name: value for name, value in feature_properties(types).items() if name not in there}
+
+
 def add_columns(
     spark: SparkSession, target: Target, state: DeltaState, columns: list[tuple[t.StructField, str]]
 ) -> None:
@@ -301,6 +316,9 @@ def add_columns(
             f"ALTER TABLE {target.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
             "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
         )
+    features = missing_features(state, [f.dataType for f, _ in columns])
+    if features:
+        spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(features)})")
     parts = [f"{quote(f.name)} {ddl_type(f.dataType)}{where}" for f, where in columns]
     if target.apply.mode == "append":
         parts += [f"{BEFORE}.{quote(f.name)} {ddl_type(f.dataType)}" for f, _ in columns]

@@ -64,17 +64,20 @@ def require_equal(loop: Loop, table: str, where: str = "true") -> None:
 def test_mirrors_equal_select(kind: str, request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> None:
     server = request.getfixturevalue(kind)
     loop = Loop(tmp_path, server, database(server))
-    names = ["added", "altered", "emptied", "gone", "one", "two"]
+    names = ["added", "altered", "dated", "emptied", "gone", "one", "two"]
     loop.sql(*(CREATE.format(name) for name in names), *(ROWS.format(name) for name in names))
     loop.sql(
-        "ALTER TABLE added ADD z INT NOT NULL DEFAULT 7 FIRST, ADD y VARCHAR(9) DEFAULT 'it''s' AFTER a, ADD x DATE",
+        "ALTER TABLE added ADD z INT NOT NULL DEFAULT 7 FIRST, ADD y VARCHAR(9) DEFAULT 'it''s' AFTER a, ADD x DATE, "
+        "ADD w DATETIME",
         "ALTER TABLE altered DROP c, CHANGE a b BIGINT, CHANGE b a TEXT AFTER d, MODIFY e INT, ADD c INT DEFAULT 3",
+        "ALTER TABLE dated MODIFY d DATETIME",
         "TRUNCATE TABLE emptied",
+        "ALTER TABLE emptied ADD w DATETIME",
         "DROP TABLE gone",
         "CREATE TABLE gone (id INT PRIMARY KEY, n VARCHAR(5))",
         "UPDATE one SET a = 1 WHERE id = 1",
         "RENAME TABLE one TO tmp, two TO one, tmp TO two",
-        "INSERT INTO added (id, a) VALUES (9, 9)",
+        "INSERT INTO added (id, a, w) VALUES (9, 9, '2024-05-06 07:08:09')",
         "UPDATE altered SET a = 'x', e = 70000 WHERE id = 2",
         "INSERT INTO gone VALUES (1, 'new')",
         "INSERT INTO emptied (id) VALUES (4)",
@@ -92,16 +95,17 @@ def test_other_modes(tmp_path: Path, mysql9: Server, database: Database) -> None
     overrides = ", ".join(f"DB.{name}: {{mode: {mode}}}" for name, mode in modes.items())
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)
     loop.sql(*(CREATE.format(name) for name in modes), *(ROWS.format(name) for name in modes))
-    change = "ALTER TABLE {} DROP c, RENAME COLUMN a TO aa, MODIFY e INT, ADD z INT NOT NULL DEFAULT 7"
+    renamed = "ALTER TABLE {} DROP c, RENAME COLUMN a TO aa, MODIFY e INT"
+    change = f"{renamed}, ADD w DATETIME AFTER e, ADD z INT NOT NULL DEFAULT 7"
     loop.sql(*(change.format(name) for name in modes))
-    loop.sql(*(f"UPDATE {name} SET aa = 11, z = 8 WHERE id = 1" for name in modes))
+    loop.sql(*(f"UPDATE {name} SET aa = 11, w = '2024-05-06 07:08:09', z = 8 WHERE id = 1" for name in modes))
     loop.capture()
     loop.apply_all()
     require_equal(loop, "soft", "NOT _deleted")
     require_equal(loop, "versions", "_current")
     assert {row[-1] for row in rows(loop, "versions", "NOT _current")[1]} == {7}  # closed rows as SELECT showed them
     names, found = rows(loop, "log")
-    assert names == ["id", "aa", "b", "d", "e", "z"]
+    assert names == ["id", "aa", "b", "d", "e", "w", "z"]
     assert sorted(repr(row[-1]) for row in found) == ["8", "None", "None"]  # old rows stay as they were
     loop.sql(*(f"TRUNCATE TABLE {name}" for name in modes), *(f"INSERT INTO {name} (id) VALUES (5)" for name in modes))
     loop.capture()

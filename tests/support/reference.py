@@ -1,4 +1,5 @@
-"""The pages of reference that are made from the code: settings from the models, commands from Typer.
+"""The pages of reference that are made from the code: settings from the models, commands from Typer, the figures of the
+benchmarks from the results of the last run that was kept.
 
 ``python -m tests.support.reference`` writes them anew; a test fails while one is out of date.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import typer.core
 import typer.main
 
+from benchmarks import page, results
 from cdc import cli
 from cdc.config import reference
 
@@ -75,6 +77,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "reference" / "commands.md": commands(),
         ROOT / "examples" / "shop.yaml": reference.example(),
         ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
+        **page.pages(results.load(results.KEPT)),
     }
 
 

@@ -43,7 +43,9 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     create,
+    feature_properties,
     labels_json,
+    missing_features,
     properties_of,
     sql_properties,
 )
@@ -354,6 +356,9 @@ class Evolution:
     def _steps(self, goals: Goals) -> None:
         """Runs the ALTERs that are left."""
         failed: str | None = None
+        features = missing_features(self._read(), [column.type for column in goals.columns])
+        if features:
+            self._sql(f"ALTER TABLE {self._target.sql} SET TBLPROPERTIES ({sql_properties(features)})")
         for _ in range(_MOST_STEPS):
             state = self._read()
             step = next_step(state, goals)
@@ -496,6 +501,7 @@ def properties_after(
     gets."""
     state, source = former
     properties = properties_of(target, columns_of_schema(schema, target.policies), schema.primary_key, origin)
+    properties |= feature_properties(column.type for column in columns)
     if any(NEEDS_MAPPING & set(column.name) for column in columns):
         properties["delta.columnMapping.mode"] = "name"
     for name, value in ({} if state is None else state.properties).items():

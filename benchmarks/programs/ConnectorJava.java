@@ -3,9 +3,10 @@ import com.github.shyiko.mysql.binlog.event.EventData;
 import com.github.shyiko.mysql.binlog.event.UpdateRowsEventData;
 import com.github.shyiko.mysql.binlog.event.WriteRowsEventData;
 
-/** Reads a binlog with mysql-binlog-connector-java, counts its rows, and ends with the last one. */
+/** Reads a binlog with mysql-binlog-connector-java, counts its rows, prints the seconds from the first to the last one, and ends. */
 public class ConnectorJava {
   private static long rows = 0;
+  private static long began = 0;
 
   /** Arguments: host, port, user, password, file, number of rows. */
   public static void main(String[] args) throws Exception {
@@ -20,7 +21,12 @@ public class ConnectorJava {
           EventData data = event.getData();
           if (data instanceof WriteRowsEventData) rows += ((WriteRowsEventData) data).getRows().size();
           else if (data instanceof UpdateRowsEventData) rows += ((UpdateRowsEventData) data).getRows().size();
-          if (rows >= expected) System.exit(0);
+          else return;
+          if (began == 0) began = System.nanoTime();
+          if (rows >= expected) {
+            System.out.println((System.nanoTime() - began) / 1e9);
+            System.exit(0);
+          }
         });
     client.connect();
   }

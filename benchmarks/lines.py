@@ -1,0 +1,117 @@
+"""The lines of ``make bench``: what each measures, and what must hold. Their figures are :class:`Measurement`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["×", "s", "GB", "CPU s", "changes/s"]
+FULL_ROWS = 1_000_000
+"""The rows for which the goals are meant."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    name: str
+    group: str
+    """Lines of one group are measured by one process, with the same data."""
+    work: str
+    unit: Unit
+    wanted: float
+    moonshot: float | None = None
+    at_most: bool = True
+    """Whether the figure has to be at most what is wanted, else at least."""
+
+    def holds(self, value: float) -> bool:
+        return value <= self.wanted if self.at_most else value >= self.wanted
+
+    def title(self, rows: int) -> str:
+        """Returns the work, with the numbers of rows of a run that took ``rows`` for a million."""
+        numbers = {name: _short(rows * factor) for name, factor in _FACTORS.items()}
+        return self.work.format(**numbers)
+
+
+_FACTORS = {"rows": 1.0, "five": 5.0, "half": 0.5, "ten": 10.0, "percent": 0.01, "quarter": 0.25}
+
+
+def _short(count: float) -> str:
+    """Returns 1 M for 1,000,000, and 20,000 for 20,000."""
+    return f"{count / 1e6:g} M" if count >= 500_000 else f"{count:,.0f}"
+
+
+def shown(value: float, unit: Unit) -> str:
+    """Returns a figure with its unit."""
+    if unit == "×":
+        return f"{value:.2f} ×"
+    if unit == "changes/s":
+        return f"{value:,.0f}/s"
+    return f"{value:.1f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
+
+
+LINES = (
+    Line("inserts", "warm", "{rows} inserts, store to Delta, warm: time against Spark's own Parquet to Delta of the same "
+         "rows", "×", 1.7, 1.2),
+    Line("updates", "warm", "{rows} updates, warm: time against the same", "×", 2.8, 2.0),
+    Line("inserts-cold", "inserts-cold", "{rows} inserts, store to Delta, cold process", "s", 20.0, 12.0),
+    Line("ten-cold", "ten", "1,000 changes in ten tables, cold process", "s", 20.0, 10.0),
+    Line("ten-cold-memory", "ten", "the same: peak memory of all processes", "GB", 2.5),
+    Line("ten-connect", "ten", "1,000 changes in ten tables, whole process, on a warm Connect server", "s", 8.0, 4.0),
+    Line("ten-deltalake", "ten", "1,000 changes in ten tables, cold process, small batches by delta-rs", "s", 2.0, 1.0),
+    Line("scattered", "scattered", "{percent} scattered updates: time in {five} rows against {half} rows", "×", 1.5, 1.2),
+    Line("binlog", "warm", "{rows} inserts, binlog to Delta, warm: time against Debezium, tuned, reading them into nothing",
+         "×", 0.5, 0.3),
+    Line("cpu", "warm", "CPU seconds for a million inserts, binlog to Delta, warm", "CPU s", 12.0, 8.0),
+    Line("transactions", "transactions", "{rows} transactions of one row in ten tables (20 % inserts, 60 % updates, 20 % "
+         "deletes), binlog to Delta, warm", "changes/s", 50_000, 100_000, at_most=False),
+    Line("capture-large", "capture", "cdc capture, whole process, transactions of 5,000 rows: speed against connector-java "
+         "counting rows", "×", 1.5, 2.5, at_most=False),
+    Line("capture-small", "capture", "cdc capture, whole process, transactions of one and two rows: speed against the same",
+         "×", 1.0, 2.0, at_most=False),
+    Line("snapshot", "snapshot", "cdc snapshot of {rows} rows into Delta: speed against mariadb-dump into a file", "×", 1.0,
+         at_most=False),
+    Line("replay", "warm", "replay of {rows} inserts and {rows} updates: speed against their first apply", "×", 1.0,
+         at_most=False),
+    Line("verify", "verify", "cdc verify of {ten} rows: time against one scan of the slower side", "×", 2.0),
+)  # fmt: skip
+BY_NAME = {line.name: line for line in LINES}
+GROUPS = tuple(dict.fromkeys(line.group for line in LINES))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a group of lines is measured with."""
+
+    rows: int
+    """The rows of a line that says a million."""
+    rounds: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a run says about a line: a figure, or the reason why there is none."""
+
+    line: str
+    value: float | None = None
+    ours_s: float | None = None
+    """The seconds of Towpath: the median of the rounds."""
+    other_s: float | None = None
+    """The seconds of the other side of a ratio."""
+    cpu_s: float | None = None
+    """CPU seconds of Towpath's whole tree of processes in one round."""
+    peak_mb: float | None = None
+    """The most memory (PSS) of that tree."""
+    note: str = ""
+    skipped: str | None = None
+    """Why this machine has no figure, as a sentence."""
+
+
+def verdict(line: Line, found: Measurement | None) -> str:
+    """Returns whether the line holds, as a word."""
+    if found is None:
+        return "not run"
+    if found.value is None:
+        return "skipped"
+    return "held" if line.holds(found.value) else "not held"

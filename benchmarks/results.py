@@ -1,0 +1,195 @@
+"""Results of ``make bench`` as a JSON file, with the machine and the versions that they were measured with.
+
+The file has a ``version``; :func:`load` refuses a newer one, and what it does not know. ``benchmarks/results`` keeps the
+file from which ``docs/reference/performance.md`` is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Collection
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from benchmarks.accounting import ROOT
+from benchmarks.lines import BY_NAME, Measurement
+from cdc import __version__
+
+VERSION = 1
+KEPT = ROOT / "benchmarks" / "results" / "bench.json"
+"""The results that the documentation shows."""
+_PACKAGES = ("pyspark", "delta-spark", "pyarrow", "numpy", "numba")
+
+
+class ResultsError(Exception):
+    """A file of results that cannot be used; the message says why."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(_Strict):
+    """Where the run took place."""
+
+    cpus: int
+    cpu: str
+    memory_gb: float
+    kernel: str
+    load: float
+    """The load of the machine when the run began: above 0.5, others have worked beside it."""
+
+
+class Measured(_Strict):
+    """A :class:`~benchmarks.lines.Measurement` in the file."""
+
+    line: str
+    value: float | None = None
+    ours_s: float | None = None
+    other_s: float | None = None
+    cpu_s: float | None = None
+    peak_mb: float | None = None
+    note: str = ""
+    skipped: str | None = None
+
+    @field_validator("line")
+    @classmethod
+    def _known(cls, line: str) -> str:
+        if line not in BY_NAME:
+            raise ValueError(f"{line!r} is no line of benchmarks/lines.py")
+        return line
+
+
+class Results(_Strict):
+    """One run."""
+
+    version: int = VERSION
+    date: str
+    rows: int
+    """The rows of a line that says a million."""
+    rounds: int
+    accounting: str
+    """How CPU seconds were counted: ``cgroup`` or ``sampled``, see :mod:`benchmarks.accounting`."""
+    seconds: float
+    machine: Machine
+    versions: dict[str, str]
+    lines: tuple[Measured, ...]
+
+    def measurements(self) -> dict[str, Measurement]:
+        return {one.line: Measurement(**one.model_dump()) for one in self.lines}
+
+
+def render(results: Results) -> str:
+    return json.dumps(results.model_dump(), indent=2, ensure_ascii=False) + "\n"
+
+
+def load(file: Path) -> Results:
+    """Reads a file of results. Raises ResultsError for a newer version and for anything unknown."""
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{file} cannot be read: {error}") from None
+    version = found.get("version") if isinstance(found, dict) else None
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise ResultsError(f"{file} is of format version {version}, and this checkout knows up to {VERSION}: update it")
+    try:
+        return Results.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ResultsError(f"{file}: {place}: {first['msg']}") from None
+
+
+def make(
+    measurements: list[Measurement], *, rows: int, rounds: int, accounting: str, seconds: float, machine: Machine
+) -> Results:
+    """Returns the results of a run that ends now."""
+    return Results(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=rows,
+        rounds=rounds,
+        accounting=accounting,
+        seconds=round(seconds, 1),
+        machine=machine,
+        versions=_versions(),
+        lines=tuple(Measured(**_rounded(asdict(one))) for one in measurements),
+    )
+
+
+def refuse_partial(old: Results | None, lines: Collection[str], rows: int) -> None:
+    """Raises ResultsError if a run of these lines cannot be added to the kept results: all lines of the page have the
+    same rows and versions."""
+    if old is None or set(lines) >= {one.line for one in old.lines}:
+        return
+    now = _versions()
+    different = sorted(name for name in {*now, *old.versions} if now.get(name) != old.versions.get(name))
+    if old.rows != rows:
+        different.append("rows")
+    if different:
+        raise ResultsError(
+            f"the kept results differ in {', '.join(different)}: measure all lines, or write these with --json only"
+        )
+
+
+def merged(old: Results | None, new: Results) -> Results:
+    """Returns the new results with the old ones of lines that the new run left out; see :func:`refuse_partial`."""
+    known = {one.line: one for one in new.lines}
+    if old is None or known.keys() >= {one.line for one in old.lines}:
+        return new
+    known = {one.line: one for one in old.lines} | known
+    return old.model_copy(update={"lines": tuple(known[name] for name in BY_NAME if name in known)})
+
+
+def this_machine() -> Machine:
+    """Describes the machine, as it is now."""
+    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        cpus=os.cpu_count() or 1,
+        cpu=names[0] if names else platform.machine(),
+        memory_gb=round(pages / 1e9, 1),
+        kernel=platform.release(),
+        load=round(os.getloadavg()[0], 2),
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"towpath": __version__, "commit": _commit(), "python": platform.python_version()}
+    for name in _PACKAGES:
+        versions[name] = metadata.version(name)
+    java = os.environ.get("JAVA_HOME")
+    command = [f"{java}/bin/java" if java else "java", "-version"]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        versions["java"] = shown.split('"')[1]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        versions["java"] = "none"
+    return versions
+
+
+def _commit() -> str:
+    """Returns the checkout's commit, with a plus sign if tracked files were changed; "unknown" outside of git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
