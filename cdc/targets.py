@@ -90,6 +90,7 @@ def has_percent_sign(path: str) -> bool:
 
 PLAIN_READER = "any reader of Delta"
 MAPPING_READER = "Spark, or a reader with column mapping such as deltalake's QueryBuilder (to_pandas shows only nulls)"
+VECTORS_READER = "Spark, or a reader with deletion vectors such as deltalake's QueryBuilder"
 _SPARK_FEATURES = {
     "typeWidening": "type widening",
     "typeWidening-preview": "type widening",
@@ -108,11 +109,13 @@ def reader_of(path: str, properties: Mapping[str, str], features: Collection[str
     if properties.get("delta.columnMapping.mode", "none") != "none":
         return MAPPING_READER
     if "deletionVectors" in features:
-        return "Spark, or a reader with deletion vectors such as deltalake's QueryBuilder"
+        return VECTORS_READER
     return PLAIN_READER
 
 
-def expected_reader(path: str, columns: Collection[str]) -> str:
-    """Returns the same for a table that is not created yet, with columns of these names."""
+def expected_reader(path: str, columns: Collection[str], *, deletion_vectors: bool = False) -> str:
+    """Returns the same for a table that is not created yet, with columns of these names. ``deletion_vectors``: it may
+    get deletion vectors."""
     mapped = any(NEEDS_MAPPING & set(name) for name in columns)
-    return reader_of(path, {"delta.columnMapping.mode": "name"} if mapped else {})
+    properties = {"delta.columnMapping.mode": "name"} if mapped else {}
+    return reader_of(path, properties, ["deletionVectors"] if deletion_vectors else [])

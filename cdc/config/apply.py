@@ -94,6 +94,11 @@ class ApplyConfig(Section):
         ),
     ] = "snapshot"
     """Treatment of statements after which only the server knows the rows, like a new column with AUTO_INCREMENT."""
+    deletion_vectors: bool = False
+    """Whether a table may get Delta's deletion vectors. A merge then marks scattered changed rows of a large table
+    instead of rewriting the files that hold them. Readers of the table must know deletion vectors: `cdc status --json`
+    names the readers of each table. A table that has them already keeps them, and one whose property
+    `delta.enableDeletionVectors` is `false` gets none."""
     types: Types = Field(default_factory=dict)
     """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
     columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)

@@ -36,6 +36,8 @@ class ApplyOverrides(Section):
     """As `apply.on_drop`."""
     on_unknown_effect: OnUnknownEffect | None = None
     """As `apply.on_unknown_effect`."""
+    deletion_vectors: bool | None = None
+    """As `apply.deletion_vectors`."""
     types: Types | None = None
     """As `apply.types`; they are added to those."""
     columns: Columns | None = None

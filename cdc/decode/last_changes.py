@@ -58,6 +58,8 @@ class LastChanges:
     """For each part and change: it is the last one of its key."""
     seen: tuple[Bools, ...]
     """For each part and change: it is the last one of a key of which some change is no delete."""
+    kept: tuple[Bools, ...]
+    """For each part and change: it is no delete."""
     keys: int
     """The number of keys."""
     is_all_new: bool
@@ -125,6 +127,7 @@ def last_changes(parts: Sequence[Keys]) -> LastChanges:
     return LastChanges(
         last=tuple(np.split(last.view(np.bool_), cuts)) if parts else (),
         seen=tuple(np.split(seen.view(np.bool_), cuts)) if parts else (),
+        kept=tuple(np.split(op != OP_DELETE, cuts)) if parts else (),
         keys=int(count),
         is_all_new=bool(count == rows and (op == OP_INSERT).all()),
         bounds=_all_bounds([part.bounds for part in parts if len(part.op)]),

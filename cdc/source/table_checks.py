@@ -138,7 +138,9 @@ def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterato
     apply = config.table_apply(name)
     columns = [_lake_name(apply, column) for column in table.columns]
     reader = expected_reader(
-        table_path(apply.target, *split_table(name)), [column for column in columns if column is not None]
+        table_path(apply.target, *split_table(name)),
+        [column for column in columns if column is not None],
+        deletion_vectors=apply.deletion_vectors and apply.mode != "append",
     )
     if reader != PLAIN_READER:
         yield ok(f"table {name}", f"its Delta table needs {reader} to be read")

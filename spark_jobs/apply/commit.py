@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.apply.large_values import careful_parquet, has_large_values
 from spark_jobs.apply.statements import empty_statement
+from spark_jobs.delta.vectors import has_deletion_vectors, marking_rows
 from spark_jobs.runtime.session import transaction, view_of
 
 if TYPE_CHECKING:
@@ -54,12 +55,18 @@ class Commit:
     """The user metadata, as the value of a Spark setting."""
     check: Callable[[], object]
     """Raises if the statement may not run any more."""
+    use_vectors: bool | None = None
+    """Whether a MERGE marks changed rows in deletion vectors, in a table that has them; None: as Delta decides."""
 
     def execute(self, statement: str) -> MergeStats:
         """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position."""
         spark = self.session.spark
         careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
-        with careful, transaction(spark, self.target.application_id(self.state), self.seq, self.metadata):
+        marking: AbstractContextManager[None] = nullcontext()
+        if self.use_vectors is not None and has_deletion_vectors(self.state):
+            marking = marking_rows(spark, self.use_vectors)
+        carried = transaction(spark, self.target.application_id(self.state), self.seq, self.metadata)
+        with careful, marking, carried:
             self.check()
             before_statement(self.target.table)
             rows: list[Any] = spark.sql(statement).collect()

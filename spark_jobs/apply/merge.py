@@ -10,7 +10,7 @@ the changes that are not there yet by (``_seq``, ``_row``), and ``scd2`` the ver
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -26,6 +26,7 @@ from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
 from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.statements import (
+    SourceRows,
     append_statement,
     bound_text,
     empty_statement,
@@ -38,14 +39,16 @@ from spark_jobs.apply.statements import (
     user_metadata,
 )
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
-from spark_jobs.delta.log import may_hold
+from spark_jobs.delta.files import TableFiles
+from spark_jobs.delta.proof import require_all_rows
 from spark_jobs.delta.tables import BEFORE, Target, schema_of
+from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import SourceColumns
 from spark_jobs.source.input_splits import SPLIT_BYTES, InputSplit, input_splits
-from spark_jobs.source.key_plan import KeyPlan, make_plan, planned_frame
+from spark_jobs.source.key_plan import KeyPlan, KeyRanges, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN
 from spark_jobs.source.split_reader import SplitReader
 
@@ -95,11 +98,13 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
         state = _mark_if_large(merge, state, (*found.names, *MODE_COLUMNS[apply.mode]))
         work = _versions if apply.mode == "scd2" else _last_states
         stats = work(merge, state, found, merge.columns.exact(sources))
-    return _result(merge, merge.target.state() or state, stats, began)
+    state = merge.target.state() or state
+    require_all_rows(merge.target, state)
+    return _result(merge, state, stats, began)
 
 
-def _commit(merge: TableMerge, state: DeltaState) -> Commit:
-    metadata = user_metadata(merge.manifest, merge.target, state.applied_seq, state.generation)
+def _commit(merge: TableMerge, state: DeltaState, source: SourceRows | None = None) -> Commit:
+    metadata = user_metadata(merge.manifest, merge.target, state.applied_seq, state.generation, source)
     return Commit(merge.session, merge.target, state, merge.manifest.last_seq, metadata, merge.check)
 
 
@@ -153,9 +158,14 @@ def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: Sour
 
 def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns, plan: KeyPlan) -> MergeStats:
     """Merges the rows that win in a plan."""
-    commit, marks = _commit(merge, state), merge.target.apply.mode == "soft_delete"
+    marks = merge.target.apply.mode == "soft_delete"
     if not plan.rows:
-        return commit.execute(empty_statement(merge.target))
+        return _commit(merge, state).execute(empty_statement(merge.target))
+    integers = plan.integer_ranges(keys.names)
+    is_new = plan.found.is_all_new and _is_above(merge, state, integers)
+    commit = _commit(merge, state, SourceRows(plan.rows, plan.upserts(seen=marks)))
+    if not is_new:
+        commit = _for_changes(merge, commit, lambda: plan.rows, integers)
     reader = _reader(merge, columns, state.applied_seq, "after")
     rows = planned_frame(merge.session, reader, _splits(merge, state.applied_seq), plan, seen=marks)
     kinds = {field.name: field.dataType for field in columns.fields}
@@ -170,32 +180,43 @@ def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: Sourc
         statement = soft_delete_statement if marks else upsert_statement
         return statement(merge.target, view, keys.names, names, ranges, null_keys=False)
 
-    is_new = plan.found.is_all_new and not _may_hold(merge, state, keys, plan)
     stats = commit.execute_with(with_variants(rows, columns.variants), make)
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
 
 
-def _may_hold(merge: TableMerge, state: DeltaState, keys: Keys, plan: KeyPlan) -> bool:
-    """Whether the table may have a row with one of the plan's keys, as far as the statistics of its files tell."""
-    ranges = {
-        key: (bound[0].as_py(), bound[1].as_py())
-        for key, bound in zip(keys.names, plan.found.bounds, strict=True)
-        if bound is not None and pa.types.is_integer(bound[0].type)
-    }
-    return may_hold(state, merge.target.table, ranges)
+def _is_above(merge: TableMerge, state: DeltaState, keys: Mapping[str, KeyRanges]) -> bool:
+    """Whether the table has no row with one of these keys, by the statistics of its files."""
+    files = TableFiles.of(state, merge.target.table)
+    return files is not None and not files.may_hold(keys)
+
+
+def _for_changes(
+    merge: TableMerge, commit: Commit, count: Callable[[], int], keys: Mapping[str, KeyRanges] | None = None
+) -> Commit:
+    """Returns the commit for a MERGE that changes ``count()`` rows with these keys. It marks the rows in deletion
+    vectors if they are scattered and the table may have such vectors; else it rewrites their files."""
+    state = commit.state
+    if not may_mark_rows(merge.target, state):
+        return commit
+    files, changed = TableFiles.of(state, merge.target.table), count()
+    if files is None or not files.touched(keys or {}, changed).is_scattered(changed):
+        return replace(commit, use_vectors=False)
+    merge.check()
+    state = add_deletion_vectors(merge.session.spark, merge.target, state)
+    return replace(commit, state=state, use_vectors=True)
 
 
 def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key as a window of Spark finds it."""
-    commit, marks = _commit(merge, state), merge.target.apply.mode == "soft_delete"
+    marks = merge.target.apply.mode == "soft_delete"
     dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and keys.is_primary else None
     first = columns.only([*keys.names, *columns.dates]) if merge.is_large else columns
     last = latest(_changes_by_key(merge, state, keys, first, dates), keys.names, seen=marks).persist()
     try:
         ranges = key_ranges(last, keys.names)
         if ranges is None:
-            return commit.execute(empty_statement(merge.target))
-        rows = last
+            return _commit(merge, state).execute(empty_statement(merge.target))
+        commit, rows = _for_changes(merge, _commit(merge, state), last.count), last
         if merge.is_large:
             also = (SEEN,) if marks else ()
             changes = _changes_by_key(merge, state, keys, columns)
@@ -216,12 +237,13 @@ def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: So
 
 def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
     """Merges the versions of each key, in mode ``scd2``."""
-    commit, first = _commit(merge, state), columns.only(keys.names) if merge.is_large else columns
+    first = columns.only(keys.names) if merge.is_large else columns
     events = last_of_transactions(_changes_by_key(merge, state, keys, first), keys.names).persist()
     try:
         ranges = key_ranges(events, keys.names)
         if ranges is None:
-            return commit.execute(empty_statement(merge.target))
+            return _commit(merge, state).execute(empty_statement(merge.target))
+        commit = _for_changes(merge, _commit(merge, state), events.count)
         conditions = [*ranges, recent(events)]
         found = rows = versions(commit, events, keys.names, conditions).persist()
         try:

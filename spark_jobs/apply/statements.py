@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as f
@@ -198,9 +199,21 @@ def empty_statement(target: Target) -> str:
     return f"MERGE INTO {target.sql} t USING {nothing} s ON false WHEN MATCHED THEN DELETE"
 
 
-def user_metadata(manifest: Manifest, target: Target, previous_seq: int, generation: int = 0) -> str:
-    """Returns the commit's user metadata, its entry in the ledger; see docs/formats/user_metadata.md."""
-    entry = {
+@dataclass(frozen=True)
+class SourceRows:
+    """How many rows the source of a MERGE has."""
+
+    rows: int
+    upserts: int
+    """Those among them that leave a row, so that the MERGE inserts or updates it."""
+
+
+def user_metadata(
+    manifest: Manifest, target: Target, previous_seq: int, generation: int = 0, source: SourceRows | None = None
+) -> str:
+    """Returns the commit's user metadata, its entry in the ledger; see docs/formats/user_metadata.md. ``source``: the
+    rows of the statement's source, if they are counted."""
+    entry: dict[str, Any] = {
         "destination": manifest.destination,
         "batch": manifest.batch,
         "epoch": manifest.epoch,
@@ -214,4 +227,6 @@ def user_metadata(manifest: Manifest, target: Target, previous_seq: int, generat
         "table": target.table,
         "mode": target.apply.mode,
     }
+    if source is not None:
+        entry |= {"source_rows": source.rows, "source_upserts": source.upserts}
     return setting_value(json.dumps(entry, ensure_ascii=False))

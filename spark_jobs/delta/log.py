@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.errors import CdcError, ConfigError, RetryableError, TargetError
 from cdc.log import get_logger
 from cdc.targets import GENERATION_PROPERTY, LOG_FOLDER, application_id, has_percent_sign, local_path, reader_of
+from spark_jobs.delta.known_tables import KnownTable, KnownTables
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -36,6 +37,32 @@ _TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
 """Names of files that Spark writes beside a commit, never the commit itself."""
 _LARGEST_COMMIT = 1 << 20
 _log = get_logger(__name__)
+_known_tables = KnownTables(LEDGER_DEPTH)
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """A commit whose MERGE read fewer rows than the driver had chosen for it."""
+
+    version: int
+    given: int
+    read: int
+
+    @classmethod
+    def of(cls, commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> LostRows | None:
+        """Compares the metrics of a commit with its user metadata. Returns None if no row was lost, or if they do not
+        tell."""
+        found = commit.get("operationMetrics") or {}
+        given, upserts, read = metadata.get("source_rows"), metadata.get("source_upserts"), found.get("numSourceRows")
+        if given is None or upserts is None or read is None or int(read) >= int(given):
+            return None
+        # Spark need not read the source to the end if no row of the table can match. Then all upserts are inserted.
+        inserted, updated, deleted = (
+            int(found.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")
+        )
+        if inserted >= int(upserts) and not updated and not deleted:
+            return None
+        return cls(int(commit["version"]), int(given), int(read))
 
 
 @dataclass(frozen=True)
@@ -53,6 +80,8 @@ class DeltaState:
     """(version, user metadata) of the last commits of this destination, newest first."""
     id: str = ""
     """The table's id in Delta's metadata."""
+    lost_rows: LostRows | None = None
+    """The newest known commit of this generation whose statement did not read all rows that it was given."""
 
     @property
     def generation(self) -> int:
@@ -69,16 +98,16 @@ def read_state(path: str, destination: str, table: str) -> DeltaState | None:
 
     Raises TargetError if something else lies at the path, RetryableError if the log cannot be read.
     """
-    with open_delta(path, table) as delta:
-        return None if delta is None else _state(delta, path, destination, table)
+    with open_newest(path, table) as found:
+        return None if found is None else _state(found.delta, found.commits, path, destination, table)
 
 
-def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaState:
+def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, destination: str, table: str) -> DeltaState:
     metadata = delta.metadata()
     properties = {key: str(value) for key, value in metadata.configuration.items()}
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
     applied = delta.transaction_version(application_id(destination, table, generation)) or 0
-    ledger = _ledger(delta, destination, table)
+    ledger, lost = _ledger(commits, destination, table)
     # Delta forgets transaction ids after delta.setTransactionRetentionDuration; the commits still carry the position.
     known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
@@ -89,6 +118,7 @@ def _state(delta: DeltaTable, path: str, destination: str, table: str) -> DeltaS
         applied_seq=max([applied, *known]),
         ledger=ledger,
         id=str(metadata.id),
+        lost_rows=next((one for of, one in lost if of == generation), None),
     )
 
 
@@ -100,54 +130,30 @@ def state_before(path: str, destination: str, table: str, seq: int) -> DeltaStat
     with open_delta(path, table) as delta:
         if delta is None:
             return None
-        later = [version for version, found in _ledger(delta, destination, table) if int(found["last_seq"]) >= seq]
+        ledger = _ledger(delta.history(LEDGER_DEPTH), destination, table)[0]
+        later = [version for version, found in ledger if int(found["last_seq"]) >= seq]
         if later:
             try:
                 delta.load_as_version(min(later) - 1)
             except (DeltaError, OSError, ValueError) as error:
                 _log.warning("an older version of a Delta table cannot be read", table=table, reason=str(error))
                 return None
-        return _state(delta, path, destination, table)
+        return _state(delta, delta.history(LEDGER_DEPTH), path, destination, table)
 
 
 def has_rows(path: str, table: str) -> bool:
     """Whether the table has any file with rows."""
-    with open_delta(path, table) as delta:
-        return delta is not None and bool(delta.file_uris())
+    with open_newest(path, table) as found:
+        return found is not None and bool(found.delta.file_uris())
 
 
-def may_hold(state: DeltaState, table: str, ranges: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether a file of the table at this version may have a row with each of these integer columns in its range, both
-    ends included. Returns True if the statistics do not tell."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    with open_delta(state.path, table) as delta:
-        if delta is None:
-            return True
-        if delta.version() != state.version:
-            delta.load_as_version(state.version)
-        files = pa.table(delta.get_add_actions(flatten=True))
-    if not files.num_rows:
-        return False
-    if state.properties.get("delta.columnMapping.mode", "none") != "none":
-        return True  # the statistics have other names
-    possible = pa.array([True] * files.num_rows)
-    for column, (low, high) in ranges.items():
-        names = f"min.{column}", f"max.{column}"
-        if any(files.schema.get_all_field_indices(name) == [] for name in names):
-            continue
-        least, greatest = (files.column(name) for name in names)
-        if not (pa.types.is_integer(least.type) and pa.types.is_integer(greatest.type)):
-            continue
-        outside = pc.or_(pc.greater(least, high), pc.less(greatest, low))
-        possible = pc.and_(possible, pc.invert(pc.fill_null(outside, False)))
-    return bool(pc.any(possible).as_py())
-
-
-def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, dict[str, Any]]]:
-    found = []
-    for commit in delta.history(LEDGER_DEPTH):
+def _ledger(
+    commits: Iterable[dict[str, Any]], destination: str, table: str
+) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, LostRows]]]:
+    """Returns those of the commits that are of the destination, as in :attr:`DeltaState.ledger`, and those that lost
+    rows, each with its generation."""
+    found, lost = [], []
+    for commit in commits:
         text = commit.get("userMetadata")
         if not isinstance(text, str):
             continue
@@ -158,7 +164,9 @@ def _ledger(delta: DeltaTable, destination: str, table: str) -> list[tuple[int, 
         ours = isinstance(metadata, dict) and metadata.get("destination") == destination
         if ours and metadata.get("table") == table and "version" in commit:
             found.append((int(commit["version"]), metadata))
-    return found
+            if (one := LostRows.of(commit, metadata)) is not None:
+                lost.append((int(metadata.get("generation", 0)), one))
+    return found, lost
 
 
 @dataclass(frozen=True)
@@ -236,24 +244,45 @@ def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
 
     Raises TargetError if something else lies at the path, RetryableError if the log cannot be read.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
     local = local_path(path)
     if local is not None and not _looks_like_delta(local, table):
         yield None
         return
     with reader_uri(path) as uri:
-        try:
-            delta = DeltaTable(uri)
-        except TableNotFoundError:
-            delta = None
-        except (DeltaError, OSError) as error:
-            raise RetryableError(
-                f"the Delta table cannot be read: {' '.join(str(error).split())[:300]}",
-                place=f"table {table} at {path}",
-            ) from error
-        yield delta
+        yield _opened(uri, path, table)
+
+
+@contextmanager
+def open_newest(path: str, table: str) -> Iterator[KnownTable | None]:
+    """Opens the table at its newest version for the duration of the block, which must not load another one. Of a table
+    on a local disk that this process has read before, only newer commits are read. Yields and raises as
+    :func:`open_delta`."""
+    local = local_path(path)
+    if local is None or has_percent_sign(path):
+        with open_delta(path, table) as delta:
+            yield None if delta is None else KnownTable(delta, delta.history(LEDGER_DEPTH), None)
+        return
+
+    def read() -> DeltaTable | None:
+        return _opened(str(local), path, table) if _looks_like_delta(local, table) else None
+
+    with _known_tables.newest(local, local / LOG_FOLDER, read) as found:
+        yield found
+
+
+def _opened(uri: str, path: str, table: str) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise RetryableError(
+            f"the Delta table cannot be read: {' '.join(str(error).split())[:300]}",
+            place=f"table {table} at {path}",
+        ) from error
 
 
 @contextmanager

@@ -45,6 +45,7 @@ def prove(
     elif state.generation <= record.generation:
         _require_record(target, state, record)
     _require_not_restored(target, state, record)
+    require_all_rows(target, state)
     retention = state.properties.get(TRANSACTION_RETENTION)
     if retention is not None and not retention_is_long(retention):
         _log.warning(
@@ -65,7 +66,22 @@ def prove_known(target: Target, state: DeltaState | None, known: Subscription) -
     elif state.generation <= record.generation:
         _require_record(target, state, record)
     _require_not_restored(target, state, record)
+    require_all_rows(target, state)
     return state
+
+
+def require_all_rows(target: Target, state: DeltaState) -> None:
+    """Raises TargetError if a statement of this generation read fewer rows than it was given: they were lost on the way
+    into Spark, and the table's applied position says that they are there."""
+    lost = state.lost_rows
+    if lost is not None:
+        raise TargetError(
+            f"version {lost.version} of the Delta table lacks changes: Spark read {lost.read:,} of the {lost.given:,} "
+            "rows that its statement was given",
+            place=f"table {target.table} at {target.path}",
+            remedy=f"Rebuild the table with `cdc replay {target.destination} {target.table}`, or load it with "
+            f"`cdc snapshot {target.destination} {target.table}`; and report this.",
+        )
 
 
 def _require_record(target: Target, state: DeltaState, record: TableRecord) -> None:

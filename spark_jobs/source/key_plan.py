@@ -43,6 +43,14 @@ _one_large = threading.Lock()
 
 
 @dataclass(frozen=True)
+class KeyRanges:
+    """Ranges of an integer column that do not overlap, in ascending order, both ends included."""
+
+    lows: npt.NDArray[np.int64]
+    highs: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class KeyPlan:
     """The last changes of a batch's keys."""
 
@@ -59,22 +67,54 @@ class KeyPlan:
         """How many rows win, which is the number of keys."""
         return self.found.keys
 
+    def upserts(self, *, seen: bool) -> int:
+        """Returns how many of these rows are no deletes; with ``seen``, how many have a change that is none."""
+        kinds = self.found.seen if seen else self.found.kept
+        return int(sum(np.count_nonzero(one & last) for one, last in zip(kinds, self.found.last, strict=True)))
+
     def spans(self, names: Sequence[str]) -> list[list[tuple[Any, Any]]]:
         """Returns for each key column the ranges, as Arrow scalars, that hold all its values; none for a column without
-        an order. Integers of a small batch have several ranges, with the widest gaps between them."""
+        an order. In a small batch, few values have a range each, and integers have several ranges with the widest gaps
+        between them."""
         import pyarrow as pa
 
         found: list[list[tuple[Any, Any]]] = []
         for name, bound in zip(names, self.found.bounds, strict=True):
             if bound is None:
                 found.append([])
-            elif self.tables and pa.types.is_integer(bound[0].type):
-                every = np.concatenate([table.column(name).to_numpy() for table in self.tables])
-                values = np.unique(every.astype(np.int64))
-                found.append([(pa.scalar(low), pa.scalar(high)) for low, high in clusters(values)])
-            else:
+            elif not self.tables:
                 found.append([bound])
+            elif pa.types.is_integer(bound[0].type):
+                found.append([(pa.scalar(low), pa.scalar(high)) for low, high in clusters(self._integers(name))])
+            else:
+                values = self._values(name).unique()
+                found.append([(one, one) for one in values] if len(values) <= MAX_RANGES else [bound])
         return found
+
+    def integer_ranges(self, names: Sequence[str]) -> dict[str, KeyRanges]:
+        """Returns the ranges of each key column with integers: in a small batch its values, else the range of all."""
+        import pyarrow as pa
+
+        found = {}
+        for name, bound in zip(names, self.found.bounds, strict=True):
+            if bound is None or not pa.types.is_integer(bound[0].type):
+                continue
+            if self.tables:
+                values = self._integers(name)
+                found[name] = KeyRanges(values, values)
+            else:
+                low, high = (np.array([one.as_py()], dtype=np.int64) for one in bound)
+                found[name] = KeyRanges(low, high)
+        return found
+
+    def _integers(self, name: str) -> npt.NDArray[np.int64]:
+        """Returns the distinct values of an integer column, ascending."""
+        return np.unique(self._values(name).to_numpy().astype(np.int64))
+
+    def _values(self, name: str) -> pa.ChunkedArray:
+        import pyarrow as pa
+
+        return pa.chunked_array([chunk for table in self.tables for chunk in table.column(name).chunks])
 
 
 def clusters(values: npt.NDArray[np.int64], most: int = MAX_RANGES) -> list[tuple[int, int]]:

@@ -58,11 +58,14 @@ def test_inserts_of_new_keys_are_inserted_and_nothing_else(
 
     assert apply(TABLE, *inserts(0, 5)) == ["insert"]
     assert apply(*inserts(10, 5)) == ["insert"]
-    # Between keys of a file, so that it may have them.
-    assert apply(*inserts(12 + 3, 1), *inserts(7, 1)) == ["general"]
+    # No file may have these keys, though one has keys between them.
+    assert apply(*inserts(15, 1), *inserts(7, 1)) == ["insert"]
+    assert apply(f"INSERT INTO t VALUES {', '.join(f'({i}, 0)' for i in range(200, 240, 2))}") == ["insert"]
+    # Between keys of a file, so that it may have it.
+    assert apply(*inserts(203, 1)) == ["general"]
     assert apply(*inserts(30, 2), "UPDATE t SET v = 'x' WHERE id = 30") == ["general"]
     assert apply(*inserts(40, 2), "DELETE FROM t WHERE id = 40") == ["general"]
-    assert apply("UPDATE t SET id = id + 100 WHERE id > 30") == ["general"]
+    assert apply("UPDATE t SET id = id + 300 WHERE id > 30") == ["general"]
 
 
 def test_a_row_that_should_not_be_there_is_still_replaced(

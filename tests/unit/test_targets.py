@@ -9,6 +9,7 @@ import pytest
 from cdc.errors import UsageError
 from cdc.targets import (
     PLAIN_READER,
+    VECTORS_READER,
     application_id,
     encode_name,
     expected_reader,
@@ -63,4 +64,6 @@ def test_which_reader_a_table_needs() -> None:
     assert "QueryBuilder" in expected_reader("/lake/shop/orders", ["id", "a b"])
     assert expected_reader("/lake/shop/order%20items", ["id"]).startswith("Spark (deltalake")
     assert expected_reader("s3://lake/shop/order%20items", ["id"]).startswith("Spark (deltalake")
+    assert expected_reader("/lake/shop/orders", ["id"], deletion_vectors=True) == VECTORS_READER
+    assert reader_of("/lake/x", {}, ["deletionVectors"]) == VECTORS_READER
     assert reader_of("/lake/x", {}, ["variantType"]) == "Spark, or another reader with variants"

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc.errors import TargetError
 from cdc.targets import table_path
-from spark_jobs.delta.log import DeltaState, clear_unborn, read_position, read_state
+from spark_jobs.delta.log import DeltaState, LostRows, clear_unborn, read_position, read_state
 from tests.support.s3 import s3_server
 
 
@@ -110,3 +110,21 @@ def test_a_table_in_an_object_store_lies_where_spark_writes_it(tmp_path: Path) -
         assert state is not None
         assert state.applied_seq == 80
         assert read_position(f"{target}%20", "shop", "shop.order items ").note == "not there yet"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "lost"),
+    [
+        ({"numSourceRows": "10", "numTargetRowsInserted": "0"}, False),
+        ({"numSourceRows": "12"}, False),  # a task ran twice
+        ({"numSourceRows": "9", "numTargetRowsInserted": "3", "numTargetRowsUpdated": "4"}, True),
+        ({"numSourceRows": "0", "numTargetRowsInserted": "8"}, False),  # nothing could match
+        ({"numSourceRows": "0", "numTargetRowsInserted": "7"}, True),
+        ({"numSourceRows": "9", "numTargetRowsUpdated": "8"}, True),  # a delete is lost
+        ({}, False),
+    ],
+)
+def test_a_commit_that_read_fewer_rows_than_it_was_given_has_lost_some(metrics: dict[str, str], lost: bool) -> None:
+    found = LostRows.of({"version": 4, "operationMetrics": metrics}, {"source_rows": 10, "source_upserts": 8})
+    assert found == (LostRows(4, 10, int(metrics.get("numSourceRows", 0))) if lost else None)
+    assert LostRows.of({"version": 4, "operationMetrics": metrics}, {}) is None

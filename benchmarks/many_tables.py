@@ -1,0 +1,100 @@
+"""Many small tables in one batch: the seconds per table, and where they go.
+
+Each round changes a few rows of every table, so that one batch has all tables, and merges it in a warm session. The
+first round creates the tables.
+
+    python -m benchmarks.many_tables [--tables 500] [--rounds 3] [--cores 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.accounting import Tree
+from benchmarks.ways import merged
+from benchmarks.workload import capture, configure
+from cdc.testing.servers import Server
+
+_STEPS = {
+    "spark_jobs.delta.tables": ("read_state",),
+    "spark_jobs.apply.merge": ("make_plan", "planned_frame", "_is_above"),
+    "spark_jobs.apply.commit": ("Commit.execute",),
+}
+"""The functions whose seconds are shown, by module."""
+
+
+def timed(seconds: dict[str, float], name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that adds its seconds, of all threads together, to ``seconds``."""
+
+    @wraps(work)
+    def run(*given: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return work(*given, **options)
+        finally:
+            seconds[name] += time.perf_counter() - began
+
+    return run
+
+
+def watch() -> dict[str, float]:
+    """Lets the steps of a merge add their seconds to the result."""
+    import importlib
+
+    seconds: dict[str, float] = defaultdict(float)
+    for module, names in _STEPS.items():
+        for name in names:
+            owner: Any = importlib.import_module(module)
+            *outer, last = name.split(".")
+            for one in outer:
+                owner = getattr(owner, one)
+            setattr(owner, last, timed(seconds, name, getattr(owner, last)))
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tables", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    options = parser.parse_args()
+    names = [f"bench.small{i:04d}" for i in range(options.tables)]
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    table = Table(title=f"{options.tables} small tables in one batch")
+    for column in ("round", "s", "s per table", "CPU s per table"):
+        table.add_column(column, justify="right")
+    with (
+        Server("mariadb10") as server,
+        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
+        Tree(join=True) as tree,
+    ):
+        config = configure(Path(folder), server, options.cores)
+        server.execute("CREATE DATABASE bench")
+        server.execute(*(f"CREATE TABLE {name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in names))
+        seconds = watch()
+        for turn in range(options.rounds):
+            server.execute(*(f"INSERT INTO {name} (v) VALUES (1), (2), (3)" for name in names))
+            server.execute(*(f"UPDATE {name} SET v = v + 1 WHERE id <= 2" for name in names))
+            capture(config)
+            seconds.clear()
+            wall, cpu = merged(config, tree, window=False)
+            table.add_row(str(turn + 1), f"{wall:.1f}", *(f"{x / options.tables:.3f}" for x in (wall, cpu)))
+            print(f"round {turn + 1}: {wall:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
+    console.print(table)
+    steps = ", ".join(f"{name} {1000 * value / options.tables:.1f}" for name, value in seconds.items())
+    console.print(f"Last round, ms per table, summed over threads: {steps}.")
+
+
+if __name__ == "__main__":
+    main()
