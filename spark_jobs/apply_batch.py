@@ -10,6 +10,7 @@ The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :fun
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,6 +22,7 @@ from cdc.batches.parking import TableGate
 from cdc.errors import (
     BatchError,
     CdcError,
+    ConfigError,
     LeaseHeldError,
     MergeFailedError,
     MetaUnavailableError,
@@ -85,6 +87,12 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
     if not batch.tables:
         return []
     is_small = batch.config.apply.small_batches.engine == "deltalake"
+    if is_small and importlib.util.find_spec("deltalake") is None:
+        raise ConfigError(
+            "the package deltalake is not installed",
+            place="apply.small_batches",
+            remedy="Install towpath[spark], or remove apply.small_batches.",
+        )
     if not isinstance(sessions, TableSessions) and not is_small:
         sessions = sessions()
     failures: dict[str, CdcError] = {}

@@ -42,8 +42,7 @@ class SmallBatches(Section):
     ] = "spark"
     """What merges a table's changes if they are at most `max_rows`."""
     max_rows: Annotated[Whole | None, Doc(only_with="engine: deltalake", example=10000)] = Field(default=None, gt=0)
-    """Limit of a table's changes in a batch for delta-rs. It needs about 100 MB for each million rows of the files that
-    it rewrites, and each core writes one table at a time."""
+    """Limit of a table's changes in a batch for delta-rs."""
 
     @model_validator(mode="after")
     def _together(self) -> Self:
