@@ -5,17 +5,19 @@ The state of a snapshot is exact at one position, ``high_seq``. Its chunks were 
 ``low_seq`` and none after ``high_seq``. A row whose key changes between the two is taken from its last change, every
 other row from its chunk; docs/decisions/0062 has the proof.
 
-One commit replaces the table: rows, schema, properties and applied position change together.
+One commit replaces the table: rows, schema, properties and applied position change together. Where it can, it takes
+over the chunk files themselves (docs/decisions/0072).
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -34,6 +36,7 @@ from spark_jobs.apply.merge import Keys, TableMerge, read_changes
 from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
 from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.statements import empty_statement
+from spark_jobs.delta.adoption import ParquetFile, Replacement, begin, make_log
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
 from spark_jobs.delta.tables import (
@@ -51,6 +54,7 @@ from spark_jobs.delta.tables import (
     target_of,
 )
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, tracked_schema
+from spark_jobs.runtime.driver import ignore_errors
 from spark_jobs.runtime.session import transaction, view_of
 from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
 
@@ -140,11 +144,7 @@ def state_of_snapshot(
     if changes is None:
         return rows
     last = latest(changes, keys)
-    same = [f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"c.{quote(key)}")) for key in keys]
-    condition = same[0]
-    for one in same[1:]:
-        condition = condition & one
-    unchanged = rows.alias("r").join(last.select(*[quote(key) for key in keys]).alias("c"), condition, "left_anti")
+    unchanged = _matched(rows, last.select(*[quote(key) for key in keys]), keys, "left_anti")
     return unchanged.unionByName(last.where(f.col("_op") != DELETE).select(*names))
 
 
@@ -185,14 +185,83 @@ class Load:
     """The DDL statements that the load overtakes, if they are known."""
 
 
-def _replace(spark: SparkSession, load: Load, rows: DataFrame) -> None:
-    """Makes rows the whole content of the table, as its next generation."""
+def _properties(load: Load) -> dict[str, str]:
+    """Returns the properties of the table's next generation."""
     state, position = load.state, load.position
     generation = 0 if state is None else state.generation + 1
     record = Record(position.seq, load.schema)
     origin = Origin(position.server_uuid, position.epoch, position.seq, generation, record)
-    properties = kept_properties(state) | properties_of(load.target, load.columns, load.primary, origin)
-    replace_table(spark, load.target, rows, properties, position, load.rebuild)
+    return kept_properties(state) | properties_of(load.target, load.columns, load.primary, origin)
+
+
+def _adopt(
+    spark: SparkSession, load: Load, files: SnapshotFiles, changes: DataFrame | None, keys: Sequence[str]
+) -> bool:
+    """Makes the chunk files themselves files of the table, and lets Spark write only the rows of those chunks in which
+    a key has changed meanwhile. Returns False, and changes nothing, if Spark has to write all rows.
+
+    ``changes``, ``keys``: as for :func:`state_of_snapshot`.
+    """
+    target, columns = load.target, load.columns
+    if target.apply.mode != "upsert" or columns.variants or files.folder.local is None:
+        return False
+    chunks = [ParquetFile.read(path) for path in files.paths()]
+    properties, schema = _properties(load), delta_schema(columns.fields, target.apply.mode)
+    clear_unborn(target.path)
+    version = -1 if load.state is None else load.state.version
+    adoption = begin(spark, Replacement(target.path, version, schema, properties), chunks)
+    if adoption is None:
+        return False
+    with _cached(changes):
+        changed = set()
+        if changes is not None:
+            changed = _changed_files(spark, [one.path for one in chunks], columns, keys, changes)
+        whole = [chunk for chunk in chunks if Path(chunk.path).name not in changed]
+        if 2 * sum(chunk.footer.num_rows for chunk in whole) < sum(chunk.footer.num_rows for chunk in chunks):
+            return False
+        make_log(target.path)
+        adoption.add_files(whole)
+        if changes is not None:
+            others = [chunk.path for chunk in chunks if Path(chunk.path).name in changed]
+            rows = state_of_snapshot(spark, others, columns, keys, changes)
+            adoption.add_rows(_initial_rows(rows, schema, load.position))
+    generation = int(properties[GENERATION_PROPERTY])
+    metadata = user_metadata(target, load.position, generation, load.rebuild)
+    adoption.commit(application_id(target.destination, target.table, generation), load.position.seq, metadata)
+    return True
+
+
+@contextmanager
+def _cached(rows: DataFrame | None) -> Iterator[None]:
+    """Keeps rows in Spark's cache inside the block, so that they are read once."""
+    if rows is None:
+        yield
+        return
+    rows.persist()
+    try:
+        yield
+    finally:
+        ignore_errors(rows.unpersist)
+
+
+def _changed_files(
+    spark: SparkSession, paths: Sequence[str], columns: SourceColumns, keys: Sequence[str], changes: DataFrame
+) -> set[str]:
+    """Returns the names of the chunk files that have a row whose key is among the changes."""
+    rows = spark.read.schema(t.StructType(columns.read_fields)).parquet(*paths)
+    file = f"_file_{uuid.uuid4().hex}"
+    named = rows.select(*[quote(key) for key in keys], rows.metadataColumn("_metadata")["file_name"].alias(file))
+    found = _matched(named, changes.select(*[quote(key) for key in keys]).distinct(), keys, "left_semi")
+    return {row[0] for row in found.select(file).distinct().collect()}
+
+
+def _matched(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -> DataFrame:
+    """Joins rows with others of the same key."""
+    same = [f.col(f"r.{quote(key)}").eqNullSafe(f.col(f"c.{quote(key)}")) for key in keys]
+    condition = same[0]
+    for one in same[1:]:
+        condition = condition & one
+    return rows.alias("r").join(others.alias("c"), condition, how)
 
 
 def begin_generation(sessions: TableSessions, config: DestinationConfig, table: str, position: Position) -> None:
@@ -326,8 +395,9 @@ def load_snapshot(
     keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
     with sessions.one() as session:
         changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq)
-        rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
-        load_state(session, load, rows, keys)
+        if not _adopt(session.spark, load, files, changes, keys.names):
+            rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
+            load_state(session, load, rows, keys)
 
 
 def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:
@@ -341,7 +411,7 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
     moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
     if state is None or mode == "upsert" or state.properties.get(MODE_PROPERTY) != mode:
         shaped = _initial_rows(rows, delta_schema(load.columns.fields, mode), load.position)
-        _replace(session.spark, load, shaped)
+        replace_table(session.spark, load.target, shaped, _properties(load), load.position, load.rebuild)
         return
     state = _next_generation(session.spark, load, state)
     metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)

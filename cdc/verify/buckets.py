@@ -2,7 +2,9 @@
 
 A large table whose primary key is one integer has ranges of keys as buckets: the server sums up one range after
 another, without a temporary table. The rows of all other tables are distributed by the remainder of an integer key, or
-by the CRC32 of the key's canonical text, because ranges of texts depend on collations, which Spark does not have.
+by the CRC32 of the key's canonical text, because ranges of texts depend on collations, which Spark does not have. This
+includes tables of engines that keep rows apart from the key, such as MyISAM: a range would be as many random reads as
+it has rows, or a scan of the whole table.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _ROWS_A_BUCKET = 2000
 _MOST_RANGES = 100
 _MOST_BUCKETS = 16384
 _FEWEST_BUCKETS = 16
+_CLUSTERED = frozenset({"innodb", "rocksdb", "tokudb"})
+"""Engines that keep rows in the order of the primary key."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ class Buckets:
 
 def find_buckets(conn: Connection, table: tuple[str, str], schema: TableSchema, columns: TableColumns) -> Buckets:
     """Returns the buckets of a table. The server is asked for its estimates only; no row is read."""
-    rows, is_plain = _estimate(conn, table), is_plain_key(columns.keys)
-    ranges = min(_MOST_RANGES, rows // ROWS_A_RANGE)
+    rows, engine = _estimate(conn, table)
+    is_plain = is_plain_key(columns.keys)
+    ranges = min(_MOST_RANGES, rows // ROWS_A_RANGE) if engine in _CLUSTERED and not columns.read else 0
     if is_plain and ranges > 1 and _lower(schema.primary_key) == [columns.keys[0].source.lower()]:
         paging = paging_key(conn, table, schema, schema.primary_key)
         if paging is not None and paging.index == "PRIMARY":
@@ -88,14 +93,15 @@ def find_buckets(conn: Connection, table: tuple[str, str], schema: TableSchema, 
     return Buckets(max(_FEWEST_BUCKETS, min(_MOST_BUCKETS, rows // _ROWS_A_BUCKET)), is_plain)
 
 
-def _estimate(conn: Connection, table: tuple[str, str]) -> int:
-    """Returns the server's estimate of a table's rows; 0 if there is none."""
+def _estimate(conn: Connection, table: tuple[str, str]) -> tuple[int, str]:
+    """Returns the server's estimate of a table's rows, 0 if there is none, and the table's engine."""
     found = query(
         conn,
-        "SELECT TABLE_ROWS AS n FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        "SELECT TABLE_ROWS AS n, ENGINE AS engine FROM information_schema.TABLES "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         table,
     )
-    return int(found[0]["n"] or 0) if found else 0
+    return (int(found[0]["n"] or 0), str(found[0]["engine"]).lower()) if found else (0, "")
 
 
 def _lower(names: Sequence[str]) -> list[str]:

@@ -9,10 +9,10 @@ kind          piece; an empty text stands for null
 ``number``    integers and decimals in digits, without padding
 ``truth``     1 or 0
 ``word``      a text that has no comma: TIME, UUID, INET, decimals of more than 38 digits
-``real``      the 64 bits of a FLOAT or DOUBLE as 16 hexadecimal digits
+``real``      ``x``, then the 64 bits of a FLOAT or DOUBLE in hexadecimal digits, without leading zeros
 ``reals``     a VECTOR: ``v``, then eight hexadecimal digits for the bytes of each element, as they are stored
-``day``       a date as text
-``instant``   DATETIME and TIMESTAMP as text, TIMESTAMP in UTC, with the digits that the column has
+``day``       days since the year 0, as TO_DAYS counts them
+``instant``   DATETIME, and TIMESTAMP in UTC: microseconds since the year 0, as TO_SECONDS counts
 ``text``      length in bytes of UTF-8, a colon, the text
 ``long``      length in bytes, a colon, CRC32 of the bytes: TEXT, BLOB, BINARY, GEOMETRY
 ``json``      CRC32 of the document's text
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -71,8 +71,6 @@ class ComparedColumn:
     """SQL of the piece, which is never null."""
     shown: str
     """SQL of the value as people read it, as text; null stays null."""
-    digits: int = 0
-    """``instant``: digits of the fraction."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,8 @@ class TableColumns:
     left_out: tuple[UncomparedColumn, ...]
     keys: tuple[ComparedColumn, ...]
     """Empty for a table without a key: its rows are compared as a multiset."""
+    read: tuple[ComparedColumn, ...] = ()
+    """Columns whose pieces a client computes, see :mod:`cdc.verify.client_columns`."""
 
     @property
     def row(self) -> str:
@@ -105,12 +105,17 @@ class TableColumns:
 
     @property
     def checksum(self) -> str:
-        """SQL of a row's checksum.
+        """SQL of a row's checksum, for a table of which the server can compute all columns.
 
         CRC32 alone is linear: two rows that exchange values of one length would keep their sum. Its decimal text,
         hashed again, is not.
         """
         return f"CRC32(CRC32({self.row}))"
+
+    @property
+    def all(self) -> tuple[ComparedColumn, ...]:
+        """All columns that are compared."""
+        return (*self.compared, *self.read)
 
 
 def is_plain_key(keys: Sequence[ComparedColumn]) -> bool:
@@ -128,13 +133,17 @@ def table_columns(schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
     missing. ``is_old_mysql``: a MySQL before 8.0."""
     compared: list[ComparedColumn] = []
     left_out: list[UncomparedColumn] = []
+    read: list[ComparedColumn] = []
     for column in schema.columns:
         policy = apply.columns.get(column.name.lower())
         kind = "keep" if policy is None else policy.kind
         if kind == "drop":
             continue
         lake = policy.name if policy is not None and policy.kind == "rename" else column.name
-        reason = _why_not(column, kind, apply, is_old_mysql)
+        if _is_for_clients(column, kind, is_old_mysql):
+            read.append(ComparedColumn(column.name, lake, "text", "NULL", "''", "NULL"))
+            continue
+        reason = _why_not(column, kind, apply)
         if reason is not None:
             left_out.append(UncomparedColumn(column.name, lake, reason))
             continue
@@ -142,17 +151,22 @@ def table_columns(schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
     wanted = [] if apply.mode == "append" and not schema.primary_key else list(apply.keys or schema.primary_key)
     by_source = {column.source.lower(): column for column in compared}
     keys = tuple(by_source[name.lower()] for name in wanted if name.lower() in by_source)
-    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(wanted) else ())
+    return TableColumns(tuple(compared), tuple(left_out), keys if len(keys) == len(wanted) else (), tuple(read))
 
 
-def _why_not(column: ColumnSchema, policy: str, apply: ApplyConfig, is_old_mysql: bool) -> str | None:
-    """Returns why a column cannot be compared by the server; None if it can."""
+def _is_for_clients(column: ColumnSchema, policy: str, is_old_mysql: bool) -> bool:
+    """Whether a client has to bring a column into the lake's form: the key of ``hash`` must not be shown to the server,
+    and MySQL before 8.0 prints SETs in wide character sets wrongly."""
     if policy == "hash":
-        return "the policy hash needs a key that the server must not see"
+        return True
+    is_printed_wrongly = is_old_mysql and column.data_type == "set" and column.charset in _WIDE_CHARSETS
+    return is_printed_wrongly and policy in ("keep", "rename")
+
+
+def _why_not(column: ColumnSchema, policy: str, apply: ApplyConfig) -> str | None:
+    """Returns why a column cannot be compared; None if it can."""
     if column.data_type == "json" and apply.types.get("json") == "variant" and policy in ("keep", "rename"):
         return "a variant has no text that the server could compute"
-    if is_old_mysql and column.data_type == "set" and column.charset in _WIDE_CHARSETS:
-        return f"MySQL before 8.0 prints a SET in {column.charset} wrongly"
     return None
 
 
@@ -167,29 +181,32 @@ def _compared(column: ColumnSchema, lake: str, policy: ColumnPolicy | None, appl
         return ComparedColumn(column.name, lake, "nothing", "NULL", "''", "NULL")
     c = quoted(column.name)
     if kind == "mask" and policy is not None:
-        return _of(column.name, lake, "text", _masked(_text(column, c), policy.last))
+        return _of(column, lake, "text", _masked(_text(column, c), policy.last))
     data_type = column.data_type.lower()
     if kind == "text" and data_type in ("date", "datetime", "timestamp"):
-        return _of(column.name, lake, "word", f"CAST({c} AS CHAR)")
+        return _of(column, lake, "word", f"CAST({c} AS CHAR)")
     if kind == "bytes":
-        return _of(column.name, lake, "long", f"CAST({c} AS BINARY)", f"HEX({c})")
+        return _of(column, lake, "long", f"CAST({c} AS BINARY)", f"HEX({c})")
     if data_type in _TEXTS | _LONG_TEXTS | {"json"}:
         return _textual(column, lake, c)
     if data_type in _BYTES:
-        return _of(column.name, lake, "long", c, f"HEX({c})")
+        return _of(column, lake, "long", c, f"HEX({c})")
     return _scalar(column, lake, c, apply)
 
 
-def _of(source: str, lake: str, kind: Kind, value: str, shown: str | None = None) -> ComparedColumn:
+def _of(column: ColumnSchema, lake: str, kind: Kind, value: str, shown: str | None = None) -> ComparedColumn:
     if kind == "text":
-        piece = f"IFNULL(CONCAT(LENGTH({value}), ':', {value}), '')"
+        parts = [f"LENGTH({value})", "':'", value]
     elif kind == "long":
-        piece = f"IFNULL(CONCAT(LENGTH({value}), ':', CRC32({value})), '')"
+        parts = [f"LENGTH({value})", "':'", f"CRC32({value})"]
     elif kind == "json":
-        piece = f"IFNULL(CRC32({value}), '')"
+        parts = [f"CRC32({value})"]
     else:
-        piece = f"IFNULL({value}, '')"
-    return ComparedColumn(source, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
+        parts = [value]
+    joined = parts[0] if len(parts) == 1 else f"CONCAT({', '.join(parts)})"
+    is_null = column.nullable or value != quoted(column.name)  # what is computed may fail
+    piece = f"IFNULL({joined}, '')" if is_null else joined
+    return ComparedColumn(column.name, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
 
 
 def _text(column: ColumnSchema, c: str) -> str:
@@ -201,10 +218,10 @@ def _text(column: ColumnSchema, c: str) -> str:
 
 def _textual(column: ColumnSchema, lake: str, c: str) -> ComparedColumn:
     if column.data_type == "json":
-        return _of(column.name, lake, "json", f"CAST({c} AS CHAR)")
+        return _of(column, lake, "json", f"CAST({c} AS CHAR)")
     kind: Kind = "text" if column.data_type in _TEXTS else "long"
     value = _text(column, c)
-    return _of(column.name, lake, kind, value, value)
+    return _of(column, lake, kind, value, value)
 
 
 def _masked(text: str, last: int) -> str:
@@ -216,43 +233,48 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
     """Numbers, times and the types that are printed as short words."""
     name, data_type, full = column.name, column.data_type.lower(), column.column_type.lower()
     if full.startswith("tinyint(1)") and apply.types.get("tinyint(1)") == "boolean":
-        return _of(name, lake, "truth", f"({c} <> 0)")
+        return _of(column, lake, "truth", f"({c} <> 0)")
     if data_type in _INTEGERS:
-        return _of(name, lake, "number", f"CAST({c} AS UNSIGNED)" if "zerofill" in full else c)
+        return _of(column, lake, "number", f"CAST({c} AS UNSIGNED)" if "zerofill" in full else c)
     if data_type in _DECIMALS:
         match = _PRECISION.search(full)
         precision, scale = (int(match[1]), int(match[2] or 0)) if match else (10, 0)
         value = f"CAST({c} AS DECIMAL({precision},{scale}))" if "zerofill" in full else c
-        return _of(name, lake, "number" if precision <= _MAX_PRECISION else "word", value)
+        return _of(column, lake, "number" if precision <= _MAX_PRECISION else "word", value)
     if data_type in ("float", "double", "real"):
-        return _of(name, lake, "real", f"HEX(REVERSE(SUBSTR(POINT({c}, 0), 10, 8)))", f"CAST({c} AS CHAR)")
+        return _of(column, lake, "real", _bits(c), f"CAST({c} AS CHAR)")
     if data_type == "vector":
-        return _of(name, lake, "reals", f"CONCAT('v', HEX({c}))")
+        return _of(column, lake, "reals", f"CONCAT('v', HEX({c}))")
     if data_type == "bit":
         if full == "bit(1)" and apply.types.get("bit(1)") == "boolean":
-            return _of(name, lake, "truth", f"({c} <> 0)")
-        return _of(name, lake, "number", f"CAST({c} AS UNSIGNED)")
+            return _of(column, lake, "truth", f"({c} <> 0)")
+        return _of(column, lake, "number", f"CAST({c} AS UNSIGNED)")
     if data_type == "year":
         number = f"CAST({c} AS UNSIGNED)"
         if full == "year(2)":
             number = f"({number} + IF({number} < 70, 2000, 1900))"
-        return _of(name, lake, "number", number)
+        return _of(column, lake, "number", number)
     if data_type == "date":
-        return _moment(name, lake, "day", c, _is_a_day(c))
+        return _moment(name, lake, "day", f"TO_DAYS({c})", c, _is_a_day(c))
     if data_type in ("datetime", "timestamp"):
-        digits = _DIGITS.search(full)
         valid = _is_a_day(c) if data_type == "datetime" else f"YEAR({c}) > 0"
-        return replace(_moment(name, lake, "instant", c, valid), digits=int(digits[1]) if digits else 0)
+        count = f"TO_SECONDS({c}) * 1000000" + (f" + MICROSECOND({c})" if _DIGITS.search(full) else "")
+        return _moment(name, lake, "instant", count, c, valid)
     if data_type == "time" and apply.types.get("time") == "microseconds":
         whole = f"(HOUR({c}) * 3600 + MINUTE({c}) * 60 + SECOND({c})) * 1000000 + MICROSECOND({c})"
-        return _of(name, lake, "number", f"(IF(LEFT(CAST({c} AS CHAR), 1) = '-', -1, 1) * ({whole}))")
-    return _of(name, lake, "word", f"CAST({c} AS CHAR)")  # TIME, UUID, INET4, INET6
+        return _of(column, lake, "number", f"(IF(LEFT(CAST({c} AS CHAR), 1) = '-', -1, 1) * ({whole}))")
+    return _of(column, lake, "word", f"CAST({c} AS CHAR)")  # TIME, UUID, INET4, INET6
 
 
-def _moment(name: str, lake: str, kind: Kind, c: str, is_valid: str) -> ComparedColumn:
-    text = f"CAST({c} AS CHAR)"
-    piece = f"IF({is_valid}, {c}, '')"  # null is not valid
-    return ComparedColumn(name, lake, kind, f"IF({is_valid}, {text}, NULL)", piece, text)
+def _bits(c: str) -> str:
+    """SQL of the bits of a floating-point number. Zeros are removed, because Spark prints none."""
+    return f"CONCAT('x', TRIM(LEADING '0' FROM HEX(REVERSE(SUBSTR(POINT({c}, 0), 10, 8)))))"
+
+
+def _moment(name: str, lake: str, kind: Kind, count: str, c: str, is_valid: str) -> ComparedColumn:
+    value = f"IF({is_valid}, {count}, NULL)"
+    piece = f"IF({is_valid}, {count}, '')"  # null is not valid
+    return ComparedColumn(name, lake, kind, value, piece, f"CAST({c} AS CHAR)")
 
 
 def _is_a_day(c: str) -> str:

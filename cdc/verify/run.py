@@ -230,12 +230,15 @@ class _Run:
             report.checksums = ChecksumResult(seq=snapshot.high_seq)
             if facts is None or schema is None:
                 self._report_absence(report, facts, schema)
+                self._require_no_ddl(report, facts, snapshot)
                 return
             report.mode, report.delta_version, report.applied_seq = facts.mode, facts.version, facts.applied_seq
             apply = self._config.table_apply(report.table).model_copy(update={"mode": facts.mode})
             columns = self._columns(report, facts, schema, apply, is_old_mysql=snapshot.is_old_mysql)
+            self._require_no_ddl(report, facts, snapshot)
             if columns is None:
                 return
+            snapshot.prepare(db, table, schema, columns)
             buckets = snapshot.buckets(db, table, schema, columns)
             history = self._histories.get(report.table)
             base = 0 if history is None else base_of(history)
@@ -257,6 +260,21 @@ class _Run:
         else:
             report.checksums.faults.append("the source has no such table")
 
+    def _require_no_ddl(self, report: TableReport, facts: LakeFacts | None, snapshot: SourceSnapshot) -> None:
+        """Raises UnsureError if the columns or the tables themselves differ because a DDL statement is not applied
+        yet."""
+        if not report.checksums.faults or facts is None:
+            return
+        self._store.wait_for(snapshot.high_seq, snapshot.position.clock_us, self._options.wait_s)
+        span = Span(facts.position, snapshot.high_seq, snapshot.high_seq)
+        try:
+            with self._store.locked(report.table):
+                for _ in self._store.changes(report.table, span):
+                    pass
+        except UnsureError:
+            report.checksums.faults.clear()
+            raise
+
     def _columns(
         self, report: TableReport, facts: LakeFacts, schema: TableSchema, apply: ApplyConfig, *, is_old_mysql: bool
     ) -> TableColumns | None:
@@ -264,7 +282,7 @@ class _Run:
         found = table_columns(schema, apply, is_old_mysql=is_old_mysql)
         result = report.checksums
         there = {name.lower() for name in facts.columns}
-        wanted = [column.lake for column in found.compared] + [column.lake for column in found.left_out]
+        wanted = [column.lake for column in found.all] + [column.lake for column in found.left_out]
         missing = [name for name in wanted if name.lower() not in there]
         extra = [name for name in facts.columns if name.lower() not in {w.lower() for w in wanted}]
         follows = getattr(apply, "schema_changes", "evolve") == "evolve"
@@ -277,17 +295,18 @@ class _Run:
         later = {name.lower() for name in facts.later_columns} if facts.mode == "append" else set()
         for one in found.left_out:
             result.left_out[one.lake] = one.reason
-        for column in found.compared:
+        for column in found.all:
             if column.lake.lower() in later:
                 result.left_out[column.lake] = "it was added later, and a changelog keeps null in its older rows"
-        kept = tuple(
-            column for column in found.compared if column.lake.lower() in there and column.lake.lower() not in later
+        known = there - later
+        kept, read = (
+            tuple(one for one in columns if one.lake.lower() in known) for columns in (found.compared, found.read)
         )
         lost = [column.lake for column in found.keys if column not in kept]
         if lost or not kept:
             report.unknown.append(f"the rows cannot be told apart without the column {(lost or ['of the key'])[0]}")
             return None
-        return replace(found, compared=kept)
+        return replace(found, compared=kept, read=read)
 
 
 class _RetakeError(UnsureError):

@@ -7,6 +7,7 @@ are in it is not known; on MariaDB there are none. ``docs/decisions/0060`` has t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from cdc.source.history import executed_gtids
 from cdc.source.schemas import read_schemas
 from cdc.source.server import ServerInfo, current_position, describe
 from cdc.verify.buckets import Buckets, find_buckets
+from cdc.verify.client_columns import ClientColumns, piece_of
 from cdc.verify.columns import TableColumns, is_plain_key, quoted
 from cdc.verify.compare import BucketSum, ShownRow
 
@@ -74,6 +76,7 @@ class SourceSnapshot:
         """Connects and takes the snapshot. Raises SourceUnavailableError, SourceRefusedError; IdentityError if the
         server is not the one that was captured."""
         self._known, self._config = known, config
+        self._client: ClientColumns | None = None
         self._conn = connect(config.source, read_timeout=_READ_TIMEOUT_S)
         try:
             self.info: ServerInfo = describe(self._conn)
@@ -146,6 +149,14 @@ class SourceSnapshot:
 
     # --- tables
 
+    def prepare(self, db: str, table: str, schema: TableSchema, columns: TableColumns) -> None:
+        """Call it before the rows of a table are read. Raises ConfigError if the key of ``hash`` cannot be read."""
+        self._client = None
+        if columns.read:
+            self._client = ClientColumns.of(
+                self._config, (db, table), schema, columns, has_row_metadata=self.info.has_row_metadata
+            )
+
     def buckets(self, db: str, table: str, schema: TableSchema, columns: TableColumns) -> Buckets:
         """Returns how the rows of a table are distributed over buckets."""
         return find_buckets(self._conn, (db, table), schema, columns)
@@ -169,22 +180,38 @@ class SourceSnapshot:
 
     def sums(self, db: str, table: str, columns: TableColumns, buckets: Buckets) -> dict[int, BucketSum]:
         """Returns the checksums of all buckets of a table, which is read once."""
+        if self._client is not None:
+            return self._read_sums(self._client, columns, buckets)
         if buckets.is_ranges:
             found = ((one, self._range_sum(db, table, columns, buckets, one)) for one in range(buckets.count))
             return {one: total for one, total in found if total.rows}
-        # By number: GROUP BY takes a name for the table's column before it takes it for an alias.
-        statement = (
-            f"SELECT {buckets.number(columns)} AS b, COUNT(*) AS n, SUM({columns.checksum}) AS s "  # noqa: S608
-            f"FROM {quoted(db)}.{quoted(table)} GROUP BY 1"
-        )
-        return {int(row["b"]): BucketSum(int(row["n"]), int(row["s"] or 0)) for row in self._query(statement)}
+        sums: dict[int, BucketSum] = {}
+        for sql in _sums_of(columns):
+            # By number: GROUP BY takes a name for the table's column before it takes it for an alias.
+            rows = self._query(
+                f"SELECT {buckets.number(columns)} AS b, COUNT(*) AS n, SUM({sql}) AS s "  # noqa: S608
+                f"FROM {quoted(db)}.{quoted(table)} GROUP BY 1"
+            )
+            sums = {int(row["b"]): BucketSum(int(row["n"]), int(row["s"] or 0)) for row in rows}
+            if all(total.rows < _EXACT_ROWS for total in sums.values()):
+                break
+        return sums
+
+    def _read_sums(self, client: ClientColumns, columns: TableColumns, buckets: Buckets) -> dict[int, BucketSum]:
+        rows: Counter[int] = Counter()
+        totals: Counter[int] = Counter()
+        for block in client.rows(self._conn, buckets.number(columns), "TRUE"):
+            numbers = [int(number) for number in block.first]
+            rows.update(numbers)
+            for number, checksum in zip(numbers, block.checksums, strict=True):
+                totals[number] += checksum
+        return {number: BucketSum(count, totals[number]) for number, count in rows.items()}
 
     def _range_sum(self, db: str, table: str, columns: TableColumns, buckets: Buckets, number: int) -> BucketSum:
-        # A sum of DOUBLEs takes the server half the time of a sum of DECIMALs, and is exact up to 2^53.
-        for sql in (f"{columns.checksum} + 0e0", columns.checksum):
+        for sql in _sums_of(columns):
             row = self._query(
-                f"SELECT COUNT(*) AS n, SUM({sql}) AS s FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
-                f"WHERE {buckets.condition(columns, [number])}"
+                f"SELECT COUNT(*) AS n, SUM({sql}) AS s "  # noqa: S608
+                f"FROM {quoted(db)}.{quoted(table)} FORCE INDEX (PRIMARY) WHERE {buckets.condition(columns, [number])}"
             )[0]
             if int(row["n"]) < _EXACT_ROWS:
                 break
@@ -203,6 +230,10 @@ class SourceSnapshot:
 
         Raises UnsupportedError for a row that is larger than the server's ``max_allowed_packet``.
         """
+        if self._client is not None:
+            for block in self._client.rows(self._conn, columns.key, _condition(columns, buckets, wanted, keys)):
+                yield from zip(block.first, block.checksums, strict=True)
+            return
         statement = (
             f"SELECT {columns.key} AS k, {columns.checksum} AS c FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
             f"WHERE {_condition(columns, buckets, wanted, keys)}"
@@ -226,9 +257,20 @@ class SourceSnapshot:
             f"SELECT {columns.key}, {columns.checksum}, {values} FROM {quoted(db)}.{quoted(table)} "  # noqa: S608
             f"WHERE {_condition(columns, buckets, wanted, keys)}"
         )
-        for key, checksum, *found in self._stream(statement):
+        others: dict[str, list[tuple[int, dict[str, str | None]]]] = {}
+        if self._client is not None:
+            condition = _condition(columns, buckets, wanted, keys)
+            for block in self._client.rows(self._conn, columns.key, condition, values=True):
+                for key, checksum, read in zip(*block, strict=True):
+                    others.setdefault(key, []).append((checksum, read))
+        for found_key, found_checksum, *found in self._stream(statement):
+            key, checksum = _text(found_key), int(found_checksum)
             pairs = zip(map(_text, found[::2]), map(_value, found[1::2]), strict=True)
-            yield ShownRow(_text(key), int(checksum), dict(zip(names, pairs, strict=True)))
+            shown = dict(zip(names, pairs, strict=True))
+            if key in others:
+                checksum, read = others[key].pop()
+                shown |= {name: (piece_of(value), value) for name, value in read.items()}
+            yield ShownRow(key, checksum, shown)
 
     def _query(self, statement: str) -> list[dict[str, Any]]:
         return query(self._conn, statement)
@@ -249,6 +291,12 @@ class SourceSnapshot:
         overrides = {key: one for key, one in config.tables.overrides.items() if key == f"{db}.{table}"}
         only = TablesConfig(include=(name,), overrides=overrides)
         return read_schemas(self._conn, only).tables.get(f"{db}.{table}")
+
+
+def _sums_of(columns: TableColumns) -> tuple[str, str]:
+    """SQL of the numbers that are summed up: DOUBLEs, and DECIMALs for buckets of too many rows. A sum of DOUBLEs takes
+    the server half the time, and is exact up to 2^53."""
+    return f"{columns.checksum} + 0e0", columns.checksum
 
 
 def _condition(columns: TableColumns, buckets: Buckets, wanted: Iterable[int], keys: Sequence[str] | None) -> str:

@@ -1,6 +1,7 @@
 """Delta tables: reads their logs, creates and alters them, and proves that none was replaced or restored.
 
 ``log`` needs no Spark and is the only reader of ``_delta_log``; commands of ``cdc`` may import it. ``tables`` creates
-tables and adds columns, ``proof`` runs before a merge, ``sql`` quotes names and texts. Imported by ``apply``. Promises
-that no table of another destination, mode or source is written.
+tables and adds columns, ``adoption`` makes Parquet files the content of a table, with statistics by ``stats``,
+``proof`` runs before a merge, ``sql`` quotes names and texts. Imported by ``apply`` and the jobs. Promises that no
+table of another destination, mode or source is written.
 """

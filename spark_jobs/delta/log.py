@@ -35,6 +35,8 @@ _VERSION_DIGITS = 20
 _STAGED_COMMITS = "_staged_commits"
 _TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
 """Names of files that Spark writes beside a commit, never the commit itself."""
+_DATA_FILE = re.compile(r"\.?part-\d{5}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[-.]c000\.snappy\.parquet(\.crc)?")
+"""Names of files with rows, as Spark gives them. The first commit of a table is written after them."""
 _LARGEST_COMMIT = 1 << 20
 _log = get_logger(__name__)
 _known_tables = KnownTables(LEDGER_DEPTH)
@@ -356,7 +358,10 @@ def _looks_like_delta(folder: Path, table: str) -> bool:
             place=f"table {table}",
             remedy="Give this user the right to write there, or change apply.target.",
         )
-    if ancestor == folder and any(entry.name != LOG_FOLDER for entry in folder.iterdir()):
+    begun = (folder / LOG_FOLDER).is_dir()  # with files of a load that was killed before its commit
+    if ancestor == folder and any(
+        entry.name != LOG_FOLDER and not (begun and _DATA_FILE.fullmatch(entry.name)) for entry in folder.iterdir()
+    ):
         raise TargetError(
             f"{folder} holds files, but is not a Delta table",
             place=f"table {table}",

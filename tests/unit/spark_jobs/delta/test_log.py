@@ -40,6 +40,17 @@ def test_what_a_kill_leaves_of_a_tables_making(tmp_path: Path) -> None:
     assert not log.exists()
     clear_unborn(str(tmp_path / "t"))
 
+    # Rows that were written, without the commit.
+    data = tmp_path / "t" / "part-00000-ed77a8ba-f4b3-4ca0-b56d-ecd6aeb00391-c000.snappy.parquet"
+    data.write_text("1")
+    with pytest.raises(TargetError, match="holds files, but is not a Delta table"):
+        read_state(str(tmp_path / "t"), "shop", "shop.t")
+    log.mkdir()
+    data.with_name(f".{data.name}.crc").write_text("1")
+    assert read_state(str(tmp_path / "t"), "shop", "shop.t") is None
+    clear_unborn(str(tmp_path / "t"))
+    assert data.exists() and not log.exists()
+
     (tmp_path / "t" / "rows.csv").write_text("1")
     log.mkdir()
     with pytest.raises(TargetError, match="holds files, but is not a Delta table"):

@@ -1,0 +1,148 @@
+"""``cdc verify`` on tables whose columns a client has to read, and after what people do to a lake, a store or a source by
+hand: never green over a difference, and no alarm over a statement that is not applied yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc import pipeline
+from cdc.store.formats.layout import list_segments
+from cdc.testing.servers import Server
+from cdc.verify.report import Report, TableReport
+from spark_jobs.delta.sql import quote
+from spark_jobs.runtime import session
+from tests.support.apply import Loop
+
+Database = Callable[[Server], str]
+
+pytestmark = pytest.mark.timeout(900)
+SPARK = (
+    "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.sql.codegen.wholeStage: 'false',"
+    " spark.sql.codegen.factoryMode: NO_CODEGEN,"
+    " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
+)
+
+
+@pytest.fixture(params=["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+def verify(loop: Loop, *tables: str) -> Report:
+    return pipeline.verify(loop.config, [f"{loop.db}.{table}" for table in tables] or None, wait_s=10)
+
+
+def one(report: Report, table: str) -> TableReport:
+    return next(found for found in report.tables if found.table.endswith(f".{table}"))
+
+
+def unlogged(loop: Loop, statement: str) -> None:
+    with loop.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute(f"USE `{loop.db}`")
+        cursor.execute(statement)
+        connection.commit()
+
+
+def in_lake(loop: Loop, table: str, *statements: str) -> None:
+    spark = session.acquire(loop.config.spark).spark
+    for statement in statements:
+        spark.sql(statement.format(f"delta.{quote(str(loop.path(table)))}"))
+
+
+def differing(report: Report, table: str) -> list[tuple[str | None, list[str]]]:
+    return [(found.key.get("id"), found.columns) for found in one(report, table).checksums.differences]
+
+
+def test_hashed_columns_are_compared_by_what_a_client_reads(
+    tmp_path: Path, server: Server, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_HASH_KEY", "a key of the tests that nobody else has")
+    loop = Loop(
+        tmp_path, server, database(server), apply="hash_key_env: TOWPATH_TEST_HASH_KEY", spark=SPARK,
+        overrides="DB.people: {columns: {email: hash, born: hash}}, DB.visits: {mode: append, columns: {who: hash}}",
+    )  # fmt: skip
+    loop.sql(
+        "CREATE TABLE people (id INT PRIMARY KEY, email VARCHAR(40) CHARSET latin1, born DATETIME(3), v INT NOT NULL)",
+        "CREATE TABLE visits (id INT, who VARCHAR(20))",
+        "INSERT INTO people SELECT 1, 'é@a', '2001-02-03 04:05:06.789', 1 UNION ALL SELECT 2, 'b', NULL, 2 "
+        "UNION ALL SELECT 3, NULL, NULL, 3 UNION ALL SELECT 4, 'd', NULL, 4 UNION ALL SELECT 5, 'e', NULL, 5 "
+        "UNION ALL SELECT 6, 'f', NULL, 6",
+        "INSERT INTO visits VALUES (1, 'x'), (1, 'x'), (2, NULL)",
+        "DELETE FROM visits WHERE id = 1 LIMIT 1",
+    )
+    loop.capture()
+    loop.apply_all()
+    report = verify(loop)
+    assert (report.state, report.exit_code) == ("proved", 0), report.document()
+    assert [table.verdict for table in report.tables] == ["equal", "equal"]
+    assert {table.rows for table in report.tables} == {6, 2}
+
+    in_lake(
+        loop,
+        "people",
+        "UPDATE {} SET email = 'wrong' WHERE id = 2",
+        # Two rows exchange their values.
+        "MERGE INTO {0} t USING (SELECT 9 - id AS id, email FROM {0} WHERE id IN (4, 5)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET t.email = s.email",
+    )
+    unlogged(loop, "UPDATE people SET email = 'silent' WHERE id = 6")
+    unlogged(loop, "UPDATE visits SET who = 'y' WHERE id = 2")
+    loop.sql("UPDATE people SET email = 'later' WHERE id = 1", "UPDATE people SET born = NOW() WHERE id = 3")
+    loop.capture()
+    report = verify(loop)
+    assert report.exit_code == 2, report.document()
+    assert differing(report, "people") == [(key, ["email"]) for key in ("2", "4", "5", "6")]
+    assert one(report, "visits").checksums.differences
+    assert "silent" not in json.dumps(report.document())
+
+
+def test_what_people_do_to_a_lake_a_store_or_a_source(tmp_path: Path, server: Server, database: Database) -> None:
+    loop = Loop(tmp_path, server, database(server), spark=SPARK)
+    tables = ("restored", "wider", "renamed", "gone", "altered", "pending")
+    loop.sql(*(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))" for table in tables))
+    loop.sql(*(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in tables))
+    loop.capture()
+    loop.apply_all()
+    loop.sql("UPDATE restored SET v = 'c' WHERE id = 1")
+    loop.capture()
+    loop.apply_all()
+    assert verify(loop).state == "proved"
+
+    in_lake(loop, "restored", f"RESTORE TABLE {{}} TO VERSION AS OF {loop.version('restored') - 1}")
+    in_lake(loop, "wider", "ALTER TABLE {} ADD COLUMNS (extra INT)")
+    in_lake(
+        loop,
+        "renamed",
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE {} RENAME COLUMN v TO w",
+    )
+    loop.sql(
+        "DROP TABLE gone",
+        "ALTER TABLE altered ADD COLUMN n INT NOT NULL DEFAULT 7",
+        "UPDATE pending SET v = 'a text to be damaged' WHERE id = 1",
+    )
+    loop.capture()
+    report = verify(loop)
+    assert report.exit_code == 2
+    assert differing(report, "restored") == [("1", ["v"])]
+    assert one(report, "wider").checksums.faults == ["only the Delta table has the column extra"]
+    assert one(report, "renamed").checksums.faults == [
+        "the Delta table lacks the column v", "only the Delta table has the column w"
+    ]  # fmt: skip
+    assert (one(report, "gone").state, one(report, "gone").verdict) == ("proved", "not compared")
+    assert one(report, "altered").state == "unknown", report.document()
+    assert "DDL" in one(report, "altered").unknown[0]
+    assert one(report, "pending").state == "proved"
+
+    segment = list_segments(loop.config.store.path)[-1]
+    content = segment.read_bytes()
+    assert b"a text to be damaged" in content
+    segment.write_bytes(content.replace(b"a text to be damaged", b"a text that is wrong"))
+    found = one(verify(loop, "pending"), "pending")
+    assert found.state == "unknown" and not found.checksums.differences, found
