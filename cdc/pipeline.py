@@ -142,15 +142,20 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     manifest, batch = lease.manifest, _prepared(config, lease)
     if not batch.tables:
         return []
-    warm = session.acquire(config.spark)
+    warm: list[session.WarmSession] = []
+
+    def sessions() -> session.TableSessions:
+        warm.append(session.acquire(config.spark))
+        return warm[-1].tables
+
     try:
-        return merge_tables(batch, warm.tables)
+        return merge_tables(batch, sessions)
     except Exception as error:
         # Spark, py4j and gRPC raise hundreds of exception types; the user gets one sentence.
         failure = explain(error, ", ".join(manifest.tables))
         if not isinstance(failure, MergeFailedError):
             raise failure from error
-        if warm.alive() and config.spark.remote is None:
+        if not warm or (warm[-1].alive() and config.spark.remote is None):
             raise failure from error
         session.discard()  # a restarted server no longer knows these sessions
         if config.spark.remote is None:

@@ -10,17 +10,19 @@ The way of a batch: :func:`run`, :func:`~spark_jobs.apply.prepare.prepare`, :fun
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cdc.batches.manifest import Manifest, Parking, TableResult
 from cdc.batches.parking import TableGate
 from cdc.errors import (
     BatchError,
     CdcError,
+    ConfigError,
     LeaseHeldError,
     MergeFailedError,
     MetaUnavailableError,
@@ -33,6 +35,7 @@ from cdc.meta.state import Subscription
 from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
+from spark_jobs.apply.small_batches import merge_small
 from spark_jobs.delta.proof import prove
 from spark_jobs.delta.tables import (
     require_ownership,
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
 
 MAX_PARALLEL = 8
+Sessions: TypeAlias = TableSessions | Callable[[], TableSessions]
+"""The sessions for a batch, or a function that starts Spark for them; it may be called for each table."""
 _ATTEMPTS = 4
 _log = get_logger(__name__)
 
@@ -76,10 +81,20 @@ def run(
 # --- all tables ------------------------------------------------------------------------------------------------------
 
 
-def merge_tables(batch: PreparedBatch, sessions: TableSessions) -> list[TableResult]:
-    """Applies a prepared batch; see :func:`run`."""
+def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
+    """Applies a prepared batch; see :func:`run`. If ``sessions`` is a function, it is called when a table needs Spark:
+    with ``apply.small_batches.engine: deltalake`` there may be none."""
     if not batch.tables:
         return []
+    is_small = batch.config.apply.small_batches.engine == "deltalake"
+    if is_small and importlib.util.find_spec("deltalake") is None:
+        raise ConfigError(
+            "the package deltalake is not installed",
+            place="apply.small_batches",
+            remedy="Install towpath[spark], or remove apply.small_batches.",
+        )
+    if not isinstance(sessions, TableSessions) and not is_small:
+        sessions = sessions()
     failures: dict[str, CdcError] = {}
     causes: dict[str, BaseException] = {}
     results: dict[str, TableResult] = {}
@@ -143,7 +158,7 @@ def _with_table(error: CdcError, table: str) -> CdcError:
 # --- one table -------------------------------------------------------------------------------------------------------
 
 
-def _apply_with_retries(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
+def _apply_with_retries(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     """Applies the batch to one table, again if another driver committed to it at the same moment."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -156,7 +171,7 @@ def _apply_with_retries(batch: PreparedBatch, sessions: TableSessions, table: st
     raise AssertionError("the loop returns or raises")
 
 
-def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
+def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     """Proves, creates, alters and fills one table. Returns None if there was nothing to do, or the table is parked."""
     with batch.enter(table) as parked:
         if parked is not None:
@@ -165,7 +180,7 @@ def apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> Ta
         return _apply_table(batch, sessions, table)
 
 
-def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> TableResult | None:
+def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     fault = batch.faults.get(table)
     if fault is not None:
         raise fault
@@ -186,6 +201,12 @@ def _apply_table(batch: PreparedBatch, sessions: TableSessions, table: str) -> T
     prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
     if state is not None and not changes:
         return None
+    if batch.config.apply.small_batches.engine == "deltalake":
+        merged = merge_small(batch, target, state)
+        if merged is not None:
+            return merged
+    if not isinstance(sessions, TableSessions):
+        sessions = sessions()
     with sessions.one() as session:
         created = state is None
         ready = ddl.make_ready(batch, session, target, state)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, WithJsonSchema, model_validator
 
 from cdc.config.columns import POLICIES, Columns, Types, ZeroDates
-from cdc.config.values import Doc, FilledText, Section
+from cdc.config.values import Doc, FilledText, Section, Whole
 
 MODES = {
     "upsert": "a mirror of the source's table, equal to SELECT",
@@ -22,8 +22,37 @@ Mode = Annotated[Literal["upsert", "soft_delete", "append", "scd2"], WithJsonSch
 OnError = Literal["block", "park"]
 SchemaChanges = Literal["evolve", "additive", "ignore", "fail"]
 OnTruncate = Literal["apply", "ignore", "fail"]
+Engine = Literal["spark", "deltalake"]
 OnDrop = Literal["keep", "drop", "fail"]
 OnUnknownEffect = Literal["snapshot", "fail"]
+
+
+class SmallBatches(Section):
+    """Merges of few changes without Spark, to save the time and the memory that a JVM takes to start."""
+
+    engine: Annotated[
+        Engine,
+        Doc(
+            choices={
+                "spark": "Spark merges all batches",
+                "deltalake": "the library `deltalake` (delta-rs) merges a table's changes if they are few, and Spark "
+                "the others; Spark is started when a table needs it",
+            }
+        ),
+    ] = "spark"
+    """What merges a table's changes if they are at most `max_rows`."""
+    max_rows: Annotated[Whole | None, Doc(only_with="engine: deltalake", example=10000)] = Field(default=None, gt=0)
+    """Limit of a table's changes in a batch for delta-rs."""
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.engine == "deltalake" and self.max_rows is None:
+            raise ValueError(
+                "engine deltalake needs max_rows: the most changes of a table that are merged without Spark"
+            )
+        if self.engine == "spark" and self.max_rows is not None:
+            raise ValueError("max_rows has no effect with engine spark; write engine: deltalake, or remove it")
+        return self
 
 
 class ApplyConfig(Section):
@@ -94,6 +123,8 @@ class ApplyConfig(Section):
         ),
     ] = "snapshot"
     """Treatment of statements after which only the server knows the rows, like a new column with AUTO_INCREMENT."""
+    small_batches: SmallBatches = SmallBatches()
+    """Merges of few changes without Spark."""
     deletion_vectors: bool = False
     """Whether a table may get Delta's deletion vectors. A merge then marks scattered changed rows of a large table
     instead of rewriting the files that hold them. Readers of the table must know deletion vectors: `cdc status --json`

@@ -61,6 +61,27 @@ def check_sections(config: DestinationConfig, file: Path) -> None:
     """Checks that sections do not contradict each other, as far as the file alone can tell. Raises ConfigError."""
     _check_folders(config, file)
     _check_policies(config, file)
+    _check_small_batches(config, file)
+
+
+def _check_small_batches(config: DestinationConfig, file: Path) -> None:
+    """Merges without Spark run in the process that would run Spark, and on its disks."""
+    if config.apply.small_batches.engine != "deltalake":
+        return
+    master = config.spark.master
+    if config.spark.remote is None and (not master.startswith("local") or master.startswith("local-")):
+        raise ConfigError(
+            f"apply.small_batches: engine deltalake and spark.master {master} contradict each other: the merges would "
+            "run where Spark is submitted from",
+            place=str(file),
+            remedy="Remove apply.small_batches, or use a local master or spark.remote.",
+        )
+    if "://" in config.apply.target and not config.apply.target.startswith("file:"):
+        raise ConfigError(
+            "apply.small_batches: engine deltalake writes to folders of this machine only",
+            place=str(file),
+            remedy="Remove apply.small_batches, or give apply.target a folder.",
+        )
 
 
 def _check_folders(config: DestinationConfig, file: Path) -> None:

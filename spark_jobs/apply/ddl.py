@@ -105,7 +105,7 @@ def make_ready(
     Returns None if nothing is known about the table yet."""
     table, stored = target.table, batch.schema(target.table)
     layout = batch.layout(table)
-    _require_configured(target, state, layout, stored)
+    require_configured(target, state, layout, stored)
     has_position, changed = False, False
     around = _surroundings(batch, session, target, layout)
     if batch.statements:
@@ -129,7 +129,7 @@ def make_ready(
     return _with_rows(batch, session, target, state, layout)
 
 
-def _require_configured(
+def require_configured(
     target: Target, state: DeltaState | None, layout: TableLayout | None, stored: TableSchema | None
 ) -> None:
     """Raises ConfigError for a policy of a column that the table does not have."""

@@ -26,6 +26,10 @@ _GONE = (
 )  # fmt: skip
 
 
+class ConcurrentCommitError(MergeFailedError):
+    """Another writer has committed to a Delta table that was about to be written, without Spark."""
+
+
 @contextmanager
 def marked_errors() -> Iterator[None]:
     """Marks errors of Towpath inside the block, in a worker. They reach the driver as text, in which
@@ -67,6 +71,8 @@ def from_json(content: dict[str, str | None]) -> CdcError:
 
 def is_concurrent(error: BaseException) -> bool:
     """Whether another writer committed to the table between this statement's snapshot and its own commit."""
+    if isinstance(error, ConcurrentCommitError):
+        return True
     text = _text(error)
     return any(mark in text for mark in _CONCURRENT)
 

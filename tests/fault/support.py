@@ -18,11 +18,14 @@ from tests.support.load import APPEND, KEYS, UPSERT
 
 SPARK = "{master: 'local[2]', conf: {spark.driver.memory: 1g, spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m'}}"
 
+DELTA_RS = "small_batches: {engine: deltalake, max_rows: 100000}"
+
 
 def configure(
-    folder: Path, server: Server, database: str, *, spark: str = SPARK, transactions: int = 60
+    folder: Path, server: Server, database: str, *, spark: str = SPARK, transactions: int = 60, apply: str = ""
 ) -> DestinationConfig:
-    """Configures a destination with the tables of :mod:`tests.support.load`, starting at the newest binlog file."""
+    """Configures a destination with the tables of :mod:`tests.support.load`, starting at the newest binlog file.
+    ``apply``: more settings of that section."""
     flavor = "mysql" if server.kind.name.startswith("mysql") else "mariadb"
     server.execute("FLUSH BINARY LOGS")
     with server.connect() as connection, connection.cursor() as cursor:
@@ -35,10 +38,21 @@ def configure(
         f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {{file: {newest}, pos: 4}}}}\n"
         f"tables: {{include: ['{database}\\..*'], overrides: {{{database}.{APPEND}: {{mode: append}}}}}}\n"
         # Small segments, so that batches and kills meet their boundaries.
-        "store: {path: shop/store, segment_bytes: 65536}\nmeta: {path: shop/meta}\napply: {target: lake}\n"
+        "store: {path: shop/store, segment_bytes: 65536}\nmeta: {path: shop/meta}\n"
+        f"apply: {{target: lake{apply and ', '}{apply}}}\n"
         f"batch: {{max_transactions: {transactions}, max_wait_s: 1}}\nspark: {spark}\n",
         encoding="utf-8",
     )
+    return load(file)
+
+
+def with_delta_rs(config: DestinationConfig) -> DestinationConfig:
+    """Returns the configuration of the same destination in which delta-rs merges small batches."""
+    text = config.file.read_text(encoding="utf-8")
+    assert "apply: {target: lake}" in text
+    file = config.file.parent.with_name("conf-small") / config.file.name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text.replace("target: lake", f"target: lake, {DELTA_RS}"), encoding="utf-8")
     return load(file)
 
 

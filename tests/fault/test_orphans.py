@@ -1,5 +1,7 @@
 """An orphaned driver commits between another driver's reading of the applied position and its statement, or the other
-way round, with other batch boundaries. Two real drivers are held at that point; each change is applied exactly once."""
+way round, with other batch boundaries. Two real drivers are held at that point; each change is applied exactly once.
+
+The drivers merge by Spark, or by delta-rs what it can merge."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.targets import table_path
 from cdc.testing.servers import PASSWORD, Server
-from tests.fault.support import configure, require_exactly_once, wait_for
+from tests.fault.support import configure, require_exactly_once, wait_for, with_delta_rs
 from tests.support.compare import select_rows
 from tests.support.load import Load
 
@@ -132,9 +134,14 @@ class Setup:
         require_exactly_once(self.server, self.database, self.config, self.traffic.changes)
 
 
-@pytest.fixture(scope="module")
-def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Setup]:
-    """A destination whose tables exist and have rows."""
+@pytest.fixture(
+    scope="module",
+    params=["spark and spark", "delta-rs and spark", "spark and delta-rs", "delta-rs and delta-rs"],
+)
+def setup(
+    mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int, request: pytest.FixtureRequest
+) -> Iterator[Setup]:
+    """A destination whose tables exist and have rows, and the engines of its drivers."""
     patch = pytest.MonkeyPatch()
     patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     rng = random.Random(f"{seed} orphans")
@@ -142,7 +149,8 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory, seed: int) -
     mysql9.execute(f"CREATE DATABASE {database}")
     folder = tmp_path_factory.mktemp("orphans")
     config = configure(folder, mysql9, database)
-    drivers = [Driver(name, config) for name in ("one", "other")]
+    engines = zip(("one", "other"), request.param.split(" and "), strict=True)
+    drivers = [Driver(name, with_delta_rs(config) if engine == "delta-rs" else config) for name, engine in engines]
     try:
         traffic = Load(mysql9, database, rng.getrandbits(32))
         made = Setup(mysql9, database, config, traffic, rng, drivers[0], drivers[1], folder)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,9 +14,7 @@ from cdc.testing.servers import Server
 from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.type_matrix import catalog, plan, workload
-from tests.support.type_matrix.column import Table
 from tests.support.type_matrix.special import LARGE
-from tests.support.type_matrix.texts import FEATURES
 
 Database = Callable[[Server], str]
 
@@ -26,24 +23,6 @@ SPARK = (
     " spark.sql.codegen.factoryMode: NO_CODEGEN,"
     " spark.driver.extraJavaOptions: '-XX:+UseSerialGC -XX:TieredStopAtLevel=1'}}"
 )
-
-
-def _fill(connection: Any, database: str, tables: list[Table]) -> None:
-    """Inserts row n with the n-th value of each column."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET NAMES utf8mb4")
-        cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute(f"USE `{database}`")
-        for table in tables:
-            modes = "ALLOW_INVALID_DATES" if table.group == FEATURES else "ALLOW_INVALID_DATES,STRICT_ALL_TABLES"
-            cursor.execute(f"SET sql_mode = '{modes}'")
-            written = [column for column in table.columns if column.written]
-            names = ", ".join(["id", "turn", *(workload.quoted(column.name) for column in written)])
-            cursor.execute("BEGIN")
-            for row in range(table.rows):
-                values = ", ".join([str(row), "1", *(c.values[row % len(c.values)] for c in written)])
-                cursor.execute(f"INSERT INTO {table.name} ({names}) VALUES ({values})")
-            cursor.execute("COMMIT")
 
 
 @pytest.mark.timeout(900)
@@ -62,7 +41,7 @@ def test_no_false_alarm_for_any_type(
             tables = [table for table in plan.tables(connection, found) if table.group != LARGE]
             loop = Loop(tmp_path, server, name, spark=SPARK)
             workload.create(connection, name, tables)
-            _fill(connection, name, tables)
+            workload.fill(connection, name, tables)
         loop.capture()
         loop.apply_all()
         report = pipeline.verify(loop.config, wait_s=20)

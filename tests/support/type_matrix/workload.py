@@ -51,6 +51,24 @@ def create(connection: Connection, database: str, tables: Sequence[Table]) -> No
                 cursor.execute(f"CREATE TABLE {table.name} ({', '.join(lines)}) ENGINE={engine} CHARACTER SET utf8mb4")
 
 
+def fill(connection: Connection, database: str, tables: Sequence[Table]) -> None:
+    """Inserts row n with the n-th value of each column."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET NAMES utf8mb4")
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"USE `{database}`")
+        for table in tables:
+            modes = "ALLOW_INVALID_DATES" if table.group == FEATURES else "ALLOW_INVALID_DATES,STRICT_ALL_TABLES"
+            cursor.execute(f"SET sql_mode = '{modes}'")
+            written = [column for column in table.columns if column.written]
+            names = ", ".join(["id", "turn", *(quoted(column.name) for column in written)])
+            cursor.execute("BEGIN")
+            for row in range(table.rows):
+                values = ", ".join([str(row), "1", *(c.values[row % len(c.values)] for c in written)])
+                cursor.execute(f"INSERT INTO {table.name} ({names}) VALUES ({values})")
+            cursor.execute("COMMIT")
+
+
 @contextmanager
 def _old_storage(cursor: Any, wanted: bool) -> Iterator[None]:
     if not wanted:

@@ -356,6 +356,9 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ),
         ({"spark__conf": {"spark.x": None}}, "spark.conf: 'spark.x' needs one value"),
         ({"airflow__retries": -1}, "airflow.retries: -1 must be at least 0"),
+        ({"apply__small_batches": {"engine": "deltalake"}}, "apply.small_batches: engine deltalake needs max_rows"),
+        ({"apply__small_batches": {"max_rows": 5}}, "apply.small_batches: max_rows has no effect with engine spark"),
+        ({"apply__small_batches": {"engine": "duckdb"}}, "apply.small_batches.engine: "),
     ],
 )
 def test_a_message_names_key_and_value(changes: dict[str, Any], expected: str) -> None:
@@ -373,6 +376,18 @@ def test_one_message_has_all_findings() -> None:
 )
 def test_a_password_never_reaches_the_message(changes: dict[str, Any]) -> None:
     assert "Sesam" not in message(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"spark__master": "yarn"}, "engine deltalake and spark.master yarn contradict each other"),
+        ({"apply__target": "s3a://bucket/lake"}, "engine deltalake writes to folders of this machine only"),
+    ],
+)
+def test_merges_without_spark_need_this_machine(changes: dict[str, Any], expected: str) -> None:
+    small = {"engine": "deltalake", "max_rows": 1000}
+    assert expected in message(apply__small_batches=small, **changes)
 
 
 def fields(section: type[BaseModel]) -> Iterator[str]:
