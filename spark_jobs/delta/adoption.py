@@ -258,6 +258,7 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
             return None
     features = _features(txn)
     _operation(jvm, txn.metadata(), "")  # which an unknown version of Delta may not have
+    txn.snapshot().checksumOpt()
     if not _is_as_asked(txn, replacement) or features is None:
         return None
     is_tight = "deletionVectors" in features
@@ -313,10 +314,11 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
             return None
         files = pa.table(delta.get_add_actions())
     found = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
-    count, size = snapshot.numOfFilesIfKnown(), snapshot.sizeInBytesIfKnown()
-    known = (
-        not count.isEmpty() and not size.isEmpty() and (count.get(), size.get()) == (len(found), sum(found.values()))
-    )
+    checksum = snapshot.checksumOpt()
+    if checksum.isEmpty():
+        return None
+    counted = checksum.get().numFiles(), checksum.get().tableSizeBytes()
+    known = counted == (len(found), sum(found.values()))
     return found if known and all(_PLAIN_NAME.fullmatch(name) for name in found) else None
 
 
