@@ -6,7 +6,7 @@ position was read, and its commit is that version's successor or fails: delta-rs
 files on top of another writer's commit.
 
 Only tables are merged here whose features, properties, columns and keys are all in the lists below; every other table
-is left to Spark. Decision 0079 says what was tried, and why the lists are as short as they are.
+is left to Spark. Decision 0074 says what was tried, and why the lists are as short as they are.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import TimestampType
+
 from cdc.targets import MODE_COLUMNS
 from cdc.testing.servers import Server
 from tests.support.compare import ordered
@@ -20,17 +22,31 @@ Record = dict[str, Any]
 _METADATA = {name for names in MODE_COLUMNS.values() for name in names}
 
 
+_ASKED = {"time": "CAST(`{}` AS CHAR)", "float": "`{}` + 0e0", "bit": "`{}` + 0", "json": "CAST(`{}` AS CHAR)"}
+"""Expressions for types that SELECT shows otherwise than Delta."""
+
+
 def select(server: Server, database: str, table: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Returns the columns and rows of the source, ordered by value."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute(f"SELECT * FROM `{database}`.`{table}`")
-        return [column[0] for column in cursor.description], _rows(cursor.fetchall())
+        cursor.execute(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
+            "ORDER BY ordinal_position",
+            (database, table),
+        )
+        columns = [(str(name), str(kind).lower()) for name, kind in cursor.fetchall()]
+        asked = ", ".join(_ASKED.get(kind, "`{}`").format(name) for name, kind in columns)
+        cursor.execute(f"SELECT {asked} FROM `{database}`.`{table}`")
+        return [name for name, _ in columns], _rows(cursor.fetchall())
 
 
 def delta(spark: SparkSession, path: Path) -> tuple[list[str], list[Record]]:
     """Returns the source's columns and all rows of a Delta table."""
     frame = spark.read.format("delta").load(str(path))
+    for field in frame.schema.fields:
+        if isinstance(field.dataType, TimestampType) and field.name not in _METADATA:
+            frame = frame.withColumn(field.name, frame[f"`{field.name}`"].cast("timestamp_ntz"))  # as SELECT, in UTC
     rows = [row.asDict(recursive=True) for row in frame.collect()]
     return [name for name in frame.columns if name not in _METADATA], rows
 
