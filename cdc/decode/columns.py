@@ -199,8 +199,8 @@ def _from_schema(table_map: TableMap, schema: TableSchema | None) -> tuple[tuple
             "the binlog does not hold the names of its columns, and no schema of it is stored",
             place=place,
             remedy="Set binlog_row_metadata=FULL on the source, and capture from a position after that. If the "
-            "server has no such setting, decode from the store, which keeps the schemas, or give one of its files "
-            "(cdc decode --schema).",
+            "server has no such setting, load the table with `cdc snapshot`, or exclude it (tables.exclude) if the "
+            "source has it no more. `cdc decode` takes a definition by --schema.",
         )
     if len(schema.columns) != len(table_map.columns):
         raise _contradicted(

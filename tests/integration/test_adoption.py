@@ -174,8 +174,15 @@ def newest(path: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("exists", [False, True])
-@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])
+@pytest.mark.parametrize(
+    ("exists", "properties"),
+    [
+        (False, {}),
+        (True, {"delta.enableDeletionVectors": "true"}),
+        pytest.param(True, {}, marks=pytest.mark.long),
+        pytest.param(False, {"delta.enableDeletionVectors": "true"}, marks=pytest.mark.long),
+    ],
+)
 def test_the_commit_is_the_one_of_the_statement(lake: Lake, exists: bool, properties: dict[str, str]) -> None:
     lake.add_chunk(made_rows(0, 300, 1))
     lake.add_chunk(made_rows(300, 5, 2))
@@ -298,7 +305,9 @@ def test_predicates_of_each_type_read_only_the_files_that_may_have_rows(
         aside.rename(hidden)
 
 
-@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])
+@pytest.mark.parametrize(
+    "properties", [{}, pytest.param({"delta.enableDeletionVectors": "true"}, marks=pytest.mark.long)]
+)
 def test_the_table_goes_on_like_any_other(lake: Lake, properties: dict[str, str]) -> None:
     lake.add_chunk(made_rows(0, 100, 3))
     lake.adopt(properties=properties)

@@ -21,6 +21,22 @@ from tests.support.apply import Loop
 Database = Callable[[Server], str]
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"
 
+QUICK = [
+    ("upsert", True, None, 3),
+    ("upsert", False, 3, None),
+    ("upsert", True, 5, 5),
+    ("soft_delete", True, 3, None),
+    ("append", False, None, 3),
+]
+"""The orphans of ``make test``: mode, small batches, and transactions in a batch. The others come with
+``make test-long``."""
+ORPHANS = [
+    pytest.param(mode, small, *sizes, marks=() if (mode, small, *sizes) in QUICK else pytest.mark.long)
+    for mode in ("upsert", "soft_delete", "append")
+    for small in (True, False)
+    for sizes in ((None, 3), (3, None), (5, 5))
+]
+
 
 def inserts(first: int, count: int) -> list[str]:
     return [f"INSERT INTO t VALUES ({i}, 'new')" for i in range(first, first + count)]
@@ -87,9 +103,7 @@ def test_a_row_that_should_not_be_there_is_still_replaced(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["upsert", "soft_delete", "append"])
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize(("ours", "theirs"), [(None, 3), (3, None), (5, 5)])
+@pytest.mark.parametrize(("mode", "small", "ours", "theirs"), ORPHANS)
 def test_an_orphan_commits_between_plan_and_statement(
     mode: str,
     small: bool,

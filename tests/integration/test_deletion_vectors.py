@@ -128,7 +128,7 @@ def test_a_table_that_has_vectors_is_decided_by_batch_and_one_that_refuses_them_
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("mode", ["soft_delete", "scd2"])
+@pytest.mark.parametrize("mode", ["soft_delete", pytest.param("scd2", marks=pytest.mark.long)])
 def test_other_modes_mark_rows_too(mode: str, mysql9: Server, tmp_path: Path, database: Database) -> None:
     setting = f"DB.t: {{deletion_vectors: true, mode: {mode}}}"
     loop = filled(Loop(tmp_path, mysql9, database(mysql9), overrides=setting))
@@ -142,8 +142,15 @@ def test_other_modes_mark_rows_too(mode: str, mysql9: Server, tmp_path: Path, da
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize(("mode", "small"), [("upsert", True), ("soft_delete", False)])
-@pytest.mark.parametrize(("ours", "theirs"), [(None, 3), (3, None)])
+@pytest.mark.parametrize(
+    ("mode", "small", "ours", "theirs"),
+    [
+        ("upsert", True, None, 3),
+        pytest.param("upsert", True, 3, None, marks=pytest.mark.long),
+        pytest.param("soft_delete", False, None, 3, marks=pytest.mark.long),
+        pytest.param("soft_delete", False, 3, None, marks=pytest.mark.long),
+    ],
+)
 def test_an_orphan_commits_between_plan_and_statement(
     mode: str,
     small: bool,

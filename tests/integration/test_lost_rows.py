@@ -25,8 +25,15 @@ ABOVE = ["INSERT INTO t VALUES (100, 'new')", "INSERT INTO t VALUES (101, 'new')
 CHANGES = ["UPDATE t SET v = 'x' WHERE id < 3", "DELETE FROM t WHERE id = 5"]
 
 
-@pytest.mark.parametrize("mode", ["upsert", "soft_delete"])
-@pytest.mark.parametrize("statements", [ABOVE, CHANGES], ids=["insert-only", "general"])
+@pytest.mark.parametrize(
+    ("mode", "statements"),
+    [
+        pytest.param("upsert", ABOVE, id="upsert-insert-only"),
+        pytest.param("soft_delete", CHANGES, id="soft_delete-general"),
+        pytest.param("upsert", CHANGES, id="upsert-general", marks=pytest.mark.long),
+        pytest.param("soft_delete", ABOVE, id="soft_delete-insert-only", marks=pytest.mark.long),
+    ],
+)
 def test_a_batch_of_which_spark_reads_fewer_rows_is_refused_until_the_table_is_rebuilt(
     mode: str,
     statements: list[str],
@@ -66,7 +73,7 @@ def test_a_batch_of_which_spark_reads_fewer_rows_is_refused_until_the_table_is_r
     assert there == loop.select("t")
 
 
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_commits_say_how_many_rows_they_were_given(
     small: bool, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,13 @@ PLAIN_SPARK = (
 """Each table is read and written a few times: compiling code for hundreds of columns takes longer than its rows."""
 TABLE = "CREATE TABLE t (Id INT PRIMARY KEY, v VARCHAR(20), `order` DECIMAL(20,4), at DATETIME(6))"
 
+QUICK = [
+    ("upsert", "deltalake", "spark", None, 3),
+    ("soft_delete", "spark", "deltalake", 3, None),
+    ("upsert", "deltalake", "deltalake", 5, 5),
+]
+"""The orphans of ``make test``: mode, engines, and transactions in a batch. The others come with ``make test-long``."""
+
 
 def engine_of(loop: Loop, table: str = "t") -> str:
     """Returns what made the newest commit."""
@@ -68,7 +75,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(session, "acquire", refused)
 
 
-@pytest.mark.parametrize("mode", ["upsert", "soft_delete"])
+@pytest.mark.parametrize("mode", ["upsert", pytest.param("soft_delete", marks=pytest.mark.long)])
 def test_few_changes_need_no_spark(
     mode: str, mysql9: Server, tmp_path: Path, database: Database, no_spark: Callable[[], None]
 ) -> None:
@@ -130,11 +137,15 @@ def test_random_keys_and_values_of_every_type(mariadb11: Server, tmp_path: Path,
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["upsert", "soft_delete"])
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("deltalake", "spark"), ("spark", "deltalake"), ("deltalake", "deltalake")]
+    ("mode", "ours", "theirs", "our_size", "their_size"),
+    [
+        pytest.param(mode, *engines, *sizes, marks=() if (mode, *engines, *sizes) in QUICK else pytest.mark.long)
+        for mode in ("upsert", "soft_delete")
+        for engines in (("deltalake", "spark"), ("spark", "deltalake"), ("deltalake", "deltalake"))
+        for sizes in ((None, 3), (3, None), (5, 5))
+    ],
 )
-@pytest.mark.parametrize(("our_size", "their_size"), [(None, 3), (3, None), (5, 5)])
 def test_an_orphan_commits_between_plan_and_statement(
     mode: str,
     ours: str,

@@ -39,7 +39,7 @@ class Started(Loop):
         self.config = load_config(file)
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
 def test_tables_start_full_and_follow(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, database: Database
 ) -> None:
@@ -305,8 +305,15 @@ class Killed(BaseException):
     """What stands for kill -9."""
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("moment", ["mark_loaded", "unpark"])
+@pytest.mark.parametrize(
+    ("moment", "mode"),
+    [
+        ("mark_loaded", "append"),
+        ("unpark", "upsert"),
+        pytest.param("mark_loaded", "upsert", marks=pytest.mark.long),
+        pytest.param("unpark", "append", marks=pytest.mark.long),
+    ],
+)
 def test_a_load_that_is_killed_after_its_commit_is_neither_repeated_nor_read_again(
     mode: str, moment: str, tmp_path: Path, mysql9: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     return Seen(monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
 def test_only_chunks_with_changed_keys_are_written_anew(
     kind: str,
     tmp_path: Path,

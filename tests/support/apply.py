@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,13 @@ class Loop:
         Capture(self.config).run(until_current=True)
 
     def exclude(self, pattern: str) -> None:
-        """Adds an expression to ``tables.exclude``."""
-        excluded = [*self.config.tables.exclude, pattern]
-        tables = type(self.config.tables).model_validate(
-            {**self.config.tables.model_dump(exclude_unset=True), "exclude": excluded}
-        )
+        """Adds an expression to ``tables.exclude``, and drops the overrides of the tables that it matches."""
+        content = self.config.tables.model_dump(exclude_unset=True)
+        content["exclude"] = [*self.config.tables.exclude, pattern]
+        content["overrides"] = {
+            name: value for name, value in content.get("overrides", {}).items() if not re.fullmatch(pattern, name)
+        }
+        tables = type(self.config.tables).model_validate(content)
         self.config = self.config.model_copy(update={"tables": tables})
 
     def fetch(self, transactions: int | None = None) -> Lease:

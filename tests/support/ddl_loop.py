@@ -280,7 +280,8 @@ class CorpusRun:
         kind: OutcomeKind = "snapshot" if parked.due == "snapshot" else "refused"
         reason = " ".join(parked.reason.split())
         named = any(" ".join(sql.split())[:40].rstrip("; ") in reason for sql in one.case.sql)
-        by_row = ", row event at " in reason  # a value that the table's key does not take, whatever the statement was
+        # A value that the table's key does not take, or a server that names no columns, whatever the statement was.
+        by_row = ", row event at " in reason or "does not hold the names of its columns" in reason
         one.note(
             kind if named or by_row else "different", reason if named or by_row else f"names no statement: {reason}"
         )
