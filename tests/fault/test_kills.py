@@ -91,7 +91,7 @@ def behind(config: DestinationConfig) -> int:
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)
-@pytest.mark.parametrize("kind", ["mariadb10", "mysql9"])
+@pytest.mark.parametrize("kind", [pytest.param("mariadb10", marks=pytest.mark.long), "mysql9"])
 def test_kills_at_random_moments_under_load(
     request: pytest.FixtureRequest, kind: str, database: Callable[[Server], str], tmp_path: Path, seed: int
 ) -> None:

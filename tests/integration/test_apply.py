@@ -383,6 +383,7 @@ def command_lines() -> Iterator[set[str]]:
         thread.join()
 
 
+@pytest.mark.long  # test_submitted_jobs.py has a merge as well
 def test_under_spark_submit(loop: Loop) -> None:
     """Runs the program itself, with a local master. No setting is on a command line."""
     loop.sql(*TABLES, *changes(0, 2))

@@ -159,6 +159,7 @@ def test_cut_rows(kind: str) -> None:
     assert rows == {0, 1, 2}  # only between two rows is the rest a row event of its own
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_with_bounds_checks(seed: int) -> None:
     """The whole corpus in a process in which every array access of the kernels is checked and memory is measured."""
