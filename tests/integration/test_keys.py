@@ -21,7 +21,7 @@ MANY = int(os.environ.get("TOWPATH_KEYS") or 0)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
 def test_keys_by_the_hundred(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[Server], str], seed: int
 ) -> None:
