@@ -28,6 +28,7 @@ from cdc.sql.types import take_charset, take_collation
 
 _KEEPS_ROWS = ["ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "COALESCE", "REORGANIZE"]
 """Commands about partitions that keep every row."""
+_IGNORE = "IGNORE drops rows and cuts values that do not fit"
 _FOREIGN_PARTITION = "the rows of a partition come from or go to another table"
 
 
@@ -39,7 +40,7 @@ def alter_changes(
     reader = _Reader(table, dialect)
     changes: list[Change] = []
     if ignore:
-        changes.append(UnknownEffect(table, "IGNORE drops rows and cuts values that do not fit", clause="IGNORE"))
+        changes.append(UnknownEffect(table, _IGNORE, keeps_empty=True, clause="IGNORE"))
     whole = reader.partition_command(tokens)
     if whole is not None:
         return changes + whole, reader.others
@@ -93,7 +94,8 @@ class _Reader:
             return [NoEffect(self._table, clause=text)]
         if verb in ("EXCHANGE", "CONVERT"):
             return self._with_other(c, text)
-        return [UnknownEffect(self._table, "only the server knows the rows of a partition", clause=text)]
+        reason = "only the server knows the rows of a partition"
+        return [UnknownEffect(self._table, reason, keeps_empty=verb != "IMPORT", clause=text)]
 
     def _with_other(self, c: Cursor, text: str) -> list[Change]:
         """EXCHANGE PARTITION p WITH TABLE t, CONVERT PARTITION p TO TABLE t, CONVERT TABLE t TO PARTITION p."""

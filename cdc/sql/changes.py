@@ -199,6 +199,8 @@ class UnknownEffect(Clause):
 
     table: TableName
     reason: str
+    keeps_empty: bool = False
+    """Whether a table without rows stays without rows."""
 
 
 @dataclass(frozen=True, slots=True)

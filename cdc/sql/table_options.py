@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cdc.schemas import charset_of_collation
 from cdc.sql.changes import Change, NoEffect, SetTableCharset, TableName, UnknownEffect, Unsupported
 from cdc.sql.columns import Dialect
@@ -39,8 +41,8 @@ def take_option(c: Cursor, table: TableName, dialect: Dialect) -> list[Change] |
 
 def _with_clause(change: Change, clause: str) -> Change:
     match change:
-        case UnknownEffect(table=table, reason=reason):
-            return UnknownEffect(table, reason, clause=clause)
+        case UnknownEffect():
+            return replace(change, clause=clause)
         case Unsupported(table=table, reason=reason):
             return Unsupported(table, reason, clause=clause)
         case SetTableCharset(table=table, charset=charset, collation=collation):

@@ -157,7 +157,10 @@ class Evolution:
             self._rename(effect)
         elif self._state is not None:
             self._alter(effect, self._state)
-        # else: a table that is not there yet is created from the definition behind the statement
+        else:  # the table is created from the definition behind the statement, if that brings no rows
+            for change in effect.changes:
+                if isinstance(change, UnknownEffect) and not change.keeps_empty:
+                    raise unknown(self._target, effect.by, change.reason)
 
     # --- tables that appear and go ---------------------------------------------------------------------------------
 
@@ -285,7 +288,7 @@ class Evolution:
         for change in effect.changes:
             if isinstance(change, Unsupported):
                 raise not_understood(target, by, change.clause)
-            if isinstance(change, UnknownEffect) and has_rows(state.path, target.table):
+            if isinstance(change, UnknownEffect) and (not change.keeps_empty or has_rows(state.path, target.table)):
                 raise unknown(target, by, change.reason)
         try:
             return follow(before, effect.changes, by.sql_mode)
