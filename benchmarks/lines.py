@@ -81,7 +81,7 @@ GROUPS = tuple(dict.fromkeys(line.group for line in LINES))
 
 @dataclass(frozen=True)
 class Options:
-    """What a group of lines is measured with."""
+    """Rows, rounds and cores of a measurement."""
 
     rows: int
     """The rows of a line that says a million."""
@@ -91,7 +91,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a run says about a line: a figure, or the reason why there is none."""
+    """The result of a run for a line: a figure, or the reason why it is missing."""
 
     line: str
     value: float | None = None

@@ -38,7 +38,7 @@ class _Strict(BaseModel):
 
 
 class Machine(_Strict):
-    """Where the run took place."""
+    """The machine of the run."""
 
     cpus: int
     cpu: str

@@ -40,7 +40,7 @@ class SmallBatches(Section):
             }
         ),
     ] = "spark"
-    """What merges a table's changes if they are at most `max_rows`."""
+    """The engine that merges a table's changes if they are at most `max_rows`."""
     max_rows: Annotated[Whole | None, Doc(only_with="engine: deltalake", example=10000)] = Field(default=None, gt=0)
     """Limit of a table's changes in a batch for delta-rs."""
 

@@ -14,13 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from cdc.batches.manifest import Manifest, TableResult
 from cdc.decode.columns import METADATA_COLUMNS
-from cdc.decode.layout import METADATA_FIELDS
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
@@ -38,19 +35,17 @@ from spark_jobs.apply.statements import (
     upsert_statement,
     user_metadata,
 )
+from spark_jobs.apply.table_changes import TableChanges
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from spark_jobs.delta.files import TableFiles
 from spark_jobs.delta.proof import require_all_rows
-from spark_jobs.delta.tables import BEFORE, Target, schema_of
+from spark_jobs.delta.tables import Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import changes_frame, is_small
-from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import SourceColumns
-from spark_jobs.source.input_splits import SPLIT_BYTES, InputSplit, input_splits
 from spark_jobs.source.key_plan import KeyPlan, KeyRanges, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN
-from spark_jobs.source.split_reader import SplitReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,6 +73,10 @@ class TableMerge:
     """Raises if the batch may not be merged any more."""
     is_large: bool = False
     """Whether there may be values of which an executor cannot hold several copies."""
+
+    @property
+    def changes(self) -> TableChanges:
+        return TableChanges(self.target, self.manifest, self.schema)
 
 
 def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
@@ -147,9 +146,9 @@ def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: Sour
     """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``: by the key plan, or as Spark finds
     them if the changes cannot be planned. Both give the same rows."""
     if keys.is_primary and not merge.is_large:
-        splits = _splits(merge, state.applied_seq)
+        splits = merge.changes.splits(state.applied_seq)
         first = columns if is_small(splits) else columns.only([*keys.names, *columns.dates])
-        reader = _reader(merge, first, state.applied_seq, "after", counts=bool(columns.dates))
+        reader = merge.changes.reader(first, state.applied_seq, "after", counts=bool(columns.dates))
         plan = make_plan(reader, splits, keys.names, keep=is_small(splits))
         if plan is not None:
             return _merge_plan(merge, state, keys, columns, plan)
@@ -166,8 +165,8 @@ def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: Sourc
     commit = _commit(merge, state, SourceRows(plan.rows, plan.upserts(seen=marks)))
     if not is_new:
         commit = _for_changes(merge, commit, lambda: plan.rows, integers)
-    reader = _reader(merge, columns, state.applied_seq, "after")
-    rows = planned_frame(merge.session, reader, _splits(merge, state.applied_seq), plan, seen=marks)
+    reader = merge.changes.reader(columns, state.applied_seq, "after")
+    rows = planned_frame(merge.session, reader, merge.changes.splits(state.applied_seq), plan, seen=marks)
     kinds = {field.name: field.dataType for field in columns.fields}
     spans = plan.spans(keys.names)
     texts = [[(bound_text(low), bound_text(high)) for low, high in ranges] for ranges in spans]
@@ -302,60 +301,12 @@ def read_changes(
 ) -> DataFrame:
     """Returns the changes of the table after a seq, with these columns; None: with the metadata columns only.
     ``counts``: also with the number of dates that became null."""
-    reader = _reader(merge, columns, after_seq, images, counts=counts)
-    return changes_frame(merge.session, reader, _splits(merge, after_seq))
-
-
-def _splits(merge: TableMerge, after_seq: int) -> list[InputSplit]:
-    manifest, table = merge.manifest, merge.target.table
-    return input_splits(manifest.ranges, after_seq, SPLIT_BYTES, table, manifest.table_mask(table))
-
-
-def _reader(
-    merge: TableMerge,
-    columns: SourceColumns | None,
-    after_seq: int,
-    images: Literal["after", "both"],
-    *,
-    counts: bool = False,
-) -> SplitReader:
-    """Returns the reader of these columns; see :func:`read_changes`."""
-    fields = list(from_arrow_schema(pa.schema(METADATA_FIELDS)))
-    if columns is not None:
-        fields += columns.read_fields
-        if images == "both":
-            fields.append(t.StructField(BEFORE, t.StructType(columns.read_fields), True))
-    if counts:
-        fields.append(null_dates.FIELD)
-    options = {} if columns is None else columns.options()
-    return SplitReader(
-        table=merge.target.table,
-        fields=t.StructType(fields),
-        images=images,
-        after_seq=after_seq,
-        upto_seq=merge.manifest.last_seq,
-        columns=options.get("columns"),
-        values=options.get("values"),
-        schema=merge.schema,
-        key=None if columns is None else columns.policies.key,
-    )
+    reader = merge.changes.reader(columns, after_seq, images, counts=counts)
+    return changes_frame(merge.session, reader, merge.changes.splits(after_seq))
 
 
 def _result(merge: TableMerge, state: DeltaState, stats: MergeStats, began: float) -> TableResult:
     skipped = 0
     if not stats.ran and merge.layout is not None:
         skipped = read_changes(merge, None, 0, "both").count()
-    version = state.version_of(merge.manifest.last_seq)
-    return TableResult(
-        table=merge.target.table,
-        inserted=stats.inserted,
-        updated=stats.updated,
-        deleted=stats.deleted,
-        skipped=skipped,
-        null_dates=stats.null_dates,
-        delta_version=state.version if version is None else version,
-        delta_id=state.id,
-        applied_seq=state.applied_seq,
-        generation=state.generation,
-        seconds=round(time.monotonic() - began, 3),
-    )
+    return merge.changes.result(state, stats, began, skipped)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql import types as t
 
 from cdc.batches.manifest import TableResult
-from cdc.decode.layout import METADATA_FIELDS
 from cdc.errors import MergeFailedError
 from cdc.log import get_logger
 from cdc.targets import has_percent_sign, local_path
@@ -35,19 +34,16 @@ from spark_jobs.apply.rows import DELETE, require_keys
 from spark_jobs.apply.schema.agreement import columns_there, disagreement, resolved
 from spark_jobs.apply.schema.columns import is_disturbed
 from spark_jobs.apply.statements import user_metadata
+from spark_jobs.apply.table_changes import TableChanges
 from spark_jobs.delta.log import open_delta
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import recorded_policies, require_same_policies, schema_of
 from spark_jobs.delta.tracked import record_in_force
 from spark_jobs.runtime.failures import ConcurrentCommitError, first_line
 from spark_jobs.source.changes import is_small, read_all
-from spark_jobs.source.column_types import from_arrow_schema
 from spark_jobs.source.columns import columns_of_layout
-from spark_jobs.source.input_splits import SPLIT_BYTES, InputSplit, input_splits
 from spark_jobs.source.key_plan import KeyPlan, make_plan
-from spark_jobs.source.null_dates import FIELD as NULL_DATES
 from spark_jobs.source.row_choice import SEEN
-from spark_jobs.source.split_reader import SplitReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,13 +229,17 @@ class SmallMerge:
     schema: TableSchema | None
     """The table at the source, as the decoder needs it."""
 
+    @property
+    def changes(self) -> TableChanges:
+        return TableChanges(self.target, self.batch.manifest, self.schema)
+
     def plan(self) -> KeyPlan:
         """Decodes the changes, and finds the last one of each key. Raises LeftToSparkError if they are too many."""
         limit = self.batch.config.apply.small_batches.max_rows or 0
-        splits = self._splits(self.state.applied_seq)
+        splits = self.changes.splits(self.state.applied_seq)
         if not is_small(splits):
             _leave("its changes are too large to be decoded here")
-        reader = self._reader(self.columns, self.state.applied_seq, counts=bool(self.columns.dates))
+        reader = self.changes.reader(self.columns, self.state.applied_seq, "after", counts=bool(self.columns.dates))
         plan = make_plan(reader, splits, self.keys, keep=True)
         if plan is None:
             _leave("its keys cannot be compared here")
@@ -267,28 +267,14 @@ class SmallMerge:
 
     def count(self) -> int:
         """Counts the changes of the batch. Raises LeftToSparkError if they are too many."""
-        splits = self._splits(0)
+        splits = self.changes.splits(0)
         if not is_small(splits):
             _leave("its changes are too large to be decoded here")
-        return len(read_all(self._reader(None, 0), splits))
+        return len(read_all(self.changes.reader(None, 0, "both"), splits))
 
     def result(self, stats: MergeStats, began: float, skipped: int = 0) -> TableResult:
         """Returns the table's result. ``skipped``: the changes that the table had already."""
-        state = self.target.state() or self.state
-        version = state.version_of(self.batch.manifest.last_seq)
-        return TableResult(
-            table=self.target.table,
-            inserted=stats.inserted,
-            updated=stats.updated,
-            deleted=stats.deleted,
-            skipped=skipped,
-            null_dates=stats.null_dates,
-            delta_version=state.version if version is None else version,
-            delta_id=state.id,
-            applied_seq=state.applied_seq,
-            generation=state.generation,
-            seconds=round(time.monotonic() - began, 3),
-        )
+        return self.changes.result(self.target.state() or self.state, stats, began, skipped)
 
     def _merge(self, delta: DeltaTable, plan: KeyPlan) -> MergeStats:
         marks, names = self.target.apply.mode == "soft_delete", [one.name for one in self.columns.fields]
@@ -332,9 +318,12 @@ class SmallMerge:
         return " AND ".join(parts)
 
     def _commit(self) -> CommitProperties:
-        """What the commit carries, as Spark's does. Without retries: a second attempt of delta-rs would put the same
-        files on top of another writer's commit wherever it sees no conflict. With the time: Spark overlooks transaction
-        versions without one in tables that have a retention for them."""
+        """Returns user metadata and transaction version, as in Spark's commits.
+
+        Without retries: a second attempt of delta-rs would put the same files on top of another writer's commit
+        wherever it sees no conflict. With the time: Spark overlooks transaction versions without one in tables that
+        have a retention for them.
+        """
         from deltalake import CommitProperties, Transaction
 
         application, now_ms = self.target.application_id(self.state), int(time.time() * 1000)
@@ -363,28 +352,6 @@ class SmallMerge:
             f"delta-rs could not merge it: {first_line(error)}",
             place=f"table {self.target.table}",
             remedy="Spark merges the table without apply.small_batches.",
-        )
-
-    def _splits(self, after_seq: int) -> list[InputSplit]:
-        manifest, table = self.batch.manifest, self.target.table
-        return input_splits(manifest.ranges, after_seq, SPLIT_BYTES, table, manifest.table_mask(table))
-
-    def _reader(self, columns: SourceColumns | None, after_seq: int, *, counts: bool = False) -> SplitReader:
-        import pyarrow as pa
-
-        fields = list(from_arrow_schema(pa.schema(METADATA_FIELDS)))
-        fields += [] if columns is None else columns.read_fields
-        options = {} if columns is None else columns.options()
-        return SplitReader(
-            table=self.target.table,
-            fields=t.StructType([*fields, NULL_DATES] if counts else fields),
-            images="both" if columns is None else "after",
-            after_seq=after_seq,
-            upto_seq=self.batch.manifest.last_seq,
-            columns=options.get("columns"),
-            values=options.get("values"),
-            schema=self.schema,
-            key=None if columns is None else columns.policies.key,
         )
 
 

@@ -205,7 +205,7 @@ class SourceRows:
 
     rows: int
     upserts: int
-    """Those among them that leave a row, so that the MERGE inserts or updates it."""
+    """Those of them that leave a row."""
 
 
 def user_metadata(

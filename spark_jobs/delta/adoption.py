@@ -102,7 +102,7 @@ def joined(files: Iterable[ParquetFile]) -> list[list[ParquetFile]]:
 
 @dataclass(frozen=True)
 class Replacement:
-    """What a table is to become."""
+    """The new content and metadata of a table."""
 
     path: str
     version: int

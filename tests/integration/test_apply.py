@@ -21,7 +21,6 @@ from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.config import load
 from cdc.errors import (
-    BatchError,
     DamagedError,
     IdentityError,
     MergeFailedError,
@@ -34,6 +33,7 @@ from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.runtime import driver, session
 from tests.support.apply import LOCAL_CONF, OWNER, Loop
+from tests.support.orphans import merge_overtaken
 
 Database = Callable[[Server], str]
 
@@ -208,19 +208,7 @@ def test_an_orphan_commits_between_position_and_statement(
     loop.capture()
     loop.apply()  # both tables
     lease = loop.fetch(ours)
-    stopped_at: list[str] = []
-
-    def elsewhere(table: str) -> None:
-        if stopped_at or not table.endswith(".log"):
-            return
-        stopped_at.append(table)
-        BatchService(loop.config).rollback(lease.batch, lease.token)
-        loop.apply(theirs)
-
-    monkeypatch.setattr(commit, "before_statement", elsewhere)
-    with suppress(BatchError):  # the other table's check may come after the rollback; the statement of log runs
-        pipeline.merge(loop.config, lease)
-    assert stopped_at
+    merge_overtaken(loop, lease, monkeypatch, lambda: loop.apply(theirs), is_meant=lambda table: table.endswith(".log"))
     loop.apply_all(2)
     loop.require_equal("mirror")
     assert loop.changelog("log") == expected_log(4)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from cdc import pipeline
-from cdc.batches.service import BatchService
-from cdc.errors import BatchError
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit, merge
+from spark_jobs.apply import merge
 from spark_jobs.source import changes
 from tests.support.apply import Loop
+from tests.support.orphans import merge_overtaken
 
 Database = Callable[[Server], str]
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"
@@ -127,19 +124,7 @@ def test_an_orphan_commits_between_plan_and_statement(
     loop.apply()
     # Seven inserts, an update, two inserts, a delete: the first batches of up to seven are all new.
     lease = loop.fetch(ours)
-    held: list[str] = []
-
-    def elsewhere(table: str) -> None:
-        if held:
-            return
-        held.append(table)
-        BatchService(loop.config).rollback(lease.batch, lease.token)
-        loop.apply(theirs)
-
-    monkeypatch.setattr(commit, "before_statement", elsewhere)
-    with suppress(BatchError):
-        pipeline.merge(loop.config, lease)
-    assert held
+    merge_overtaken(loop, lease, monkeypatch, lambda: loop.apply(theirs))
     loop.apply_all(2)
     if mode == "append":
         # The update changes two rows.

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from cdc import pipeline
-from cdc.batches.service import BatchService
-from cdc.errors import BatchError
 from cdc.targets import PLAIN_READER, VECTORS_READER
 from cdc.testing.servers import Server
-from spark_jobs.apply import commit
 from spark_jobs.delta import files
 from spark_jobs.delta.log import read_position
 from spark_jobs.source import changes
 from tests.support.apply import Loop
+from tests.support.orphans import merge_overtaken
 
 Database = Callable[[Server], str]
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"
@@ -177,20 +173,12 @@ def test_an_orphan_commits_between_plan_and_statement(
     )
     loop.capture()
     lease = loop.fetch(ours)
-    held: list[str] = []
 
-    def elsewhere(table: str) -> None:
-        if held:
-            return
-        held.append(table)
-        BatchService(loop.config).rollback(lease.batch, lease.token)
+    def others() -> None:
         loop.apply(theirs)
         assert marked(loop)
 
-    monkeypatch.setattr(commit, "before_statement", elsewhere)
-    with suppress(BatchError):
-        pipeline.merge(loop.config, lease)
-    assert held
+    merge_overtaken(loop, lease, monkeypatch, others)
     loop.apply_all(2)
     assert marked(loop)
     if mode == "upsert":

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from deltalake import DeltaTable, QueryBuilder
 from cdc import pipeline
 from cdc.batches.service import BatchService
 from cdc.config.apply import SmallBatches
-from cdc.errors import BatchError, MergeFailedError
+from cdc.errors import MergeFailedError
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta.log import read_state
 from spark_jobs.runtime import session
 from tests.support.apply import Loop
 from tests.support.compare import mirror_faults
+from tests.support.orphans import merge_overtaken
 from tests.support.random_keys import RandomChanges, make_tables
 from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.special import LARGE
@@ -169,21 +169,14 @@ def test_an_orphan_commits_between_plan_and_statement(
     lease = loop.fetch(our_size)
     held: list[int] = []
 
-    def elsewhere(_table: str) -> None:
-        if held:
-            return
+    def others() -> None:
         held.append(loop.version("t"))
-        BatchService(loop.config).rollback(lease.batch, lease.token)
         use(loop, theirs)
         loop.apply(their_size)
         assert loop.version("t") == held[0] + 1
         assert engine_of(loop) == ("delta-rs" if theirs == "deltalake" else "Apache-Spark/4.2.0 Delta-Lake/4.4.0")
 
-    monkeypatch.setattr(commit, "before_statement", elsewhere)
-    config = loop.config
-    with suppress(BatchError):
-        pipeline.merge(config, lease)
-    assert held
+    merge_overtaken(loop, lease, monkeypatch, others)
     if ours == "deltalake":
         assert loop.version("t") == held[0] + 1  # no commit on top of one that it has not seen
     loop.apply_all(2)

@@ -28,15 +28,7 @@ class Started(Loop):
     """A destination with ``start: snapshot``."""
 
     def __init__(self, folder: Path, server: Server, db: str, **settings: str) -> None:
-        super().__init__(folder, server, db, **settings)
-        file = self.config.file
-        text = file.read_text(encoding="utf-8")
-        begin = text.index("start: {file")
-        end = text.index("}", begin) + 1
-        file.write_text(
-            text[:begin] + "start: snapshot" + text[end:] + "snapshot: {chunk_rows: 50}\n", encoding="utf-8"
-        )
-        self.config = load_config(file)
+        super().__init__(folder, server, db, start="snapshot", snapshot="{chunk_rows: 50}", **settings)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mysql9", marks=pytest.mark.long), "mariadb11"])
@@ -302,7 +294,7 @@ def test_a_snapshot_overtakes_schema_changes_and_the_history_stays(
 
 
 class Killed(BaseException):
-    """What stands for kill -9."""
+    """Stands for kill -9."""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdc import pipeline
 from cdc.batches.service import BatchService
-from cdc.config import load as load_config
 from cdc.errors import RetryableError
 from cdc.snapshot.reader import SegmentReader
 from cdc.snapshot.records import ChunkRange, ChunkRecord
@@ -30,14 +29,8 @@ class Filled(Loop):
     """A destination with ``start: snapshot``, whose table ``t`` has eight chunks."""
 
     def __init__(self, folder: Path, server: Server, db: str, **settings: str) -> None:
-        super().__init__(folder, server, db, **settings)
-        file = self.config.file
-        text = file.read_text(encoding="utf-8")
-        begin = text.index("start: {file")
-        end = text.index("}", begin) + 1
-        snapshot = f"snapshot: {{chunk_rows: {CHUNK_ROWS}, parallel: 1}}\n"
-        file.write_text(text[:begin] + "start: snapshot" + text[end:] + snapshot, encoding="utf-8")
-        self.config = load_config(file)
+        snapshot = f"{{chunk_rows: {CHUNK_ROWS}, parallel: 1}}"
+        super().__init__(folder, server, db, start="snapshot", snapshot=snapshot, **settings)
         self.table = f"{db}.t"
         self.sql(
             "CREATE TABLE t (id VARCHAR(20) NOT NULL, k INT NOT NULL, v INT, at TIMESTAMP(6) NULL, d DATE, "
@@ -64,7 +57,7 @@ class Filled(Loop):
 
 
 class Seen:
-    """What a load took over, and what it had Spark write."""
+    """The files that a load took over, and the rows that it had Spark write."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken: list[int] = []
@@ -168,7 +161,7 @@ def test_most_chunks_changed_and_a_wider_table(
 
 
 class Killed(BaseException):
-    """What stands for kill -9."""
+    """Stands for kill -9."""
 
 
 def test_a_load_that_is_killed_before_its_commit_begins_again(

@@ -17,7 +17,7 @@ from cdc import pipeline
 from cdc.decode import layouts
 from cdc.errors import MergeFailedError, PermanentError
 from cdc.testing.servers import Server
-from spark_jobs.apply import merge
+from spark_jobs.apply import merge, table_changes
 from spark_jobs.apply.merge import Keys, TableMerge
 from spark_jobs.apply.rows import latest
 from spark_jobs.delta.tables import target_of
@@ -98,7 +98,7 @@ def test_the_plan_and_the_window_give_the_same_rows(
     while (lease := loop.fetch()).manifest.ddl:
         pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
     warm = TableSession(session.acquire(loop.config.spark).spark)
-    monkeypatch.setattr(merge, "SPLIT_BYTES", 2000)
+    monkeypatch.setattr(table_changes, "SPLIT_BYTES", 2000)
     compared = 0
     for name, layout in layouts(lease.manifest.ranges, lease.manifest.tables).items():
         target = target_of(loop.config, name)
@@ -106,10 +106,10 @@ def test_the_plan_and_the_window_give_the_same_rows(
         one = TableMerge(warm, target, lease.manifest, layout, columns, None, lambda: None)
         keys = Keys(columns.keys(layout.primary_key), is_primary=True)
         columns = columns.exact(layout.primary_key)
-        reader, splits = merge._reader(one, columns, 0, "after"), merge._splits(one, 0)
+        reader, splits = one.changes.reader(columns, 0, "after"), one.changes.splits(0)
         assert len(splits) > 1
         wanted = shown(latest(reference(one, reader), keys.names, seen=True))
-        narrow = merge._reader(one, columns.only(keys.names), 0, "after")
+        narrow = one.changes.reader(columns.only(keys.names), 0, "after")
         for plan in (
             make_plan(reader, splits, keys.names, keep=True),
             make_plan(narrow, splits, keys.names, keep=False),

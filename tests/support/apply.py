@@ -43,6 +43,7 @@ class Loop:
         spark: str = LOCAL,
         name: str = "shop",
         start: str = "",
+        snapshot: str = "",
     ) -> None:
         self.server, self.db = server, db
         server.execute("FLUSH BINARY LOGS")
@@ -59,7 +60,7 @@ class Loop:
             f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {begins}}}\n"
             f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}}}\n"
             f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake{apply and ', '}{apply}}}\n"
-            f"batch: {{max_wait_s: 0}}\nspark: {spark}\n",
+            f"batch: {{max_wait_s: 0}}\nspark: {spark}\n{snapshot and f'snapshot: {snapshot}'}\n",
             encoding="utf-8",
         )
         self.config: DestinationConfig = load(file)

@@ -1,4 +1,4 @@
-"""What the statistics of a table's files say about keys."""
+"""Looks up keys in the statistics of a table's files."""
 
 from __future__ import annotations
 
