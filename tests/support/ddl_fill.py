@@ -39,12 +39,16 @@ from tests.support.apply import OWNER
 
 def fill(config: DestinationConfig, upto_seq: int, schemas: Mapping[str, TableSchema]) -> None:
     """Applies what the store has up to a seq, which must be CREATE statements and then inserts. Mirrors are written as
-    one commit, without Spark; other tables take the usual way. ``schemas``: the definitions at that time."""
+    one commit, without Spark; other tables take the usual way. ``schemas``: the definitions at that time. Without any
+    table, nothing is taken: a batch of CREATE DATABASE would go on with the statements after ``upto_seq``."""
+    if not schemas:
+        return
     service, done = BatchService(config), 0
     while done < upto_seq:
         lease = service.get(OWNER, wait_s=0)
         assert lease is not None
         done = lease.manifest.last_seq
+        assert done <= upto_seq or not lease.manifest.ddl, "statements after the first rows would be acked unapplied"
         results = [] if lease.manifest.ddl else _fill(config, service, lease, schemas)
         pipeline.finalize(config, lease, True, results)
 
