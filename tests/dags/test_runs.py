@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cdc.airflow import MergeOperator, build_dags, xcom
+from cdc.airflow import TowpathMergeOperator, build_dags, xcom
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import MergeFailedError, TargetError
@@ -101,13 +101,13 @@ def test_each_batch_and_each_table_has_a_line(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(MergeOperator, "log", logging.getLogger("tests.lines"))
+    monkeypatch.setattr(TowpathMergeOperator, "log", logging.getLogger("tests.lines"))
     pipeline.waiting = [sample_manifest(1), sample_manifest(2)]
     pipeline.results = [TableResult(table="shop.orders", inserted=3, delta_version=7), TableResult(table="shop.items")]
     file = write_conf() / "shop.yaml"
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
-    task = MergeOperator(task_id="merge", conf_file=str(file))
+    task = TowpathMergeOperator(task_id="merge", conf_file=str(file))
     with caplog.at_level(logging.INFO):
         merged = task.execute({"ti": Fetched(xcom.from_lease(lease))})  # type: ignore[typeddict-item]
     assert (merged["batch"], merged["acked"], len(merged["results"])) == (2, 1, 2)
@@ -126,7 +126,7 @@ def test_each_batch_and_each_table_has_a_line(
 def test_a_killed_merge_begins_no_other_batch(write_conf: Callable[..., Any], pipeline: FakePipeline) -> None:
     pipeline.waiting = [sample_manifest(1), sample_manifest(2)]
     file = write_conf() / "shop.yaml"
-    task = MergeOperator(task_id="merge", conf_file=str(file))
+    task = TowpathMergeOperator(task_id="merge", conf_file=str(file))
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
     pipeline.fail["merge"] = task.on_kill
