@@ -94,7 +94,7 @@ class MergeOperator(DestinationOperator):
 
 
 class _RunLog(RunListener):
-    """Writes a line for each batch and each table of it to the task's log."""
+    """Writes the batches to the task's log. The statistics write a line for each table at the end of the run."""
 
     def __init__(self, log: Any, stats: RunStats) -> None:
         self._log, self._stats = log, stats
@@ -114,12 +114,12 @@ class _RunLog(RunListener):
         )
 
     def merged(self, batch: Merged) -> None:
-        self._stats.add(batch.results)
+        self._stats.add(batch.results, batch.lease.manifest)
         for result in batch.results:
             if result.parked is not None:
                 self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
                 continue
-            self._log.info(
+            self._log.debug(  # a run of many batches logs one line for each table at its end
                 "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
                 batch.lease.batch,
                 result.table,

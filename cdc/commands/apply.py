@@ -17,6 +17,7 @@ from cdc.log import get_logger
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.batches.manifest import TableResult
+    from cdc.batches.results import RunStats
     from cdc.config import DestinationConfig
     from cdc.runs import Merged
 
@@ -76,7 +77,7 @@ def apply(
     owner = cli_owner(config)
     report = _Report(json_output)
     try:
-        with exclusive(config), run_stats() as stats, _rolled_back_at_a_signal(config):
+        with exclusive(config), run_stats() as report.stats, _rolled_back_at_a_signal(config):
             run = Run(pipeline, config, owner, limits, report)
             lease = pipeline.fetch(config, owner, limit, first_wait_s)
             try:
@@ -89,7 +90,6 @@ def apply(
                 raise
             finally:
                 report.end()
-                stats.add(report.results)
             if last is not None:
                 pipeline.finalize(config, last.lease, True, last.results)
                 report.acked(last)
@@ -127,12 +127,14 @@ def _show_parked(config: DestinationConfig) -> None:
 class _Report:
     """Shows the batches of the run, and collects them for JSON."""
 
+    stats: RunStats
+    """Set when the run begins."""
+
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._status: Any = None
         self.done: list[dict[str, Any]] = []
         """The acked batches."""
-        self.results: list[TableResult] = []
 
     def began(self, lease: Lease) -> None:
         """Shows on a terminal what is merged."""
@@ -143,7 +145,7 @@ class _Report:
         self._status.start()
 
     def merged(self, batch: Merged) -> None:
-        self.results += batch.results
+        self.stats.add(batch.results, batch.lease.manifest)
         self.end()
 
     def end(self) -> None:
