@@ -10,6 +10,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 
 from cdc.airflow import interval, xcom
 from cdc.airflow.base import DestinationOperator
+from cdc.airflow.metrics import tell
+from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from cdc.batches.lease import Lease
-    from cdc.batches.results import RunStats
 
 
 class FetchOperator(DestinationOperator):
@@ -38,6 +39,7 @@ class FetchOperator(DestinationOperator):
                 xcom.pipeline().retry_parked(config)
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
+            tell(config, RunStats(), succeeded=True)
             followers = sorted(self.get_flat_relative_ids(upstream=False))
             raise DownstreamTasksSkipped(tasks=followers)  # type: ignore[no-untyped-call]
         self.log.info("Batch %d is leased.", lease.manifest.batch)
@@ -61,8 +63,6 @@ class MergeOperator(DestinationOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
         batch."""
-        from cdc.batches.results import run_stats
-
         with xcom.airflow_errors():
             config, ti = self._config(), context["ti"]
             fetched = ti.xcom_pull(task_ids=self.fetch_task_id)
@@ -73,7 +73,10 @@ class MergeOperator(DestinationOperator):
                 run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
                 if self._killed:
                     run.stop()
-                last = None if lease is None else run.merge(lease)
+                try:
+                    last = None if lease is None else run.merge(lease)
+                finally:
+                    tell(config, stats, succeeded=None)
             if run.spent:
                 self.log.info("%.0f s are spent, and more is waiting: the next run takes it.", config.airflow.run_for)
         return xcom.from_run(last, fetched, log.batches_acked)
@@ -170,8 +173,10 @@ class FinalizeOperator(DestinationOperator):
                 if merged["batch"] is not None:
                     steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
+                tell(config, None, succeeded=True)
                 return
             gone = steps.release(config, self._owner)
+            tell(config, None, succeeded=False)
         ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(
             f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "

@@ -64,6 +64,7 @@ def apply(
     from cdc import pipeline
     from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.results import run_stats
+    from cdc.metrics.push import push_run
     from cdc.runs import Run, RunLimits
 
     config = load(ctx, dest)
@@ -87,12 +88,14 @@ def apply(
             except Exception:
                 if run.merging is not None:
                     _roll_back(config, run.merging)
+                push_run(config, report.stats, succeeded=False)
                 raise
             finally:
                 report.end()
             if last is not None:
                 pipeline.finalize(config, last.lease, True, last.results)
                 report.acked(last)
+            push_run(config, report.stats, succeeded=True)
     except _Stopped as stopped:
         say(str(stopped))
         return

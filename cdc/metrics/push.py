@@ -75,8 +75,10 @@ def _push(config: DestinationConfig, gateway: str, values: Values) -> None:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Collector:
+    """A collector of ``prometheus_client`` with values that are known."""
+
     destination: str
     values: Values
 
