@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
-
 from cdc.airflow import interval, xcom
-from cdc.airflow.base import DestinationOperator
+from cdc.airflow.base import BatchOperator
+from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.metrics import tell
 from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
     from cdc.batches.lease import Lease
 
 
-class FetchOperator(DestinationOperator):
+class TowpathFetchOperator(BatchOperator):
     """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
 
-    If there is nothing to apply, parked tables are tried again, the later tasks are skipped and the run succeeds. With
+    If there is nothing to apply, parked tables are tried again, and merge and finalize are skipped. With
     ``airflow.until: interval_end`` the batch holds only transactions that were committed before the end of the run's
     data interval.
     """
@@ -40,13 +38,17 @@ class FetchOperator(DestinationOperator):
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
             tell(config, RunStats(), succeeded=True)
-            followers = sorted(self.get_flat_relative_ids(upstream=False))
-            raise DownstreamTasksSkipped(tasks=followers)  # type: ignore[no-untyped-call]
+            raise DownstreamTasksSkipped(tasks=self._later_steps())  # type: ignore[no-untyped-call]
         self.log.info("Batch %d is leased.", lease.manifest.batch)
         return xcom.from_lease(lease)
 
+    def _later_steps(self) -> list[str]:
+        """Returns the ids of the run's later steps. Other tasks of the DAG follow their own trigger rules."""
+        later = self.get_flat_relatives(upstream=False)
+        return sorted(task.task_id for task in later if getattr(task, "fetch_task_id", None) == self.task_id)
 
-class MergeOperator(DestinationOperator):
+
+class TowpathMergeOperator(BatchOperator):
     """Merges the batch of the task ``fetch_task_id`` and those that follow it, in one Spark session, and acks all but
     the last one, which it returns with one result per table.
 
@@ -139,7 +141,7 @@ class _RunLog(RunListener):
         self._log.info("Batch %d is acked.", batch.lease.batch)
 
 
-class FinalizeOperator(DestinationOperator):
+class TowpathFinalizeOperator(BatchOperator):
     """Acks the run's last batch when the merge succeeded, else rolls back what is outstanding and fails the run.
 
     It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CaptureOperator(DestinationOperator):
+class TowpathCaptureOperator(DestinationOperator):
     """Runs capture for ``capture_for_s`` seconds, then ends cleanly; the DAG's next run continues.
 
     SIGTERM (the task was cleared or marked, the worker shuts down) ends it within a second: Airflow kills after five.

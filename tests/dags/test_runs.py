@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
-from cdc.airflow import MergeOperator, build_dags, xcom
+from cdc.airflow import TowpathMergeOperator, build_dags, xcom
 from cdc.batches import results
 from cdc.batches.manifest import TableResult
 from cdc.config import load
@@ -103,7 +103,7 @@ def test_each_batch_has_a_line_and_each_table_one_for_the_run(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(MergeOperator, "log", logging.getLogger("tests.lines"))
+    monkeypatch.setattr(TowpathMergeOperator, "log", logging.getLogger("tests.lines"))
     pipeline.waiting = [sample_manifest(1), sample_manifest(2)]
     pipeline.results = [
         TableResult(table="shop.orders", inserted=3, updated=1, files=2, seconds=0.5, delta_version=7),
@@ -112,7 +112,7 @@ def test_each_batch_has_a_line_and_each_table_one_for_the_run(
     file = write_conf() / "shop.yaml"
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
-    task = MergeOperator(task_id="merge", conf_file=str(file))
+    task = TowpathMergeOperator(task_id="merge", conf_file=str(file))
     lines_of_tables = CapturingLogger()  # Airflow drops INFO in these tests
     monkeypatch.setattr(results, "_log", lines_of_tables)
     with caplog.at_level(logging.INFO):
@@ -135,7 +135,7 @@ def test_each_batch_has_a_line_and_each_table_one_for_the_run(
 def test_a_killed_merge_begins_no_other_batch(write_conf: Callable[..., Any], pipeline: FakePipeline) -> None:
     pipeline.waiting = [sample_manifest(1), sample_manifest(2)]
     file = write_conf() / "shop.yaml"
-    task = MergeOperator(task_id="merge", conf_file=str(file))
+    task = TowpathMergeOperator(task_id="merge", conf_file=str(file))
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
     pipeline.fail["merge"] = task.on_kill
