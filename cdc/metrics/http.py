@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 _CLIENT_TIMEOUT_S = 10.0
-_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
+_TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 @contextmanager
@@ -57,9 +57,9 @@ def application(config: DestinationConfig, monitor: CaptureMonitor) -> Callable[
             return found
         if path == "/health":
             health = monitor.health()
-            start("200 OK" if health.ok else "503 Service Unavailable", _TEXT)
+            start("200 OK" if health.ok else "503 Service Unavailable", list(_TEXT))
             return [f"{health.text}\n".encode()]
-        start("404 Not Found", _TEXT)
+        start("404 Not Found", list(_TEXT))
         return [b"There are /metrics and /health.\n"]
 
     return answer
