@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cdc.airflow import interval, links, xcom
 from cdc.airflow.base import BatchOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
+from cdc.airflow.metrics import tell
+from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from cdc.batches.lease import Lease
-    from cdc.batches.results import RunStats
 
 
 class TowpathFetchOperator(BatchOperator):
@@ -38,6 +39,7 @@ class TowpathFetchOperator(BatchOperator):
                 xcom.pipeline().retry_parked(config)
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
+            tell(config, RunStats(), succeeded=True)
             raise DownstreamTasksSkipped(tasks=self._later_steps())  # type: ignore[no-untyped-call]
         self.link_targets[links.MANIFEST] = links.manifest_address(config, lease)
         self.log.info("Batch %d is leased.", lease.manifest.batch)
@@ -68,8 +70,6 @@ class TowpathMergeOperator(BatchOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
         batch."""
-        from cdc.batches.results import run_stats
-
         with xcom.airflow_errors():
             config, ti = self._config(), context["ti"]
             fetched = ti.xcom_pull(task_ids=self.fetch_task_id)
@@ -80,7 +80,10 @@ class TowpathMergeOperator(BatchOperator):
                 run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
                 if self._killed:
                     run.stop()
-                last = None if lease is None else run.merge(lease)
+                try:
+                    last = None if lease is None else run.merge(lease)
+                finally:
+                    tell(config, stats, succeeded=None)
             if run.spent:
                 self.log.info("%.0f s are spent, and more is waiting: the next run takes it.", config.airflow.run_for)
         return xcom.from_run(last, fetched, log.batches_acked)
@@ -101,12 +104,12 @@ class TowpathMergeOperator(BatchOperator):
 
 
 class _RunLog(RunListener):
-    """Writes a line for each batch and each table of it to the task's log, and keeps the task's links up to date."""
+    """Writes the batches to the task's log, and keeps the task's links up to date. The statistics write a line for each
+    table at the end of the run."""
 
     def __init__(self, log: Any, stats: RunStats, config: DestinationConfig, addresses: dict[str, str]) -> None:
         self._log, self._stats = log, stats
         self._config, self._addresses = config, addresses
-        self._changes: list[tuple[str, int]] = []
         self.batches_acked = 0
         addresses[links.SPARK] = links.spark_address(config)
 
@@ -125,15 +128,15 @@ class _RunLog(RunListener):
         )
 
     def merged(self, batch: Merged) -> None:
-        self._stats.add(batch.results)
-        self._changes += [(one.table, one.inserted + one.updated + one.deleted) for one in batch.results]
-        if (table := links.most_changed(self._changes)) is not None:
+        self._stats.add(batch.results, batch.lease.manifest)
+        changes = ((name, one.inserted + one.updated + one.deleted) for name, one in self._stats.tables.items())
+        if (table := links.most_changed(changes)) is not None:
             self._addresses[links.TABLE] = links.table_address(self._config, table)
         for result in batch.results:
             if result.parked is not None:
                 self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
                 continue
-            self._log.info(
+            self._log.debug(  # a run of many batches logs one line for each table at its end
                 "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
                 batch.lease.batch,
                 result.table,
@@ -184,8 +187,10 @@ class TowpathFinalizeOperator(BatchOperator):
                 if merged["batch"] is not None:
                     steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
+                tell(config, None, succeeded=True)
                 return
             gone = steps.release(config, self._owner)
+            tell(config, None, succeeded=False)
         ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(
             f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "
