@@ -38,7 +38,7 @@ def statsd(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def received(server: socket.socket) -> list[str]:
     """What has come of Towpath, without the times that durations took."""
-    found = []
+    found: list[str] = []
     while True:
         try:
             text = server.recv(65536).decode()
@@ -78,9 +78,7 @@ def test_a_run_counts_its_rows_in_statsd(statsd: socket.socket, apply: Apply, pi
     ]  # fmt: skip
 
 
-def test_a_run_that_fails_or_is_idle_is_counted(
-    statsd: socket.socket, apply: Apply, pipeline: FakePipeline
-) -> None:
+def test_a_run_that_fails_or_is_idle_is_counted(statsd: socket.socket, apply: Apply, pipeline: FakePipeline) -> None:
     def fails() -> None:
         raise TargetError("is not a Delta table")
 
