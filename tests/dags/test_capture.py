@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
+from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.connections import airflow_connections, connection_credentials
 from cdc.airflow.operators import TowpathCaptureOperator
 from cdc.config import DestinationConfig, load, secrets
