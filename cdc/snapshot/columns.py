@@ -149,7 +149,9 @@ def read_column(
     if kind in ("date", "datetime", "timestamp"):
         return _moment(plain, column, values)
     if kind == "time":
-        return plain("time", pa.int64()) if values.time == "microseconds" else plain("bytes", pa.string())
+        if values.time == "microseconds":
+            return plain("time", pa.int64())
+        return _printed(name)
     if kind in ("enum", "set"):
         return _members(column, has_row_metadata)
     if kind in _TEXTS:
@@ -211,12 +213,17 @@ def _moment(plain: Callable[..., ReadColumn], column: ColumnSchema, values: Valu
     name = column.name.lower()
     digits = fraction_digits(column.column_type)
     if name in values.as_text:
-        return plain("bytes", pa.string(), digits=digits)
+        return _printed(column.name, digits)
     strict = values.zero_dates == "fail" or name in values.exact
     if column.data_type == "date":
         return plain("date", pa.date32(), strict=strict)
     kind = pa.timestamp("us") if column.data_type == "datetime" else _INSTANT
     return plain("datetime", kind, strict=strict, digits=digits)
+
+
+def _printed(name: str, digits: int = 0) -> ReadColumn:
+    """A date or time as text, which the server prints in rows in binary form too."""
+    return ReadColumn(name, f"CAST({quoted(name)} AS CHAR)", "bytes", pa.string(), digits=digits)
 
 
 def fraction_digits(column_type: str) -> int:
@@ -259,11 +266,9 @@ def _singles(raw: pa.Array) -> pa.Array:
 
 
 def _full_years(raw: pa.Array) -> pa.Array:
-    """Years from 1970 to 2069, of which YEAR(2) prints the last two digits."""
-    year = pc.if_else(
-        pc.less(raw, 70), pc.add(raw, pa.scalar(2000, pa.int16())), pc.add(raw, pa.scalar(1900, pa.int16()))
-    )
-    return year.cast(pa.int16())
+    """Years from 1970 to 2069, of which YEAR(2) prints the last two digits. A year with all its digits stays."""
+    shift = pc.if_else(pc.less(raw, 70), pa.scalar(2000, pa.int16()), pa.scalar(1900, pa.int16()))
+    return pc.if_else(pc.less(raw, 100), pc.add(raw, shift), raw).cast(pa.int16())
 
 
 def _enum_texts(members: pa.Array, raw: pa.Array) -> pa.Array:
