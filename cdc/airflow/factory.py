@@ -14,21 +14,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from airflow.sdk import DAG, get_parsing_context
-from airflow.timetables.interval import DeltaDataIntervalTimetable
+from airflow.sdk import DAG, BaseOperator, get_parsing_context
 
 from cdc.airflow import forms
+from cdc.airflow.compat import DeltaDataIntervalTimetable
 from cdc.airflow.operators import (
-    CaptureOperator,
-    FetchOperator,
-    FinalizeBackfillOperator,
-    FinalizeOperator,
-    MergeOperator,
-    PlanOperator,
-    ReplayOperator,
-    SnapshotOperator,
-    VerifyOperator,
+    TowpathCaptureOperator,
+    TowpathFetchOperator,
+    TowpathFinalizeBackfillOperator,
+    TowpathFinalizeOperator,
+    TowpathMergeOperator,
+    TowpathPlanOperator,
+    TowpathReplayOperator,
+    TowpathSnapshotOperator,
+    TowpathVerifyOperator,
 )
+from cdc.airflow.task_group import FINALIZE_RETRIES
 from cdc.config import AirflowConfig, DestinationConfig, as_named, destinations, load
 from cdc.errors import ConfigError
 
@@ -39,8 +40,6 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 """Any time in the past: the DAGs have no catch-up."""
 RETRY_DELAY = timedelta(seconds=10)
 MAX_RETRY_DELAY = timedelta(minutes=5)
-FINALIZE_RETRIES = 5
-"""More than for a merge, because ack and rollback are cheap and may be repeated."""
 ERROR_TAG = "configuration-error"
 
 _DAG_NAME = re.compile(r"[\w.-]{1,200}", re.ASCII)
@@ -99,7 +98,7 @@ def capture_dag(name: str, file: Path) -> DAG:
         doc_md=f"Reads the source of `{name}` into its store. After a stop it resumes at its last position.",
     )
     with dag:
-        CaptureOperator(
+        TowpathCaptureOperator(
             task_id="capture", conf_file=str(file), capture_for_s=settings.capture_for, execution_timeout=None
         )
     return dag
@@ -122,9 +121,9 @@ def apply_dag(name: str, file: Path) -> DAG:
         doc_md=f"Merges {what} of `{name}` into the Delta tables, then acks or rolls back.",
     )
     with dag:
-        fetch = FetchOperator(task_id="fetch", conf_file=str(file))
-        merge = MergeOperator(task_id="merge", conf_file=str(file))
-        finalize = FinalizeOperator(task_id="finalize", conf_file=str(file), retries=FINALIZE_RETRIES)
+        fetch = TowpathFetchOperator(task_id="fetch", conf_file=str(file))
+        merge = TowpathMergeOperator(task_id="merge", conf_file=str(file))
+        finalize = TowpathFinalizeOperator(task_id="finalize", conf_file=str(file), retries=FINALIZE_RETRIES)
         fetch >> merge >> finalize
     return dag
 
@@ -141,7 +140,7 @@ def snapshot_dag(name: str, file: Path) -> DAG:
         doc_md=f"Loads the tables of `{name}` that are due for a snapshot, beside the apply DAG.",
     )
     with dag:
-        SnapshotOperator(task_id="snapshot", conf_file=str(file), execution_timeout=None)
+        TowpathSnapshotOperator(task_id="snapshot", conf_file=str(file), execution_timeout=None)
     return dag
 
 
@@ -157,7 +156,7 @@ def verify_dag(name: str, file: Path) -> DAG:
         doc_md=f"Proves that the tables of `{name}` equal the source, and fails if they differ.",
     )
     with dag:
-        VerifyOperator(task_id="verify", conf_file=str(file), execution_timeout=None)
+        TowpathVerifyOperator(task_id="verify", conf_file=str(file), execution_timeout=None)
     return dag
 
 
@@ -176,10 +175,9 @@ def backfill_dag(name: str, file: Path) -> DAG:
         params=forms.fields(config),
     )
     with dag:
-        plan = PlanOperator(task_id="plan", conf_file=str(file), work=work)
-        finalize = FinalizeBackfillOperator(task_id="finalize", conf_file=str(file), work=work)
-        for operator in (SnapshotOperator, ReplayOperator, VerifyOperator):
-            kind = operator.__name__.removesuffix("Operator").lower()
+        plan = TowpathPlanOperator(task_id="plan", conf_file=str(file), work=work)
+        finalize = TowpathFinalizeBackfillOperator(task_id="finalize", conf_file=str(file), work=work)
+        for kind, operator in _BACKFILLS.items():
             plan >> operator(task_id=kind, conf_file=str(file), plan_task_id="plan") >> finalize
     return dag
 
@@ -199,6 +197,11 @@ def _dag(kind: Kind, name: str, settings: AirflowConfig, error: str | None, *, d
     )
 
 
+_BACKFILLS: Mapping[forms.Kind, Callable[..., BaseOperator]] = {
+    "snapshot": TowpathSnapshotOperator,
+    "replay": TowpathReplayOperator,
+    "verify": TowpathVerifyOperator,
+}
 _BUILD: Mapping[Kind, Callable[[str, Path], DAG]] = {
     "capture": capture_dag,
     "apply": apply_dag,

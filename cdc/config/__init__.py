@@ -20,6 +20,7 @@ from cdc.config.columns import ColumnPolicy
 from cdc.config.destination import DestinationConfig
 from cdc.config.loading import as_named, conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
+from cdc.config.metrics import MetricsConfig
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig, StartPosition
 from cdc.config.spark import SparkConfig
@@ -36,6 +37,7 @@ __all__ = [
     "DestinationConfig",
     "DiskConfig",
     "MetaConfig",
+    "MetricsConfig",
     "RetainConfig",
     "SnapshotConfig",
     "SourceConfig",

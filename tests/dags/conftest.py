@@ -18,9 +18,13 @@ os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = f"{_HOME.name}/dags"
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
 os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
+os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
+os.environ["AIRFLOW__CORE__TEST_CONNECTION"] = "Enabled"
+os.environ["AIRFLOW__API_AUTH__JWT_SECRET"] = "of the tests, long enough " * 4
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+    from fastapi.testclient import TestClient
 
     from cdc.testing.pipeline import FakePipeline
 
@@ -97,3 +101,15 @@ def run_dag(airflow_database: None) -> Run:
         return {"run": str(done.state), **states}
 
     return run
+
+
+@pytest.fixture(scope="session")
+def api(airflow_database: None) -> Iterator[TestClient]:
+    """Airflow's API server, in this process; its user may do anything."""
+    from airflow.api_fastapi.app import create_app
+    from fastapi.testclient import TestClient
+
+    with TestClient(create_app()) as client:
+        token = client.get("/auth/token").json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        yield client
