@@ -8,25 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc.capture import Counters, Progress
+from cdc.capture import Progress
 from cdc.capture.watermark import SourceClock
 from cdc.errors import ConfigError
 from cdc.metrics import catalogue as names
 from cdc.metrics.capture import CaptureMonitor, capture_values
 from cdc.metrics.serve import served
-from cdc.positions import BinlogPosition
-from tests.unit.metrics.test_metrics_push import configuration
-
-NOW_US = 1_800_000_000_000_000
-CONNECTED = Progress(
-    connected=True,
-    position=BinlogPosition("binlog.000007", 1234),
-    target=None,
-    counters=Counters(transactions=3, events=9, bytes=500, received_bytes=900, reconnects=2),
-    complete_until_us=NOW_US - 2_000_000,
-    last_commit_us=NOW_US - 60_000_000,
-    clock=SourceClock(NOW_US, time.monotonic()),
-)
+from tests.support.metrics import CONNECTED, NOW_US, configuration
 
 
 def value(progress: Progress | None, metric: names.Metric) -> float | None:

@@ -16,11 +16,11 @@ from structlog.testing import capture_logs
 
 from cdc.batches.manifest import Parking, TableResult
 from cdc.batches.results import RunStats
-from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError
 from cdc.metrics import catalogue
 from cdc.metrics.push import push_run
 from cdc.testing.pipeline import sample_manifest
+from tests.support.metrics import configuration
 
 SECRET = "gateway-Sesam-4711"
 Request = tuple[str, str, str | None, str]
@@ -61,14 +61,6 @@ def gateway() -> Iterator[Gateway]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-def configuration(metrics: str) -> DestinationConfig:
-    text = (
-        "source: {url: 'mysql://cdc@db:3306', server_id: 7, start: earliest}\ntables: {include: ['shop\\..*']}\n"
-        f"store: {{path: s}}\nmeta: {{path: m}}\napply: {{target: l}}\nmetrics: {metrics}\n"
-    )
-    return parse(text, Path("/conf/shop.yaml"))
 
 
 def run_of_two_tables() -> RunStats:
