@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import interval, xcom
+from cdc.airflow import interval, links, xcom
 from cdc.airflow.base import BatchOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.metrics import tell
@@ -27,6 +27,8 @@ class TowpathFetchOperator(BatchOperator):
     data interval.
     """
 
+    operator_extra_links = (links.TowpathManifestLink(),)
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises LeaseHeldError (retried) while another owner holds the batch, StoreIncompleteError (retried) while
         the store is not known to be complete up to the interval's end."""
@@ -39,6 +41,7 @@ class TowpathFetchOperator(BatchOperator):
             self.log.info("Nothing new in the store of %s.", config.name)
             tell(config, RunStats(), succeeded=True)
             raise DownstreamTasksSkipped(tasks=self._later_steps())  # type: ignore[no-untyped-call]
+        self.link_targets[links.MANIFEST] = links.manifest_address(config, lease)
         self.log.info("Batch %d is leased.", lease.manifest.batch)
         return xcom.from_lease(lease)
 
@@ -56,6 +59,8 @@ class TowpathMergeOperator(BatchOperator):
     ``airflow.until: interval_end`` it ends at the end of the run's data interval (see :mod:`cdc.runs`).
     """
 
+    operator_extra_links = (links.TowpathManifestLink(), links.TowpathTableLink(), links.TowpathSparkLink())
+
     def __init__(self, *, fetch_task_id: str = "fetch", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.fetch_task_id = fetch_task_id
@@ -71,7 +76,7 @@ class TowpathMergeOperator(BatchOperator):
             limits = interval.limits(config, context)
             lease = self._lease(config, fetched, limits.until, getattr(ti, "try_number", 1) == 1)
             with run_stats() as stats:
-                log = _RunLog(self.log, stats)
+                log = _RunLog(self.log, stats, config, self.link_targets)
                 run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
                 if self._killed:
                     run.stop()
@@ -99,14 +104,18 @@ class TowpathMergeOperator(BatchOperator):
 
 
 class _RunLog(RunListener):
-    """Writes the batches to the task's log. The statistics write a line for each table at the end of the run."""
+    """Writes the batches to the task's log, and keeps the task's links up to date. The statistics write a line for each
+    table at the end of the run."""
 
-    def __init__(self, log: Any, stats: RunStats) -> None:
+    def __init__(self, log: Any, stats: RunStats, config: DestinationConfig, addresses: dict[str, str]) -> None:
         self._log, self._stats = log, stats
+        self._config, self._addresses = config, addresses
         self.batches_acked = 0
+        addresses[links.SPARK] = links.spark_address(config)
 
     def began(self, lease: Lease) -> None:
         manifest = lease.manifest
+        self._addresses[links.MANIFEST] = links.manifest_address(self._config, lease)
         self._log.info(
             "Batch %d: %d %s, %d row events of %s (seq %d to %d).",
             manifest.batch,
@@ -120,6 +129,9 @@ class _RunLog(RunListener):
 
     def merged(self, batch: Merged) -> None:
         self._stats.add(batch.results, batch.lease.manifest)
+        changes = ((name, one.inserted + one.updated + one.deleted) for name, one in self._stats.tables.items())
+        if (table := links.most_changed(changes)) is not None:
+            self._addresses[links.TABLE] = links.table_address(self._config, table)
         for result in batch.results:
             if result.parked is not None:
                 self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow.sdk import BaseOperator
+
 if TYPE_CHECKING:
     from airflow.sdk import (
         BaseHook,
@@ -46,7 +48,24 @@ else:
         from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
         from airflow.timetables.trigger import CronTriggerTimetable
 
+RETRY_BACKOFF: float = 2 if type(BaseOperator.retry_exponential_backoff) is not bool else True
+"""The value of ``retry_exponential_backoff`` with which pauses double; early versions only know whether they grow."""
+
+
+def is_executor(name: str) -> bool:
+    """Whether this Airflow is configured with an executor of this name."""
+    from airflow.exceptions import UnknownExecutorException
+    from airflow.executors.executor_loader import ExecutorLoader
+
+    try:
+        ExecutorLoader.lookup_executor_name_by_str(name)
+    except UnknownExecutorException:
+        return False
+    return True
+
+
 __all__ = [
+    "RETRY_BACKOFF",
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
@@ -56,4 +75,5 @@ __all__ = [
     "DeltaDataIntervalTimetable",
     "DownstreamTasksSkipped",
     "TriggerRule",
+    "is_executor",
 ]

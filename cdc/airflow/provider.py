@@ -25,6 +25,9 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["cdc.airflow.hook"]}],
+        "extra-links": [
+            f"cdc.airflow.links.{name}" for name in ("TowpathManifestLink", "TowpathTableLink", "TowpathSparkLink")
+        ],
         "connection-types": [
             {
                 "connection-type": CONNECTION_TYPE,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import forms, jobs, texts, xcom
+from cdc.airflow import forms, jobs, links, texts, xcom
 from cdc.airflow.base import DestinationOperator
 from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.connections import airflow_connections
@@ -74,9 +74,13 @@ class _JobOperator(DestinationOperator):
         self._shown[table] = now
         self.log.info("%s", texts.progress_line(progress))
 
-    def _report(self, results: Sequence[Any]) -> dict[str, Any]:
+    def _report(self, config: DestinationConfig, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
         found = [one.as_dict() for one in results]
+        self.link_targets[links.SPARK] = links.spark_address(config)
+        if (table := links.most_changed((one["table"], one["rows"]) for one in found)) is not None:
+            path = next(one.get("path") for one in found if one["table"] == table)
+            self.link_targets[links.TABLE] = links.table_address(config, table, path)
         self.log.info("Done:\n%s", texts.text_table(found))
         return {"tables": found}
 
@@ -88,6 +92,8 @@ class TowpathSnapshotOperator(_JobOperator):
     A task that is repeated does not read finished chunks again.
     """
 
+    operator_extra_links = (links.TowpathTableLink(), links.TowpathSparkLink())
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowSkipException if no table is due, or nothing was captured yet."""
         with xcom.airflow_errors(), airflow_connections():
@@ -98,7 +104,7 @@ class TowpathSnapshotOperator(_JobOperator):
             results = jobs.pipeline().snapshot(config, wanted, progress=self._progress)
         if not results:
             raise AirflowSkipException("No table is due for a snapshot.")
-        return self._report(results)
+        return self._report(config, results)
 
 
 class TowpathReplayOperator(_JobOperator):
@@ -108,6 +114,7 @@ class TowpathReplayOperator(_JobOperator):
     folder or URI for new tables, with ``mode`` as their mode. An empty text counts as none.
     """
 
+    operator_extra_links = (links.TowpathTableLink(), links.TowpathSparkLink())
     template_fields: Sequence[str] = ("conf_file", "tables", "from_", "to", "into", "mode")
 
     def __init__(
@@ -142,7 +149,7 @@ class TowpathReplayOperator(_JobOperator):
             own = {"from": self.from_, "to": self.to, "into": self.into, "mode": self.mode}
             arguments = forms.replay_arguments(own if asked is None else asked)
             results = jobs.pipeline().replay(config, tables, progress=self._progress, **arguments)
-        return self._report(results)
+        return self._report(config, results)
 
 
 class TowpathVerifyOperator(_JobOperator):

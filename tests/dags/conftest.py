@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,16 +58,24 @@ def write_conf(tmp_path: Path) -> Write:
     return write
 
 
+def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the pauses between tries from the generated DAGs."""
+    from cdc.airflow import factory
+
+    defaults = factory._task_defaults
+    no_pause = {"retry_delay": timedelta(0), "max_retry_delay": None}
+    monkeypatch.setattr(factory, "_task_defaults", lambda settings: defaults(settings) | no_pause)
+
+
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
     """A fake pipeline for the operators, with one waiting batch."""
-    from cdc.airflow import factory, xcom
+    from cdc.airflow import xcom
     from cdc.testing.pipeline import FakePipeline
 
     fake = FakePipeline(tmp_path)
     monkeypatch.setattr(xcom, "pipeline", lambda: fake)
-    monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
-    monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
+    retry_at_once(monkeypatch)
     return fake
 
 

@@ -25,6 +25,7 @@ from cdc.airflow import (
 from cdc.airflow.base import DestinationOperator
 from cdc.config import load
 from cdc.errors import MergeFailedError, SourceRefusedError, UsageError
+from tests.dags.conftest import retry_at_once
 from tests.support.table_jobs import FakeJobs, Report
 
 States = dict[str, str | None]
@@ -36,8 +37,7 @@ FORM = {"kind": "snapshot", "tables": ["shop.orders"]}
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     monkeypatch.setattr(jobs, "pipeline", lambda: fake)
-    monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
-    monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
+    retry_at_once(monkeypatch)
     return fake
 
 
