@@ -377,3 +377,10 @@ def plan_replay(
     from cdc.table_jobs.replay import Request
 
     return plan.plan_replay(config, tables, Request(from_, to, into, mode))
+
+
+def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]:
+    """Removes from the store what nobody needs any more; see :func:`cdc.table_jobs.maintain.maintain`."""
+    from cdc.table_jobs import maintain
+
+    return maintain.maintain(config, dry_run=dry_run)
