@@ -226,7 +226,7 @@ def require_exactly_once(loop: Loop, tables: Collection[str]) -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=pytest.mark.long if number else ()) for number, case in enumerate(CASES)],
