@@ -151,6 +151,7 @@ def environment(folder: Path, server: Server) -> Mapping[str, str]:
     }
 
 
+@pytest.mark.long
 def test_no_secret_is_in_what_the_loop_writes(tmp_path: Path, mysql9: Server) -> None:
     db = "leaks"
     mysql9.execute(
@@ -206,6 +207,8 @@ def test_no_secret_is_in_what_the_loop_writes(tmp_path: Path, mysql9: Server) ->
     kept = {path for path in (tmp_path / "conf").iterdir() if path.suffix == ".password"}
     assert kept == {password_file, tmp_path / "conf" / "first.password"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}, "the user's files, and that of cdc init"
+    shown = [line[:400] for line in (output.read_text() + text).splitlines() if found_in(line.encode())]
+    assert shown == []
     assert leaks(tmp_path, kept) == {}
     assert not [line for line in lines if found_in(line.encode())]
 
