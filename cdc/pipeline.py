@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cdc.verify.report import Report
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.catch_up import CatchUp
+    from spark_jobs.maintenance import Maintained
     from spark_jobs.runtime.submit import SubmittedDriver
 
 _submitted: SubmittedDriver | None = None
@@ -329,6 +330,30 @@ def replay(
         )
         return [ReplayResult(**one) for one in found]
     return run(config, tables, request, progress=progress)
+
+
+def maintain(
+    config: DestinationConfig,
+    tables: Sequence[str] = (),
+    *,
+    vacuum: bool = True,
+    progress: Callable[[Maintained], object] = lambda _: None,
+) -> list[Maintained]:
+    """Compacts, clusters and vacuums Delta tables; see :func:`cdc.table_jobs.maintenance.maintain_tables`."""
+    from cdc.table_jobs.maintenance import maintain_tables
+    from spark_jobs.maintenance import Maintained
+
+    if _is_submitted(config):
+        found = _run_submitted(
+            config,
+            "maintain",
+            {"tables": list(tables), "vacuum": vacuum},
+            config.name,
+            "the tables were maintained",
+            lambda now: progress(Maintained(**now)),
+        )
+        return [Maintained(**one) for one in found]
+    return maintain_tables(config, tables, vacuum=vacuum, progress=progress)
 
 
 def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[CatchUp]:
