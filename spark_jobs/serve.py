@@ -100,7 +100,7 @@ def maintain(
     _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], vacuum: bool
 ) -> list[dict[str, Any]]:
     """Maintains tables. Returns a JSON object for each."""
-    from cdc.table_jobs.maintenance import maintain_tables
+    from cdc.table_jobs.maintain_tables import maintain_tables
 
     found = maintain_tables(config, tables, vacuum=vacuum, progress=lambda now: report(now.as_dict()))
     return [one.as_dict() for one in found]

@@ -17,6 +17,7 @@ from cdc.log import get_logger
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.batches.manifest import TableResult
+    from cdc.batches.results import RunStats
     from cdc.config import DestinationConfig
     from cdc.runs import Merged
 
@@ -63,6 +64,7 @@ def apply(
     from cdc import pipeline
     from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.results import run_stats
+    from cdc.metrics.push import push_run
     from cdc.runs import Run, RunLimits
 
     config = load(ctx, dest)
@@ -76,7 +78,7 @@ def apply(
     owner = cli_owner(config)
     report = _Report(json_output)
     try:
-        with exclusive(config), run_stats() as stats, _rolled_back_at_a_signal(config):
+        with exclusive(config), run_stats() as report.stats, _rolled_back_at_a_signal(config):
             run = Run(pipeline, config, owner, limits, report)
             lease = pipeline.fetch(config, owner, limit, first_wait_s)
             try:
@@ -86,13 +88,14 @@ def apply(
             except Exception:
                 if run.merging is not None:
                     _roll_back(config, run.merging)
+                push_run(config, report.stats, succeeded=False)
                 raise
             finally:
                 report.end()
-                stats.add(report.results)
             if last is not None:
                 pipeline.finalize(config, last.lease, True, last.results)
                 report.acked(last)
+            push_run(config, report.stats, succeeded=True)
     except _Stopped as stopped:
         say(str(stopped))
         return
@@ -127,12 +130,14 @@ def _show_parked(config: DestinationConfig) -> None:
 class _Report:
     """Shows the batches of the run, and collects them for JSON."""
 
+    stats: RunStats
+    """Set when the run begins."""
+
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._status: Any = None
         self.done: list[dict[str, Any]] = []
         """The acked batches."""
-        self.results: list[TableResult] = []
 
     def began(self, lease: Lease) -> None:
         """Shows on a terminal what is merged."""
@@ -143,7 +148,7 @@ class _Report:
         self._status.start()
 
     def merged(self, batch: Merged) -> None:
-        self.results += batch.results
+        self.stats.add(batch.results, batch.lease.manifest)
         self.end()
 
     def end(self) -> None:

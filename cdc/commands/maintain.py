@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
-from cdc.units import human_bytes, iso_time_us
+from cdc.units import human_bytes
 
 if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
-    from cdc.store.retention.disk import DiskWatch
     from spark_jobs.maintenance import Maintained
 
 
@@ -45,36 +42,21 @@ def maintain(
     and files are removed that no version needs which can still be read, or that read_as_of may ask for. Merges go on
     meanwhile.
     """
-    from cdc.batches.retention import make_cleaner
-    from cdc.capture.replication import require_no_standby
-    from cdc.errors import ConfigError
-    from cdc.meta import open_meta
-    from cdc.table_jobs.snapshot import remove_useless
+    from cdc.pipeline import maintain as run
 
     config, chosen = destination_and_tables(ctx, names or [])
-    require_no_standby(config)  # the master's retention decides there
-    if not config.store.path.is_dir():
-        raise ConfigError(
-            "there is no store yet",
-            place=str(config.store.path),
-            remedy=f"Start `cdc capture {config.name}`, which creates it; or correct store.path.",
-        )
-    cleaner = make_cleaner(config, open_meta(config))
-    document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
-    document["snapshots_removed"] = [] if dry_run else remove_useless(config)
-    document["tables"] = [] if dry_run or store_only else _maintain_tables(config, chosen, vacuum)
+    document = run(
+        config,
+        chosen,
+        dry_run=dry_run,
+        store_only=store_only,
+        vacuum=vacuum,
+        progress=lambda one: err().print(_told(one), markup=False),
+    )
     if as_json:
         print_json(document)
     else:
         _show(document)
-
-
-def _maintain_tables(config: DestinationConfig, names: list[str], vacuum: bool) -> list[dict[str, Any]]:
-    """Maintains the Delta tables, and says on standard error what was done to each."""
-    from cdc import pipeline
-
-    found = pipeline.maintain(config, names, vacuum=vacuum, progress=lambda one: err().print(_told(one), markup=False))
-    return [one.as_dict() for one in found]
 
 
 def _told(one: Maintained) -> str:
@@ -87,47 +69,6 @@ def _told(one: Maintained) -> str:
     if one.note:
         done.append(one.note)
     return f"{one.table}: {'; '.join(done) or 'nothing to do'}"
-
-
-def held_document(held: SubscriberBacklog) -> dict[str, Any]:
-    """Returns what a subscriber holds back, for JSON."""
-    since = None if held.since_us is None else iso_time_us(held.since_us)
-    return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
-
-
-def disk_document(watch: DiskWatch) -> dict[str, Any]:
-    """Returns the usage of the store's disk, for JSON. Raises StorageError."""
-    level, usage = watch.look(), watch.usage
-    return {
-        "level": level.name.lower(),
-        "used_ratio": round(usage.ratio, 4),
-        "free_bytes": usage.free,
-        "total_bytes": usage.total,
-    }
-
-
-def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, dry_run: bool) -> dict[str, Any]:
-    from cdc.store.reader.reader import StoreReader
-
-    removal = run.removal
-    reader = StoreReader(config.store.path)
-    return {
-        "destination": config.name,
-        "dry_run": dry_run,
-        "removed": [
-            {"segment": one.name, "bytes": one.bytes, "last_seq": one.last_seq, "why": one.why}
-            for one in removal.removed
-        ],
-        "removed_bytes": removal.bytes,
-        "removed_until": reader.removed_seq() or None,
-        "bytes_left": removal.bytes_left,
-        "over_bytes": removal.over_bytes,
-        "cut_off": list(removal.cut_off),
-        "subscriptions": [
-            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in run.backlogs
-        ],
-        "disk": disk_document(cleaner.watch),
-    }
 
 
 _WHY = {

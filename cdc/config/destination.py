@@ -9,6 +9,7 @@ from cdc.config.airflow import AirflowConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.meta import MetaConfig
+from cdc.config.metrics import MetricsConfig
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig
 from cdc.config.spark import SparkConfig
@@ -30,6 +31,7 @@ class DestinationConfig(Section):
     apply: ApplyConfig
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
     _name: str = ""
     _file: Path = Path()

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from cdc.airflow import MergeOperator, build_dags, factory, xcom
+from cdc.airflow import TowpathMergeOperator, build_dags, task_group, xcom
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TargetError
@@ -119,7 +119,7 @@ def test_a_merge_marked_as_success_by_hand_is_not_acked(
 
 
 def test_killing_a_merge_stops_its_driver(write_conf: Callable[..., Any], pipeline: FakePipeline) -> None:
-    MergeOperator(task_id="merge", conf_file=str(write_conf() / "shop.yaml")).on_kill()
+    TowpathMergeOperator(task_id="merge", conf_file=str(write_conf() / "shop.yaml")).on_kill()
     assert pipeline.calls == ["stop"]
 
 
@@ -132,7 +132,7 @@ def test_clearing_a_merge_whose_batch_was_rolled_back_fails(
     pipeline.finalize(load(file), lease, ok=False)
     context: Any = {"ti": Handed(xcom.from_lease(lease))}
     with pytest.raises(AirflowFailException, match="the token of batch 1 is not the latest"):
-        MergeOperator(task_id="merge", conf_file=str(file)).execute(context)
+        TowpathMergeOperator(task_id="merge", conf_file=str(file)).execute(context)
 
 
 class Handed:
@@ -148,7 +148,7 @@ class Handed:
 
 def test_finalize_has_patience_of_its_own(write_conf: Callable[..., Any]) -> None:
     dag = build_dags(write_conf(retries=0))["apply_shop"]
-    assert dag.get_task("finalize").retries == factory.FINALIZE_RETRIES
+    assert dag.get_task("finalize").retries == task_group.FINALIZE_RETRIES
     assert dag.get_task("merge").retries == 0
 
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from cdc import pipeline
 from cdc.config import DestinationConfig, load
 from cdc.errors import ConfigError, TargetError
-from cdc.table_jobs import maintenance
+from cdc.table_jobs import maintain_tables
 from cdc.testing.servers import Server
 from tests.support.apply import Loop
 
@@ -159,7 +159,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
         loop.apply_all()
     files = len(DeltaTable(str(loop.path("t"))).file_uris())
     assert files > 1
-    first, second = pipeline.maintain(loop.config)
+    first, second = pipeline.maintain_tables(loop.config)
     assert (first.table, first.note) == (f"{loop.db}.other", None)
     assert (first.files_removed, first.files_added) == (0, 0), "one file is not rewritten"
     assert (second.files_removed, second.files_added) == (files, 1)
@@ -167,7 +167,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     assert second.kept_for_h == 2
     loop.require_equal("t")
     version = loop.version("t")
-    assert [one.files_removed for one in pipeline.maintain(loop.config, vacuum=False)] == [0, 0]
+    assert [one.files_removed for one in pipeline.maintain_tables(loop.config, vacuum=False)] == [0, 0]
     assert loop.version("t") == version, "nothing changed, so nothing is committed"
 
     loop.sql("DELETE FROM t WHERE id = 2")
@@ -192,8 +192,8 @@ def test_vacuum_deletes_what_no_transaction_needs(
     loop.capture()
     loop.apply_all()
     before = set(loop.path("t").glob("*.parquet"))
-    monkeypatch.setattr(maintenance, "kept_for_h", lambda _: 0.0)
-    (done,) = pipeline.maintain(loop.config)
+    monkeypatch.setattr(maintain_tables, "kept_for_h", lambda _: 0.0)
+    (done,) = pipeline.maintain_tables(loop.config)
     assert done.files_deleted is not None
     assert done.files_deleted > 0
     assert len(before - set(loop.path("t").glob("*.parquet"))) > 0
