@@ -155,6 +155,9 @@ class Evolution:
 
     def _apply(self, effect: TableEffect) -> None:
         if effect.creates is not None:
+            for change in effect.changes:
+                if isinstance(change, Unsupported):
+                    raise not_understood(self._target, effect.by, change.reason or change.clause)
             self._create(effect.by, effect.creates)
         elif effect.drops:
             self._drop(effect)
