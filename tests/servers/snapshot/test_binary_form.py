@@ -221,3 +221,29 @@ def test_a_row_of_several_packets_comes_in_binary_form(mysql9: Server, database:
         assert [row["body"] for row in rows] == [b"a", b"b" * size, None]
     finally:
         close(conn)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_cast_prints_dates_and_times_as_a_query_does(
+    kind: str, request: pytest.FixtureRequest, database: Any
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    db = database(server)
+    types = {name: values for name, values in COLUMNS.items() if name.startswith(("DATE", "TIME"))}
+    columns = ", ".join(f"c{number} {name}" for number, name in enumerate(types))
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
+        cursor.execute(f"CREATE TABLE {db}.t ({columns})")
+        for number in range(max(map(len, types.values()))):
+            row = ", ".join(values[number] if number < len(values) else "NULL" for values in types.values())
+            cursor.execute(f"INSERT INTO {db}.t VALUES ({row})")
+        cursor.execute("SET character_set_results = NULL")
+        connection.decoders = {}
+        names = [f"c{number}" for number in range(len(types))]
+        cursor.execute(f"SELECT {', '.join(names)} FROM {db}.t")
+        plain = cursor.fetchall()
+        cursor.execute(f"SELECT {', '.join(f'CAST({name} AS CHAR)' for name in names)} FROM {db}.t")
+        cast = cursor.fetchall()
+    texts = [[one.decode() if isinstance(one, bytes) else one for one in row] for row in cast]
+    assert texts == [[one.decode() if isinstance(one, bytes) else one for one in row] for row in plain]
+    assert texts[0][0] == "1000-01-01"
