@@ -269,6 +269,6 @@ def _way(config: DestinationConfig, name: str) -> str:
 
     from cdc.targets import table_path
 
-    last = DeltaTable(table_path(config.apply.target, "bench", name)).history(1)[0]
-    marks = int(last["operationMetrics"].get("numTargetDeletionVectorsAdded", 0)) > 0
+    metrics = DeltaTable(table_path(config.apply.target, "bench", name)).history(1)[0]["operationMetrics"]
+    marks = sum(int(metrics.get(f"numTargetDeletionVectors{word}", 0)) for word in ("Added", "Updated"))
     return "rows marked" if marks else "files rewritten"

@@ -176,6 +176,8 @@ class TowpathFinalizeOperator(BatchOperator):
         if fetched is None:
             if states[self.fetch_task_id] in ("success", "skipped"):
                 raise AirflowSkipException("There was nothing to apply.")
+            with xcom.airflow_errors():
+                tell(self._config(), None, succeeded=False)
             raise AirflowFailException(
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )

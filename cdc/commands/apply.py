@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.commands.common import Destination, Json, err, load, out, print_json, say
-from cdc.errors import CdcError, UsageError
+from cdc.errors import CdcError, LeaseHeldError, UsageError
 from cdc.log import get_logger
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ def apply(
     from cdc import pipeline
     from cdc.batches.lease import cli_owner, exclusive
     from cdc.batches.results import run_stats
-    from cdc.metrics.push import push_run
     from cdc.runs import Run, RunLimits
 
     config = load(ctx, dest)
@@ -78,7 +77,7 @@ def apply(
     owner = cli_owner(config)
     report = _Report(json_output)
     try:
-        with exclusive(config), run_stats() as report.stats, _rolled_back_at_a_signal(config):
+        with exclusive(config), run_stats() as report.stats, _rolled_back_at_a_signal(config), _told(config, report):
             run = Run(pipeline, config, owner, limits, report)
             lease = pipeline.fetch(config, owner, limit, first_wait_s)
             try:
@@ -88,14 +87,12 @@ def apply(
             except Exception:
                 if run.merging is not None:
                     _roll_back(config, run.merging)
-                push_run(config, report.stats, succeeded=False)
                 raise
             finally:
                 report.end()
             if last is not None:
                 pipeline.finalize(config, last.lease, True, last.results)
                 report.acked(last)
-            push_run(config, report.stats, succeeded=True)
     except _Stopped as stopped:
         say(str(stopped))
         return
@@ -183,6 +180,21 @@ def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
             raise _Stopped(f"{config.name}: stopped; no batch was under way.") from None
         what = f"batch {gone[0]} was" if len(gone) == 1 else f"batches {', '.join(map(str, gone))} were"
         raise _Stopped(f"{config.name}: stopped; {what} rolled back. The next run takes the same changes.") from None
+
+
+@contextmanager
+def _told(config: DestinationConfig, report: _Report) -> Iterator[None]:
+    """Pushes the metrics of the run at its end. A run that finds another one at work, or is stopped, pushes none."""
+    from cdc.metrics.push import push_run
+
+    try:
+        yield
+    except LeaseHeldError:
+        raise
+    except Exception:
+        push_run(config, report.stats, succeeded=False)
+        raise
+    push_run(config, report.stats, succeeded=True)
 
 
 def _roll_back(config: DestinationConfig, lease: Lease) -> None:

@@ -17,7 +17,7 @@ os.environ["AIRFLOW_HOME"] = _HOME.name
 os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = f"{_HOME.name}/dags"
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
-os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
+os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "WARNING")
 os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
 os.environ["AIRFLOW__CORE__TEST_CONNECTION"] = "Enabled"
 os.environ["AIRFLOW__API_AUTH__JWT_SECRET"] = "of the tests, long enough " * 4

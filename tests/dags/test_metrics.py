@@ -85,7 +85,10 @@ def test_a_run_that_fails_or_is_idle_is_counted(statsd: socket.socket, apply: Ap
     pipeline.fail["merge"] = fails
     assert apply()["run"] == "failed"
     assert "airflow.towpath.run.shop.failed:1|c" in received(statsd)
-    pipeline.waiting = []
+    pipeline.fail = {"fetch": fails}
+    assert apply()["run"] == "failed"
+    assert received(statsd) == ["airflow.towpath.run.shop.failed:1|c", "airflow.towpath.run.failed:1|c"], "no batch"
+    pipeline.fail, pipeline.waiting = {}, []
     assert apply()["run"] == "success"
     assert received(statsd) == ["airflow.towpath.run.shop.succeeded:1|c", "airflow.towpath.run.succeeded:1|c"]
 

@@ -8,8 +8,8 @@ Every table of the batch gets another statement. The driver is a process of its 
 - between the last commit and the ack (``merged``).
 
 Then another driver merges the same changes, in batches of another size. If the process is killed alone, its JVM runs on
-for a moment, and its statements are orphans of those of the other driver. ``make test`` has one case; the others come with
-``make test-long`` and ``make test-kill``.
+for a moment, and its statements are orphans of those of the other driver. The cases come with ``make test-long`` and
+``make test-kill``; ``make test`` kills at random moments (test_kills.py).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ CASES = [
     Case("running", "both", "delta-rs", None, 3, None),
     Case("merged", "process", "delta-rs", 5, 2, None),
 ]
-"""The first one is for ``make test``."""
+"""The first one is the quickest."""
 
 
 @pytest.fixture(autouse=True)
@@ -226,10 +226,11 @@ def require_exactly_once(loop: Loop, tables: Collection[str]) -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.long if number else ()) for number, case in enumerate(CASES)],
+    CASES,
     ids=lambda case: f"{case.moment}-{case.whom}-{case.engine}-{len(case.tables)}",
 )
 def test_a_driver_is_killed_around_its_statements(
