@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class TowpathFetchOperator(BatchOperator):
-    """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
+    """Takes the next batch for this DAG, without waiting for one. Returns the batch's id, the lease's fingerprint and
+    the manifest's path.
 
     If there is nothing to apply, parked tables are tried again, and merge and finalize are skipped. With
     ``airflow.until: interval_end`` the batch holds only transactions that were committed before the end of the run's
@@ -34,7 +35,9 @@ class TowpathFetchOperator(BatchOperator):
         the store is not known to be complete up to the interval's end."""
         with xcom.airflow_errors():
             config = self._config()
-            lease = xcom.pipeline().fetch(config, self._owner, interval.end(config, context))
+            until = interval.end(config, context)
+            # Waiting would cost a slot of the worker, and the schedule brings the next run anyway.
+            lease = xcom.pipeline().fetch(config, self._owner, until, 0.0 if until is None else None)
             if lease is None:
                 xcom.pipeline().retry_parked(config)
         if lease is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cdc.airflow.compat import BaseHook
 from cdc.airflow.connections import airflow_connections
-from cdc.airflow.provider import CONNECTION_TYPE, HOOK_NAME, get_provider_info
+from cdc.airflow.provider import CONNECTION_TYPE, HOOK_NAME
 from cdc.errors import CdcError, ConfigError
 
 if TYPE_CHECKING:
@@ -33,27 +33,6 @@ class TowpathHook(BaseHook):
     def __init__(self, towpath_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.towpath_conn_id = towpath_conn_id
-
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Returns the fields of the extras for the forms of Airflow 3.0 and 3.1; later ones read the provider's
-        description."""
-        from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
-        from flask_babel import lazy_gettext
-        from wtforms import StringField
-
-        return {
-            name: StringField(
-                lazy_gettext(field["label"]), widget=BS3TextFieldWidget(), description=field["description"]
-            )
-            for name, field in _connection_type()["conn-fields"].items()
-        }
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Returns the labels of the form for Airflow 3.0 and 3.1."""
-        behaviour = _connection_type()["ui-field-behaviour"]
-        return {key.replace("-", "_"): value for key, value in behaviour.items()}
 
     def get_conn(self) -> pymysql.connections.Connection[Any]:
         """Returns a PyMySQL connection: UTC, autocommit, utf8mb4.
@@ -103,11 +82,6 @@ class TowpathHook(BaseHook):
             server_id=1,  # only for messages of the preflight: this connection reads no binlog
             ssl_ca=Path(ssl_ca) if ssl_ca else None,
         )
-
-
-def _connection_type() -> dict[str, Any]:
-    found: dict[str, Any] = get_provider_info()["connection-types"][0]
-    return found
 
 
 def _sentence(finding: Finding) -> str:

@@ -95,16 +95,13 @@ def airflow_database() -> Iterator[None]:
 @pytest.fixture
 def run_dag(airflow_database: None) -> Run:
     """Runs a DAG once. Returns the run's state under ``run``, and the tasks' states under their ids."""
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from tests.support.airflows import run_in_process, store_dag
 
     def run(
         dag: DAG, logical_date: datetime | None = None, conf: dict[str, Any] | None = None
     ) -> dict[str, str | None]:
-        folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-        bag = DagBag(dag_folder=folder, collect_dags=False, bundle_path=folder, bundle_name="dags-folder")
-        bag.bag_dag(dag)
-        sync_bag_to_db(bag, "dags-folder", None)
-        done = dag.test(logical_date=logical_date, run_conf=conf)
+        store_dag(dag, Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]))
+        done = run_in_process(dag, logical_date, conf)
         states = {ti.task_id: None if ti.state is None else str(ti.state) for ti in done.get_task_instances()}
         return {"run": str(done.state), **states}
 

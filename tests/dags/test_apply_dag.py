@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from cdc.airflow import TowpathMergeOperator, build_dags, task_group, xcom
+from cdc.airflow.compat import AirflowFailException
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TargetError
 from cdc.testing.pipeline import FakePipeline
+from tests.support.airflows import task_runner
 
 States = dict[str, str | None]
 
@@ -154,14 +155,14 @@ def test_finalize_has_patience_of_its_own(write_conf: Callable[..., Any]) -> Non
 
 def _kill_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> None:
     """Runs the task in a process of its own, as an executor does; if it is killed, the scheduler marks it as failed."""
-    from airflow.sdk.definitions import dag as module
     from airflow.utils.state import TaskInstanceState
 
+    module = task_runner()
     here = module._run_task
 
-    def run_task(*, ti: Any, task: Any, run_triggerer: bool = False) -> Any:
-        if task.task_id != task_id:
-            return here(ti=ti, task=task, run_triggerer=run_triggerer)
+    def run_task(*, ti: Any, **others: Any) -> Any:
+        if ti.task_id != task_id:
+            return here(ti=ti, **others)
         program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
         ti.set_state(TaskInstanceState.FAILED)
@@ -171,14 +172,14 @@ def _kill_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> N
 
 
 def _mark_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> None:
-    from airflow.sdk.definitions import dag as module
     from airflow.utils.state import TaskInstanceState
 
+    module = task_runner()
     here = module._run_task
 
-    def run_task(*, ti: Any, task: Any, run_triggerer: bool = False) -> Any:
-        if task.task_id != task_id:
-            return here(ti=ti, task=task, run_triggerer=run_triggerer)
+    def run_task(*, ti: Any, **others: Any) -> Any:
+        if ti.task_id != task_id:
+            return here(ti=ti, **others)
         ti.set_state(TaskInstanceState.SUCCESS)
         return None
 

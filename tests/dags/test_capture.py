@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
+from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.connections import airflow_connections, connection_credentials
 from cdc.airflow.operators import TowpathCaptureOperator
 from cdc.config import DestinationConfig, load, secrets
@@ -30,7 +30,7 @@ class FakeCapture:
     error: Exception | None = None
     seen: ClassVar[list[tuple[DestinationConfig, float | None]]]
 
-    def __init__(self, config: DestinationConfig) -> None:
+    def __init__(self, config: DestinationConfig, observe: object = None) -> None:
         self.config = config
 
     def run(self, stop: threading.Event, for_s: float | None = None, until_current: bool = False) -> None:
@@ -95,7 +95,7 @@ def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
         import cdc.capture
 
         class Capture:
-            def __init__(self, config): pass
+            def __init__(self, config, observe): pass
             def run(self, stop, for_s=None, until_current=False):
                 print("running", flush=True)
                 while not stop.wait(0.0001):

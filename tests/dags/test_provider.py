@@ -65,6 +65,8 @@ def test_what_the_provider_names_exists() -> None:
 def test_the_form_of_the_connection_type(api: TestClient) -> None:
     (form,) = [one for one in api.get("/ui/connections/hook_meta").json() if one["connection_type"] == "towpath"]
     assert form["hook_name"] == "Towpath (MySQL or MariaDB source)"
+    if form["standard_fields"] is None:
+        pytest.skip("before 3.2 Airflow needs Flask AppBuilder for the forms of providers")
     assert form["standard_fields"]["url_schema"]["hidden"]
     assert form["standard_fields"]["login"]["title"] == "User"
     assert list(form["extra_fields"]) == ["ssl_ca"]
