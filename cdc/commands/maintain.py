@@ -1,13 +1,16 @@
-"""``cdc maintain``: retention of the store, by hand."""
+"""``cdc maintain``: retention of the store, and compaction, clustering and VACUUM of the Delta tables."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, load, out, print_json, tables
+from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
 from cdc.units import human_bytes
+
+if TYPE_CHECKING:
+    from spark_jobs.maintenance import Maintained
 
 
 def register(app: typer.Typer) -> None:
@@ -16,23 +19,56 @@ def register(app: typer.Typer) -> None:
 
 def maintain(
     ctx: typer.Context,
-    dest: Destination = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DEST] [TABLE]…",
+            help="The destination, which may be left out where there is only one, and tables as DB.TABLE. Without "
+            "tables: all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the store would lose, and change nothing.")
+    ] = False,
+    store_only: Annotated[bool, typer.Option("--store-only", help="Leave the Delta tables alone.")] = False,
+    vacuum: Annotated[bool, typer.Option(help="Remove files that no readable version of a table needs.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Remove segments of the store that no subscriber needs any more (store.retain), and snapshots without changes
-    behind them.
+    """Remove what is not needed any more, and compact the Delta tables.
 
-    Capture removes segments by itself. The Delta tables are not touched: use OPTIMIZE and VACUUM for them, because
-    Towpath does not compact tables yet.
+    Of the store: segments that no subscriber needs (store.retain), which capture removes by itself as well, and
+    snapshots without changes behind them. Of the Delta tables: small files are compacted or clustered (cluster_by),
+    and files are removed that no version needs which can still be read, or that read_as_of may ask for. Merges go on
+    meanwhile.
     """
     from cdc.pipeline import maintain as run
 
-    document = run(load(ctx, dest), dry_run=dry_run)
+    config, chosen = destination_and_tables(ctx, names or [])
+    document = run(
+        config,
+        chosen,
+        dry_run=dry_run,
+        store_only=store_only,
+        vacuum=vacuum,
+        progress=lambda one: err().print(_told(one), markup=False),
+    )
     if as_json:
         print_json(document)
     else:
         _show(document)
+
+
+def _told(one: Maintained) -> str:
+    """Returns what was done to a table, as a line."""
+    done = []
+    if one.files_removed:
+        done.append(f"{one.files_removed:,} files compacted into {one.files_added:,}")
+    if one.files_deleted:
+        done.append(f"{one.files_deleted:,} old files deleted")
+    if one.note:
+        done.append(one.note)
+    return f"{one.table}: {'; '.join(done) or 'nothing to do'}"
 
 
 _WHY = {

@@ -53,7 +53,7 @@ class DestinationConfig(Section):
             return self.apply
         given = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
         given.pop("members", None)  # they correct the source's definitions, and have no counterpart in ``apply``
-        for key in ("columns", "types"):  # one by one, not as a whole
+        for key in ("columns", "properties", "types"):  # one by one, not as a whole
             if key in given:
                 given[key] = {**getattr(self.apply, key), **given[key]}
         return self.apply.model_copy(update=given)
@@ -118,6 +118,8 @@ def _check_policies(config: DestinationConfig, file: Path) -> None:
 
 def _contradiction(apply: ApplyConfig) -> tuple[str, str] | None:
     """Returns a contradiction and its remedy, or None."""
+    if apply.partition_by and apply.cluster_by:
+        return "partition_by and cluster_by contradict each other", "Keep one of them, and set the other to []."
     for name, policy in apply.columns.items():
         if policy.kind == "hash" and apply.hash_key_env is None and apply.hash_key_file is None:
             return (

@@ -84,6 +84,8 @@ class DeltaState:
     """(version, user metadata) of the last commits of this destination, newest first."""
     id: str = ""
     """The table's id in Delta's metadata."""
+    partition_by: tuple[str, ...] = ()
+    """The columns that the table is partitioned by."""
     lost_rows: LostRows | None = None
     """The newest known commit of this generation whose statement did not read all rows that it was given."""
     files: dict[int, int] = field(default_factory=dict)
@@ -126,6 +128,7 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
         applied_seq=max([applied, *known]),
         ledger=ledger,
         id=str(metadata.id),
+        partition_by=tuple(metadata.partition_columns),
         lost_rows=next((one for of, one in lost if of == generation), None),
         files={
             int(commit["version"]): count
