@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests of the DAGs on the oldest and the newest Airflow 3 that are supported, each in a virtual environment of its
-# own (.venv-airflow-3.0.0, …), which `make clean` removes. AIRFLOWS="3.1.8=2026-03-30" names others, each with a day:
+# own (.venv-airflow-3.0.6, …), which `make clean` removes. AIRFLOWS="3.1.8=2026-03-30" names others, each with a day:
 # Airflow's dependencies are installed as they were on that day, as its constraint files do; Towpath's are the newest.
 # Tests with Spark are left out: they need no other Airflow. Arguments go to pytest.
 set -uo pipefail
@@ -11,7 +11,7 @@ today=$(date -u -d tomorrow +%F)
 ours=(cryptography deltalake llvmlite numba numpy prometheus-client pyarrow pymysql structlog zstandard)
 code=0
 tried=()
-for one in ${AIRFLOWS:-3.0.0=2025-05-15 $newest=$today}; do
+for one in ${AIRFLOWS:-3.0.6=2025-10-01 $newest=$today}; do
   version=${one%%=*} day=${one#*=}
   venv=.venv-airflow-$version
   wanted="$one $(sha256sum pyproject.toml scripts/test-airflows.sh | sha256sum | cut -d' ' -f1)"

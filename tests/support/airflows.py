@@ -37,20 +37,11 @@ def store_dag(dag: DAG, folder: Path) -> None:
 
 def run_in_process(dag: DAG, logical_date: datetime | None, conf: dict[str, Any] | None) -> Any:
     """Runs a DAG once, and returns the DAG run."""
-    runnable: Any = dag
-    if not hasattr(dag, "test"):  # the first 3.0
-        from airflow.models.dag import DAG as of_scheduler  # noqa: N811
-
-        runnable = of_scheduler.from_sdk_dag(dag)
-    return runnable.test(logical_date=logical_date, run_conf=conf)
+    return dag.test(logical_date=logical_date, run_conf=conf)
 
 
 def task_runner() -> Any:
     """The module whose function ``_run_task`` runs a task in this process."""
     from airflow.sdk.definitions import dag
 
-    if hasattr(dag, "_run_task"):
-        return dag
-    from airflow.models import dag as models  # the first 3.0
-
-    return models
+    return dag
