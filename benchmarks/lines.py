@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ConfigDict, field_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
+
 Unit = Literal["×", "s", "GB", "CPU s", "changes/s"]
 FULL_ROWS = 1_000_000
 """The rows for which the goals are meant."""
@@ -89,9 +92,9 @@ class Options:
     cores: int
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Measurement:
-    """The result of a run for a line: a figure, or the reason why it is missing."""
+    """The result of a run for a line: a figure, or the reason why it is missing. Files of results have it as it is."""
 
     line: str
     value: float | None = None
@@ -106,6 +109,13 @@ class Measurement:
     note: str = ""
     skipped: str | None = None
     """Why this machine has no figure, as a sentence."""
+
+    @field_validator("line")
+    @classmethod
+    def _is_known(cls, line: str) -> str:
+        if line not in BY_NAME:
+            raise ValueError(f"{line!r} is no line of benchmarks/lines.py")
+        return line
 
 
 def verdict(line: Line, found: Measurement | None) -> str:

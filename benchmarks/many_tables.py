@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accounting import Tree
 from benchmarks.ways import merged
-from benchmarks.workload import capture, configure
-from cdc.testing.servers import Server
+from benchmarks.workload import capture, destination
 
 _STEPS = {
     "spark_jobs.delta.tables": ("read_state",),
@@ -74,13 +70,7 @@ def main() -> None:
     table = Table(title=f"{options.tables} small tables in one batch")
     for column in ("round", "s", "s per table", "CPU s per table"):
         table.add_column(column, justify="right")
-    with (
-        Server("mariadb10") as server,
-        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
-        Tree(join=True) as tree,
-    ):
-        config = configure(Path(folder), server, options.cores)
-        server.execute("CREATE DATABASE bench")
+    with destination(options.cores) as (server, config, tree):
         server.execute(*(f"CREATE TABLE {name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in names))
         seconds = watch()
         for turn in range(options.rounds):

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.accounting import ROOT
 from benchmarks.lines import BY_NAME, Measurement
@@ -48,26 +48,6 @@ class Machine(_Strict):
     """The load of the machine when the run began: above 0.5, others have worked beside it."""
 
 
-class Measured(_Strict):
-    """A :class:`~benchmarks.lines.Measurement` in the file."""
-
-    line: str
-    value: float | None = None
-    ours_s: float | None = None
-    other_s: float | None = None
-    cpu_s: float | None = None
-    peak_mb: float | None = None
-    note: str = ""
-    skipped: str | None = None
-
-    @field_validator("line")
-    @classmethod
-    def _known(cls, line: str) -> str:
-        if line not in BY_NAME:
-            raise ValueError(f"{line!r} is no line of benchmarks/lines.py")
-        return line
-
-
 class Results(_Strict):
     """One run."""
 
@@ -81,10 +61,10 @@ class Results(_Strict):
     seconds: float
     machine: Machine
     versions: dict[str, str]
-    lines: tuple[Measured, ...]
+    lines: tuple[Measurement, ...]
 
     def measurements(self) -> dict[str, Measurement]:
-        return {one.line: Measurement(**one.model_dump()) for one in self.lines}
+        return {one.line: one for one in self.lines}
 
 
 def render(results: Results) -> str:
@@ -120,7 +100,7 @@ def make(
         seconds=round(seconds, 1),
         machine=machine,
         versions=_versions(),
-        lines=tuple(Measured(**_rounded(asdict(one))) for one in measurements),
+        lines=tuple(Measurement(**_rounded(asdict(one))) for one in measurements),
     )
 
 

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accounting import Tree
 from benchmarks.ways import merged
-from benchmarks.workload import LARGE_SERVER, capture, configure, create_table, inserts
-from cdc.config import load
-from cdc.testing.servers import Server
+from benchmarks.workload import LARGE_SERVER, capture, create_table, destination, inserts
 
 _WAYS = {"files": "rewriting files", "vectors": "deletion vectors"}
 _CHUNK = 100_000
@@ -35,17 +30,12 @@ def main() -> None:
     options = parser.parse_args()
     sizes = {"small": options.rows // 10, "large": options.rows}
     best: dict[tuple[str, str], tuple[float, float]] = {}
-    with (
-        Server("mariadb10", options=LARGE_SERVER) as server,
-        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
-        Tree(join=True) as tree,
+    listed = ", ".join(f"bench.{size}_vectors: {{deletion_vectors: true}}" for size in sizes)
+    with destination(options.cores, options=LARGE_SERVER, tables=f", overrides: {{{listed}}}") as (
+        server,
+        config,
+        tree,
     ):
-        config = configure(Path(folder), server, options.cores)
-        text = config.file.read_text(encoding="utf-8")
-        listed = ", ".join(f"bench.{size}_vectors: {{deletion_vectors: true}}" for size in sizes)
-        config.file.write_text(text.replace("*']}", f"*'], overrides: {{{listed}}}}}"), encoding="utf-8")
-        config = load(config.file)
-        server.execute("CREATE DATABASE bench")
         for size, rows in sizes.items():
             for way in _WAYS:
                 name = f"{size}_{way}"

@@ -6,7 +6,6 @@ compiles and fills caches, is not counted. Every round has tables of its own, so
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING
 from benchmarks.accounting import Span, Stopwatch, Tree
 from benchmarks.lines import Measurement, Options
 from benchmarks.peers import Peer, Reading, debezium
-from benchmarks.workload import LARGE_SERVER, apply, capture, configure, count, create_table, inserts, values
-from cdc.testing.servers import Server
+from benchmarks.workload import LARGE_SERVER, apply, capture, count, create_table, destination, inserts, values
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.testing.servers import Server
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,8 @@ def batches(options: Options, chosen: Collection[str]) -> Iterator[Measurement]:
     """The lines ``inserts``, ``updates``, ``binlog``, ``cpu`` and ``replay``: rounds of a table that is filled, then
     updated as a whole."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-")))
-        server = stack.enter_context(Server("mariadb10", options=LARGE_SERVER))
-        server.execute("CREATE DATABASE bench")
-        config = configure(folder, server, options.cores)
+        server, config, tree = stack.enter_context(destination(options.cores, options=LARGE_SERVER))
         peer = debezium() if "binlog" in chosen else None
-        tree = stack.enter_context(Tree(join=True))
         updates = bool({"updates", "replay"} & set(chosen))
         rounds = [
             _round(config, server, options.rows, f"orders{number}", tree, updates, peer)
@@ -179,11 +174,7 @@ def transactions(options: Options, _: Collection[str]) -> Iterator[Measurement]:
     before = max(1, steps // 10)
     kept, deleted = options.rows // 20 + 1, 2 * (steps + 2 * before)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-")))
-        server = stack.enter_context(Server("mariadb10", options=LARGE_SERVER))
-        server.execute("CREATE DATABASE bench")
-        config = configure(folder, server, options.cores)
-        tree = stack.enter_context(Tree(join=True))
+        server, config, tree = stack.enter_context(destination(options.cores, options=LARGE_SERVER))
         for number in range(TABLES):
             server.execute(create_table(f"t{number}"), *inserts(f"t{number}", kept + deleted, each=50_000))
         server.execute(_procedure(kept))
@@ -237,15 +228,13 @@ def _procedure(kept: int) -> str:
 
 
 def scattered(options: Options, _: Collection[str]) -> Iterator[Measurement]:
-    """The line ``scattered``: the same number of updates, evenly spread over a large and over a small table."""
+    """The line ``scattered``: the same number of updates, evenly spread over a large and over a small table. Both may have
+    deletion vectors; whether their rows are marked is what the product chooses."""
     sizes = {"large": 5 * options.rows, "small": options.rows // 2}
     changed = options.rows // 100
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-")))
-        server = stack.enter_context(Server("mariadb10", options=LARGE_SERVER))
-        server.execute("CREATE DATABASE bench")
-        config = configure(folder, server, options.cores)
-        tree = stack.enter_context(Tree(join=True))
+        allowed = destination(options.cores, options=LARGE_SERVER, more=", deletion_vectors: true")
+        server, config, tree = stack.enter_context(allowed)
         for name, rows in sizes.items():
             server.execute(create_table(name))
             for first in range(1, rows + 1, options.rows):
@@ -270,4 +259,16 @@ def scattered(options: Options, _: Collection[str]) -> Iterator[Measurement]:
             other_s=median([span.seconds for span in small]),
             cpu_s=median([span.cpu_s for span in large]),
             peak_mb=tree.peak_mb(*large),
+            note="; ".join(f"{name}: {_way(config, name)}" for name in sizes),
         )
+
+
+def _way(config: DestinationConfig, name: str) -> str:
+    """Returns what the last MERGE of a table did with the rows that it changed."""
+    from deltalake import DeltaTable
+
+    from cdc.targets import table_path
+
+    metrics = DeltaTable(table_path(config.apply.target, "bench", name)).history(1)[0]["operationMetrics"]
+    marks = sum(int(metrics.get(f"numTargetDeletionVectors{word}", 0)) for word in ("Added", "Updated"))
+    return "rows marked" if marks else "files rewritten"

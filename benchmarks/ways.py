@@ -12,22 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accounting import Tree
-from benchmarks.workload import TRANSACTION_ROWS, capture, configure, create_table, values
-from cdc.testing.servers import Server
+from benchmarks.workload import TRANSACTION_ROWS, capture, create_table, destination, values
 
 if TYPE_CHECKING:
+    from benchmarks.accounting import Tree
     from cdc.config import DestinationConfig
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.input_splits import InputSplit
@@ -95,13 +92,8 @@ def main() -> None:
     table = Table(title="The key plan against the window over the data source")
     for column in ("batch", "window, s", "plan, s", "ratio", "window, CPU s", "plan, CPU s", "ratio"):
         table.add_column(column, justify="right")
-    with (
-        Server("mariadb10") as server,
-        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
-        Tree(join=True) as tree,
-    ):
-        config = configure(Path(folder), server, options.cores)
-        server.execute("CREATE DATABASE bench", create_table())
+    with destination(options.cores) as (server, config, tree):
+        server.execute(create_table())
         server.execute(*(f"CREATE TABLE bench.{name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in small))
         for name, statements in work.items():
             best: dict[bool, tuple[float, float]] = {}

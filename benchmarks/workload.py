@@ -7,8 +7,12 @@ them.
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.accounting import Tree
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, load
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
@@ -51,9 +55,10 @@ def configure(
     include: str = "bench\\..*",
     remote: str | None = None,
     more: str = "",
+    tables: str = "",
 ) -> DestinationConfig:
-    """Writes the configuration of a destination whose files are in ``folder``, and loads it. ``more``: further keys of
-    the section ``apply``, after a comma."""
+    """Writes the configuration of a destination whose files are in ``folder``, and loads it. ``more`` and ``tables``:
+    further keys of the sections ``apply`` and ``tables``, after a comma."""
     os.environ[PASSWORD_ENV] = PASSWORD
     (folder / "conf").mkdir(exist_ok=True, parents=True)
     file = folder / "conf" / f"{name}.yaml"
@@ -61,11 +66,26 @@ def configure(
     file.write_text(
         f"source: {{url: 'mariadb://{USER}@{HOST}:{server.port}', password_env: {PASSWORD_ENV}, server_id: 4711,"
         " start: earliest}\n"
-        f"tables: {{include: ['{include}']}}\n"
+        f"tables: {{include: ['{include}']{tables}}}\n"
         f"store: {{path: store}}\nmeta: {{path: meta}}\napply: {{target: lake{more}}}\n"
         f"batch: {{max_bytes: 2147483648, max_wait_s: 0}}\nspark: {{{spark}}}\n"
     )
     return load(file)
+
+
+@contextmanager
+def destination(
+    cores: int, *, options: Sequence[str] = (), more: str = "", tables: str = ""
+) -> Iterator[tuple[Server, DestinationConfig, Tree]]:
+    """Starts a server with the database ``bench`` and configures a destination for it. Yields both, and the tree of this
+    process, whose CPU seconds are counted. ``options``: of the server. ``more`` and ``tables``: see :func:`configure`."""
+    with (
+        Server("mariadb10", options=options) as server,
+        tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder,
+        Tree(join=True) as tree,
+    ):
+        server.execute("CREATE DATABASE bench")
+        yield server, configure(Path(folder), server, cores, more=more, tables=tables), tree
 
 
 def capture(config: DestinationConfig) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cdc.verify.report import Report
     from spark_jobs.apply.prepare import PreparedBatch
     from spark_jobs.catch_up import CatchUp
+    from spark_jobs.maintenance import Maintained
     from spark_jobs.runtime.submit import SubmittedDriver
 
 _submitted: SubmittedDriver | None = None
@@ -377,3 +378,48 @@ def plan_replay(
     from cdc.table_jobs.replay import Request
 
     return plan.plan_replay(config, tables, Request(from_, to, into, mode))
+
+
+def maintain(
+    config: DestinationConfig,
+    tables: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+    store_only: bool = False,
+    vacuum: bool = True,
+    progress: Callable[[Maintained], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Removes from the store what nobody needs any more, and maintains Delta tables (all of them if none are given);
+    see :func:`cdc.table_jobs.maintain.maintain` and :func:`cdc.table_jobs.maintain_tables.maintain_tables`. Returns the
+    document of ``cdc maintain --json``."""
+    from cdc.table_jobs import maintain
+
+    document = maintain.maintain(config, dry_run=dry_run)
+    leaves = dry_run or store_only
+    done = [] if leaves else maintain_tables(config, tables, vacuum=vacuum, progress=progress)
+    return {**document, "tables": [one.as_dict() for one in done]}
+
+
+def maintain_tables(
+    config: DestinationConfig,
+    tables: Sequence[str] = (),
+    *,
+    vacuum: bool = True,
+    progress: Callable[[Maintained], object] = lambda _: None,
+) -> list[Maintained]:
+    """Compacts, clusters and vacuums Delta tables; see :func:`cdc.table_jobs.maintain_tables.maintain_tables`."""
+    from cdc.table_jobs.maintain_tables import maintain_tables as run
+
+    if not _is_submitted(config):
+        return run(config, tables, vacuum=vacuum, progress=progress)
+    from spark_jobs.maintenance import Maintained
+
+    found = _run_submitted(
+        config,
+        "maintain",
+        {"tables": list(tables), "vacuum": vacuum},
+        config.name,
+        "the tables were maintained",
+        lambda now: progress(Maintained(**now)),
+    )
+    return [Maintained(**one) for one in found]

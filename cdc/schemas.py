@@ -16,6 +16,11 @@ from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
 
 FORMAT_VERSION = 1
+VERSIONED = "is system-versioned: its row events do not tell old rows, which SELECT does not show, from the others"
+"""Why a system-versioned table is refused."""
+VERSIONED_REMEDY = (
+    "Exclude the table (tables.exclude: ['{name}']), or end it at the source by ALTER TABLE … DROP SYSTEM VERSIONING."
+)
 
 
 class ColumnSchema(BaseModel):
@@ -49,6 +54,9 @@ class TableSchema(BaseModel):
     """The default character set for texts that are added later; None if it is not known, as in files of Towpath 0.1."""
     collation: str | None = None
     """Its collation; None if it is not known."""
+    system_versioned: bool = False
+    """Whether the server keeps old rows in the table (``WITH SYSTEM VERSIONING``), which its row events do not tell
+    from the rows that SELECT shows. Missing in files of Towpath 0.1."""
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -20,6 +20,11 @@ BEGINS_PROPERTY = "towpath.begins_seq"
 Without it the first generation is made by all of its changes, and a later one began with a snapshot."""
 
 
+CLUSTER_PROPERTY = "towpath.cluster_by"
+"""Delta table property: the columns that the table is clustered by, as a JSON list. Delta itself keeps them where the
+readers of its log that Towpath uses do not show them."""
+
+
 def begins_of(properties: Mapping[str, str]) -> int | None:
     """Returns the seq after which a table's changes make all of it; None if they do not."""
     begins = properties.get(BEGINS_PROPERTY)

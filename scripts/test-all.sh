@@ -71,7 +71,8 @@ moved=(tests/integration/test_adoption.py tests/integration/test_bad_files.py te
   tests/integration/test_small_batches.py tests/integration/test_snapshot_files.py
   tests/integration/test_submitted_jobs.py tests/integration/test_types_in_delta.py tests/integration/test_verify.py
   tests/integration/test_verify_types.py)
-faults=(tests/nemesis tests/fault/test_kills.py tests/fault/test_snapshot_kills.py "${moved[@]}")
+faults=(tests/nemesis tests/fault/test_kills.py tests/fault/test_snapshot_kills.py tests/fault/test_statement_kills.py
+  "${moved[@]}")
 # The orphans of real processes take minutes: they come with `make test-kill`; test_apply.py has such cases in one process.
 elsewhere=(tests/unit tests/soak tests/fault/test_orphans.py "${spark[@]}" "${faults[@]}")
 with_spark() { stage 'tests with Spark' pytest "${spark[@]}" "${moved[@]/#/--ignore=}"; }

@@ -36,11 +36,9 @@ from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.apply.small_batches import merge_small
+from spark_jobs.delta.layout import differs, follow_configuration
 from spark_jobs.delta.proof import prove
-from spark_jobs.delta.tables import (
-    require_ownership,
-    target_of,
-)
+from spark_jobs.delta.tables import require_ownership, schema_of, target_of
 from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 
@@ -201,7 +199,8 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
     prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
     if state is not None and not changes:
         return None
-    if batch.config.apply.small_batches.engine == "deltalake":
+    follows = state is None or not differs(state, target, schema_of(state).fields)
+    if follows and batch.config.apply.small_batches.engine == "deltalake":
         merged = merge_small(batch, target, state)
         if merged is not None:
             return merged
@@ -209,6 +208,9 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         sessions = sessions()
     with sessions.one() as session:
         created = state is None
+        if state is not None and not follows:
+            batch.check()
+            state = follow_configuration(session.spark, target, state, schema_of(state).fields)
         ready = ddl.make_ready(batch, session, target, state)
         if ready is None or (ready.is_untouched and batch.statements and ready.layout is None):
             return None

@@ -35,7 +35,7 @@ from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, 
 from spark_jobs.delta.log import DeltaState, open_delta, reader_uri
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
-from spark_jobs.runtime.session import TableSession
+from spark_jobs.runtime.session import OLD_VERSIONS, TableSession, setting
 from spark_jobs.source.columns import columns_of_layout
 from spark_jobs.source.row_choice import SEEN
 
@@ -159,7 +159,9 @@ class _Table:
     def as_of(self, seq: int) -> DataFrame:
         """Raises TargetError if neither Delta's history nor the store reaches there."""
         found = self._version(seq)
-        base = self._session.spark.read.format("delta").option("versionAsOf", found.version).load(self._target.path)
+        spark = self._session.spark
+        with setting(spark, OLD_VERSIONS, "false"):
+            base = spark.read.format("delta").option("versionAsOf", found.version).load(self._target.path)
         if found.exact >= seq:
             return base
         parked = self._subscription.parked.get(self._target.table)

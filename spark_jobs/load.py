@@ -37,6 +37,7 @@ from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
 from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.adoption import ParquetFile, Replacement, begin, make_log
+from spark_jobs.delta.layout import layout_of
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
 from spark_jobs.delta.tables import (
@@ -155,14 +156,16 @@ def replace_table(
     properties: dict[str, str],
     position: Position,
     rebuild: Rebuild,
+    state: DeltaState | None,
 ) -> None:
-    """Makes ``rows`` the whole content of the table, in one commit that carries schema, properties and position. The
-    table may exist or not."""
+    """Makes ``rows`` the whole content of the table, in one commit that carries schema, properties and position.
+    ``state``: the table as it is; None if there is none."""
     clear_unborn(target.path)
     generation = int(properties[GENERATION_PROPERTY])
     with view_of(rows) as view, _carrying(spark, target, position, generation, rebuild):
         spark.sql(
-            f"CREATE OR REPLACE TABLE {target.sql} USING delta "  # noqa: S608 - names are quoted
+            f"CREATE OR REPLACE TABLE {target.sql} USING delta"  # noqa: S608 - names are quoted
+            f"{layout_of(target, rows.schema.fields, state).clause} "
             f"TBLPROPERTIES ({sql_properties(properties)}) AS SELECT * FROM {view}"
         )
 
@@ -207,6 +210,8 @@ def _adopt(
         return False
     chunks = [ParquetFile.read(path) for path in files.paths()]
     properties, schema = _properties(load), delta_schema(columns.fields, target.apply.mode)
+    if not layout_of(target, schema.fields, load.state).is_plain:
+        return False
     clear_unborn(target.path)
     version = -1 if load.state is None else load.state.version
     adoption = begin(spark, Replacement(target.path, version, schema, properties), chunks)
@@ -321,7 +326,7 @@ def replace_by(
         properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         rows = session.spark.read.format("delta").load(side.path)
-        replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex))
+        replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex), state)
 
 
 def kept_properties(state: DeltaState | None) -> dict[str, str]:
@@ -411,7 +416,7 @@ def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -
     moment = datetime.fromtimestamp(load.position.time_us / 1e6, UTC)
     if state is None or mode == "upsert" or state.properties.get(MODE_PROPERTY) != mode:
         shaped = _initial_rows(rows, delta_schema(load.columns.fields, mode), load.position)
-        replace_table(session.spark, load.target, shaped, _properties(load), load.position, load.rebuild)
+        replace_table(session.spark, load.target, shaped, _properties(load), load.position, load.rebuild, state)
         return
     state = _next_generation(session.spark, load, state)
     metadata = user_metadata(load.target, load.position, state.generation, load.rebuild)

@@ -96,12 +96,23 @@ def retry_parked(_spark: SparkSession, config: DestinationConfig, _report: Repor
     return [one.to_json() for one in run(config)]
 
 
+def maintain(
+    _spark: SparkSession, config: DestinationConfig, report: Report, tables: list[str], vacuum: bool
+) -> list[dict[str, Any]]:
+    """Maintains tables. Returns a JSON object for each."""
+    from cdc.table_jobs.maintain_tables import maintain_tables
+
+    found = maintain_tables(config, tables, vacuum=vacuum, progress=lambda now: report(now.as_dict()))
+    return [one.as_dict() for one in found]
+
+
 JOBS: Mapping[str, Callable[..., Any]] = {
     "apply_batch": apply_batch,
     "verify": verify,
     "snapshot": snapshot,
     "replay": replay,
     "retry_parked": retry_parked,
+    "maintain": maintain,
 }
 """The jobs by their names: functions of the session, the configuration, a function for the progress, and JSON values.
 They return JSON values."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
 from cdc.config.columns import RESERVED
@@ -22,7 +24,7 @@ from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
 from cdc.verify.buckets import Buckets
-from cdc.verify.columns import ComparedColumn, TableColumns
+from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, TableColumns, Weights
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
 from spark_jobs.apply.merge import TableMerge, read_changes
@@ -45,6 +47,10 @@ _DELETES = ("update", "delete")
 _INSERTS = ("insert", "update", "snapshot")
 _DAYS_TO_1970 = 719_528
 """Days from the year 0 on, as the server's TO_DAYS counts them."""
+_MOST_SECONDS = 1 << 39
+"""More than the seconds from the year 0 to 9999."""
+_FOREIGN_WORD = 2
+"""The word of a value that the source's type cannot have: as little a multiple of a weight as that of null."""
 
 
 class SparkLake:
@@ -271,10 +277,15 @@ class TableRows:
         columns = self._columns
         pieces = {column.lake: piece(column, prefix) for column in columns.compared}
         key = _text(pieces[column.lake] for column in columns.keys or columns.compared)
-        text = _text(pieces[column.lake] for column in columns.compared)
+        types = _types(rows, prefix)
+        words = [word(column, at, prefix, types[column.lake.lower()]) for at, column in enumerate(columns.compared)]
+        joined = reduce(lambda one, other: one.bitwiseXOR(other), words).bitwiseAND(f.lit(WORD_BITS))
+        checksum = f.crc32(joined.cast("string"))
         if columns.read:  # the server computes the checksum of the others, and a client the rest
-            of_server = f.crc32(text).cast("string")
-            text = f.concat(of_server, f.lit(","), _text(piece(column, prefix) for column in columns.read))
+            text = f.concat(
+                checksum.cast("string"), f.lit(","), _text(piece(column, prefix) for column in columns.read)
+            )
+            checksum = f.crc32(f.crc32(text).cast("string"))
         if self._buckets.is_ranges:
             number = f.col(prefix + quote(columns.keys[0].lake))
             bucket = _range_of(number, self._buckets.borders, 0, len(self._buckets.borders))
@@ -283,16 +294,15 @@ class TableRows:
             bucket = f.coalesce(remainder.cast("long"), f.lit(0).cast("long"))
         else:
             bucket = f.crc32(key) % self._buckets.count
-        found = rows.select(
+        return rows.select(
             bucket.alias("b"),
             key.alias("k"),
-            text.alias("t"),
+            checksum.alias("c"),
             sign.alias("sign"),
             seq.alias("seq"),
             row.alias("row"),
             *self._values(prefix, shown=shown),
         )
-        return found.withColumn("c", f.crc32(f.crc32(f.col("t")).cast("string"))).drop("t")
 
     def _values(self, prefix: str, *, shown: bool) -> list[Column]:
         if not shown:
@@ -316,6 +326,16 @@ def _range_of(number: Column, borders: Sequence[int], first: int, last: int) -> 
 
 def _text(pieces: Iterable[Column]) -> Column:
     return f.concat(*[part for one in pieces for part in (one, f.lit(","))])
+
+
+def _types(rows: DataFrame, prefix: str) -> dict[str, t.DataType]:
+    """Returns the types of the columns of an image, by their names in lower case."""
+    found = rows.schema
+    if prefix:
+        image = found[prefix.removesuffix(".")].dataType
+        assert isinstance(image, t.StructType)
+        found = image
+    return {one.name.lower(): one.dataType for one in found.fields}
 
 
 def _schemas(manifest: Manifest) -> Schemas | None:
@@ -355,6 +375,42 @@ def _value(column: ComparedColumn, c: Column) -> Column:
     if column.kind == "instant":
         return (f.unix_micros(c.cast("timestamp")) + _DAYS_TO_1970 * 86_400_000_000).cast("string")
     return c.cast("string")
+
+
+def word(column: ComparedColumn, at: int, prefix: str, kind: t.DataType) -> Column:
+    """Returns the word of a column of type ``kind`` at this position, which is never null."""
+    c, weights = f.col(prefix + quote(column.lake)), Weights.of(at)
+    if column.form == "piece":
+        return f.crc32(piece(column, prefix)) * weights.large
+    if column.form == "bytes":
+        raw = (c.cast("string") if column.kind == "text" else c).cast("binary")
+        return f.coalesce(f.crc32(raw) * weights.large, f.lit(NULL_WORD))
+    if column.form == "day":
+        return f.coalesce((f.unix_date(c) + _DAYS_TO_1970).cast("long") * weights.large, f.lit(NULL_WORD))
+    if column.form == "instant":
+        moment = c.cast("timestamp")
+        whole = f.unix_seconds(moment)
+        seconds, fraction = whole + _DAYS_TO_1970 * 86_400, f.unix_micros(moment) - whole * 1_000_000
+        found = f.when(seconds.between(0, _MOST_SECONDS), seconds * weights.small + fraction * weights.large)
+        return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(found, f.lit(_FOREIGN_WORD)))
+    if isinstance(kind, t.ByteType | t.ShortType | t.IntegerType) and column.form == "small":
+        return f.coalesce(c.cast("long") * weights.large, f.lit(NULL_WORD))
+    number = _long(c, kind)
+    if column.form == "small":
+        found = f.try_multiply(number, f.lit(weights.large))
+    else:
+        high = f.shiftrightunsigned(number, LOW_BITS.bit_length())
+        found = number.bitwiseAND(f.lit(LOW_BITS)) * weights.large + high * weights.middle
+    return f.when(c.isNull(), f.lit(NULL_WORD)).otherwise(f.coalesce(found, f.lit(_FOREIGN_WORD)))
+
+
+def _long(c: Column, kind: t.DataType) -> Column:
+    """The value as a BIGINT; null for one that is no integer of 64 bits, which a column of another type may hold."""
+    if isinstance(kind, t.ByteType | t.ShortType | t.IntegerType | t.LongType):
+        return c.cast("long")
+    text = c.cast("string")
+    number = text.try_cast("long")
+    return f.when(number.cast("string") == text, number)
 
 
 def piece(column: ComparedColumn, prefix: str) -> Column:

@@ -1,4 +1,4 @@
-"""Operators for Airflow, and DAGs that are built from the configuration files.
+"""Towpath's provider for Airflow: operators, a task group, a hook, and DAGs built from the configuration files.
 
 The only package in ``cdc`` that imports Airflow; ``dags/`` imports nothing else. The rules for batches and acks are in
 ``cdc.batches`` and ``cdc.pipeline``. Promises that a run either acks its batch or rolls it back and fails, and that
@@ -11,34 +11,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cdc.airflow.factory import build_dags, check_configurations, conf_folder
+    from cdc.airflow.hook import TowpathHook
     from cdc.airflow.operators import (
-        CaptureOperator,
-        FetchOperator,
-        FinalizeBackfillOperator,
-        FinalizeOperator,
-        MergeOperator,
-        PlanOperator,
-        ReplayOperator,
-        SnapshotOperator,
-        VerifyOperator,
+        TowpathCaptureOperator,
+        TowpathFetchOperator,
+        TowpathFinalizeBackfillOperator,
+        TowpathFinalizeOperator,
+        TowpathMaintainOperator,
+        TowpathMergeOperator,
+        TowpathPlanOperator,
+        TowpathReplayOperator,
+        TowpathSnapshotOperator,
+        TowpathVerifyOperator,
     )
+    from cdc.airflow.task_group import TowpathApplyTaskGroup
 
 __all__ = [
-    "CaptureOperator",
-    "FetchOperator",
-    "FinalizeBackfillOperator",
-    "FinalizeOperator",
-    "MergeOperator",
-    "PlanOperator",
-    "ReplayOperator",
-    "SnapshotOperator",
-    "VerifyOperator",
+    "TowpathApplyTaskGroup",
+    "TowpathCaptureOperator",
+    "TowpathFetchOperator",
+    "TowpathFinalizeBackfillOperator",
+    "TowpathFinalizeOperator",
+    "TowpathHook",
+    "TowpathMaintainOperator",
+    "TowpathMergeOperator",
+    "TowpathPlanOperator",
+    "TowpathReplayOperator",
+    "TowpathSnapshotOperator",
+    "TowpathVerifyOperator",
     "build_dags",
     "check_configurations",
     "conf_folder",
 ]
 
-_FACTORY = ("build_dags", "check_configurations", "conf_folder")
+_ELSEWHERE = {
+    "TowpathApplyTaskGroup": "task_group",
+    "TowpathHook": "hook",
+    "build_dags": "factory",
+    "check_configurations": "factory",
+    "conf_folder": "factory",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -48,5 +60,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    module = importlib.import_module(f"{__name__}.{'factory' if name in _FACTORY else 'operators'}")
+    module = importlib.import_module(f"{__name__}.{_ELSEWHERE.get(name, 'operators')}")
     return getattr(module, name)

@@ -1,7 +1,8 @@
-"""The base of all operators: a task of one destination."""
+"""The bases of all operators: a task of one destination, and a task that leases its batches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,35 @@ from cdc.config import DestinationConfig, load
 
 
 class DestinationOperator(BaseOperator):
-    """A task of one destination, named by its configuration file."""
+    """A task of one destination, named by its configuration file.
 
+    ``conf_file``: the path of ``DEST.yaml`` on the worker (templated).
+    """
+
+    template_fields: Sequence[str] = ("conf_file",)
     ui_color = "#dbe9f4"
 
     def __init__(self, *, conf_file: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.conf_file = conf_file
+        self.link_targets: dict[str, str] = {}
+        """Addresses of the extra links by the name of their target; execute() sets them."""
 
     def _config(self) -> DestinationConfig:
         return load(Path(self.conf_file))
 
+
+class BatchOperator(DestinationOperator):
+    """A task of a run that leases batches.
+
+    ``batch_owner``: the owner of the batches, the same for the three tasks of a run; by default the DAG. Only one run
+    of an owner may be active at a time, so the DAG needs ``max_active_runs=1``.
+    """
+
+    def __init__(self, *, batch_owner: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch_owner = batch_owner
+
     @property
     def _owner(self) -> str:
-        """The owner of the batches: the DAG, of which one run is active at a time."""
-        return f"airflow:{self.dag_id}"
+        return self.batch_owner or f"airflow:{self.dag_id}"

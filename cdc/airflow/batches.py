@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
-
-from cdc.airflow import interval, xcom
-from cdc.airflow.base import DestinationOperator
+from cdc.airflow import interval, links, xcom
+from cdc.airflow.base import BatchOperator
+from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
+from cdc.airflow.metrics import tell
+from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
 
@@ -17,40 +17,52 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from cdc.batches.lease import Lease
-    from cdc.batches.results import RunStats
 
 
-class FetchOperator(DestinationOperator):
-    """Takes the next batch for this DAG and returns the batch's id, the lease's fingerprint and the manifest's path.
+class TowpathFetchOperator(BatchOperator):
+    """Takes the next batch for this DAG, without waiting for one. Returns the batch's id, the lease's fingerprint and
+    the manifest's path.
 
-    If there is nothing to apply, parked tables are tried again, the later tasks are skipped and the run succeeds. With
+    If there is nothing to apply, parked tables are tried again, and merge and finalize are skipped. With
     ``airflow.until: interval_end`` the batch holds only transactions that were committed before the end of the run's
     data interval.
     """
+
+    operator_extra_links = (links.TowpathManifestLink(),)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises LeaseHeldError (retried) while another owner holds the batch, StoreIncompleteError (retried) while
         the store is not known to be complete up to the interval's end."""
         with xcom.airflow_errors():
             config = self._config()
-            lease = xcom.pipeline().fetch(config, self._owner, interval.end(config, context))
+            until = interval.end(config, context)
+            # Waiting would cost a slot of the worker, and the schedule brings the next run anyway.
+            lease = xcom.pipeline().fetch(config, self._owner, until, 0.0 if until is None else None)
             if lease is None:
                 xcom.pipeline().retry_parked(config)
         if lease is None:
             self.log.info("Nothing new in the store of %s.", config.name)
-            followers = sorted(self.get_flat_relative_ids(upstream=False))
-            raise DownstreamTasksSkipped(tasks=followers)  # type: ignore[no-untyped-call]
+            tell(config, RunStats(), succeeded=True)
+            raise DownstreamTasksSkipped(tasks=self._later_steps())  # type: ignore[no-untyped-call]
+        self.link_targets[links.MANIFEST] = links.manifest_address(config, lease)
         self.log.info("Batch %d is leased.", lease.manifest.batch)
         return xcom.from_lease(lease)
 
+    def _later_steps(self) -> list[str]:
+        """Returns the ids of the run's later steps. Other tasks of the DAG follow their own trigger rules."""
+        later = self.get_flat_relatives(upstream=False)
+        return sorted(task.task_id for task in later if getattr(task, "fetch_task_id", None) == self.task_id)
 
-class MergeOperator(DestinationOperator):
+
+class TowpathMergeOperator(BatchOperator):
     """Merges the batch of the task ``fetch_task_id`` and those that follow it, in one Spark session, and acks all but
     the last one, which it returns with one result per table.
 
     The run ends when it has applied what the store had when it began, or ``airflow.run_for`` is spent; with
     ``airflow.until: interval_end`` it ends at the end of the run's data interval (see :mod:`cdc.runs`).
     """
+
+    operator_extra_links = (links.TowpathManifestLink(), links.TowpathTableLink(), links.TowpathSparkLink())
 
     def __init__(self, *, fetch_task_id: str = "fetch", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -61,19 +73,20 @@ class MergeOperator(DestinationOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
         batch."""
-        from cdc.batches.results import run_stats
-
         with xcom.airflow_errors():
             config, ti = self._config(), context["ti"]
             fetched = ti.xcom_pull(task_ids=self.fetch_task_id)
             limits = interval.limits(config, context)
             lease = self._lease(config, fetched, limits.until, getattr(ti, "try_number", 1) == 1)
             with run_stats() as stats:
-                log = _RunLog(self.log, stats)
+                log = _RunLog(self.log, stats, config, self.link_targets)
                 run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
                 if self._killed:
                     run.stop()
-                last = None if lease is None else run.merge(lease)
+                try:
+                    last = None if lease is None else run.merge(lease)
+                finally:
+                    tell(config, stats, succeeded=None)
             if run.spent:
                 self.log.info("%.0f s are spent, and more is waiting: the next run takes it.", config.airflow.run_for)
         return xcom.from_run(last, fetched, log.batches_acked)
@@ -94,14 +107,18 @@ class MergeOperator(DestinationOperator):
 
 
 class _RunLog(RunListener):
-    """Writes a line for each batch and each table of it to the task's log."""
+    """Writes the batches to the task's log, and keeps the task's links up to date. The statistics write a line for each
+    table at the end of the run."""
 
-    def __init__(self, log: Any, stats: RunStats) -> None:
+    def __init__(self, log: Any, stats: RunStats, config: DestinationConfig, addresses: dict[str, str]) -> None:
         self._log, self._stats = log, stats
+        self._config, self._addresses = config, addresses
         self.batches_acked = 0
+        addresses[links.SPARK] = links.spark_address(config)
 
     def began(self, lease: Lease) -> None:
         manifest = lease.manifest
+        self._addresses[links.MANIFEST] = links.manifest_address(self._config, lease)
         self._log.info(
             "Batch %d: %d %s, %d row events of %s (seq %d to %d).",
             manifest.batch,
@@ -114,12 +131,15 @@ class _RunLog(RunListener):
         )
 
     def merged(self, batch: Merged) -> None:
-        self._stats.add(batch.results)
+        self._stats.add(batch.results, batch.lease.manifest)
+        changes = ((name, one.inserted + one.updated + one.deleted) for name, one in self._stats.tables.items())
+        if (table := links.most_changed(changes)) is not None:
+            self._addresses[links.TABLE] = links.table_address(self._config, table)
         for result in batch.results:
             if result.parked is not None:
                 self._log.warning("Batch %d leaves out %s: %s", batch.lease.batch, result.table, result.parked.reason)
                 continue
-            self._log.info(
+            self._log.debug(  # a run of many batches logs one line for each table at its end
                 "Batch %d, %s: %d inserted, %d updated, %d deleted, %d skipped; version %s, %.1f s.",
                 batch.lease.batch,
                 result.table,
@@ -136,7 +156,7 @@ class _RunLog(RunListener):
         self._log.info("Batch %d is acked.", batch.lease.batch)
 
 
-class FinalizeOperator(DestinationOperator):
+class TowpathFinalizeOperator(BatchOperator):
     """Acks the run's last batch when the merge succeeded, else rolls back what is outstanding and fails the run.
 
     It runs in any case and asks Airflow for the states of the earlier tasks, because a killed process sends no callback
@@ -159,6 +179,8 @@ class FinalizeOperator(DestinationOperator):
         if fetched is None:
             if states[self.fetch_task_id] in ("success", "skipped"):
                 raise AirflowSkipException("There was nothing to apply.")
+            with xcom.airflow_errors():
+                tell(self._config(), None, succeeded=False)
             raise AirflowFailException(
                 f"No batch was taken: the task {self.fetch_task_id} ended as {states[self.fetch_task_id]}; see its log."
             )
@@ -170,8 +192,10 @@ class FinalizeOperator(DestinationOperator):
                 if merged["batch"] is not None:
                     steps.finalize(config, xcom.to_lease(config, merged), True, list(merged["results"]))
                     self.log.info("Batch %d is acked; it is the run's last.", merged["batch"])
+                tell(config, None, succeeded=True)
                 return
             gone = steps.release(config, self._owner)
+            tell(config, None, succeeded=False)
         ended = f"Batch {', '.join(map(str, gone))} was rolled back" if gone else "No batch was outstanding"
         raise AirflowFailException(
             f"{ended}: the task {self.merge_task_id} ended as {states[self.merge_task_id]}. Nothing is lost: the next "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CaptureOperator(DestinationOperator):
+class TowpathCaptureOperator(DestinationOperator):
     """Runs capture for ``capture_for_s`` seconds, then ends cleanly; the DAG's next run continues.
 
     SIGTERM (the task was cleared or marked, the worker shuts down) ends it within a second: Airflow kills after five.
@@ -47,9 +47,11 @@ class CaptureOperator(DestinationOperator):
 
     def _capture(self, config: DestinationConfig, stop: threading.Event) -> None:
         from cdc.capture import Capture
+        from cdc.metrics.serve import served
 
         self.log.info("Capturing %s into %s", config.source.url, config.store.path)
-        Capture(config).run(stop, for_s=self.capture_for_s)
+        with served(config) as observe:
+            Capture(config, observe).run(stop, for_s=self.capture_for_s)
 
     def on_kill(self) -> None:
         """Tells the capture loop to end."""

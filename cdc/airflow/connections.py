@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from cdc.airflow.compat import AirflowNotFoundException, BaseHook
 from cdc.config.secrets import Credentials, look_up_connections_with
 from cdc.errors import ConfigError
+
+CONNECTION_TYPES = ("towpath", "mysql", "mariadb", "generic")
+"""Types of the connections that may name the source's user. Airflow stores ``mariadb://…`` and URLs without a scheme
+under the last two."""
 
 
 def airflow_connections() -> AbstractContextManager[None]:
@@ -24,16 +26,23 @@ def airflow_connections() -> AbstractContextManager[None]:
 
 def connection_credentials(connection: str) -> Credentials:
     """Returns user and password of an Airflow connection; the user is empty if the connection names none. Raises
-    ConfigError if Airflow does not know the connection, or it holds no password."""
+    ConfigError if Airflow does not know the connection, it is of another type than a database's, or it holds no
+    password."""
     try:
         found = BaseHook.get_connection(connection)
     except AirflowNotFoundException:
         raise ConfigError(
             f"Airflow has no connection {connection!r}",
             place="source.connection",
-            remedy=f"Add it: `airflow connections add {connection} --conn-type mysql --conn-login USER "
+            remedy=f"Add it: `airflow connections add {connection} --conn-type towpath --conn-login USER "
             "--conn-password PW`.",
         ) from None
+    if found.conn_type and found.conn_type not in CONNECTION_TYPES:
+        raise ConfigError(
+            f"the Airflow connection {connection!r} is of type {found.conn_type!r}",
+            place="source.connection",
+            remedy=f"Name a connection of type {' or '.join(CONNECTION_TYPES[:2])}.",
+        )
     if not found.password:
         raise ConfigError(
             f"the Airflow connection {connection!r} holds no password",

@@ -7,40 +7,48 @@ and tasks, are tagged ``configuration-error``, show the error as their documenta
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk import DAG, get_parsing_context
-from airflow.timetables.interval import DeltaDataIntervalTimetable
+from airflow.sdk import DAG, BaseOperator, get_parsing_context
 
 from cdc.airflow import forms
-from cdc.airflow.operators import (
-    CaptureOperator,
-    FetchOperator,
-    FinalizeBackfillOperator,
-    FinalizeOperator,
-    MergeOperator,
-    PlanOperator,
-    ReplayOperator,
-    SnapshotOperator,
-    VerifyOperator,
+from cdc.airflow.compat import (
+    RETRY_BACKOFF,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+    is_executor,
 )
+from cdc.airflow.operators import (
+    TowpathCaptureOperator,
+    TowpathFetchOperator,
+    TowpathFinalizeBackfillOperator,
+    TowpathFinalizeOperator,
+    TowpathMergeOperator,
+    TowpathPlanOperator,
+    TowpathReplayOperator,
+    TowpathSnapshotOperator,
+    TowpathVerifyOperator,
+)
+from cdc.airflow.task_group import FINALIZE_RETRIES
 from cdc.config import AirflowConfig, DestinationConfig, as_named, destinations, load
 from cdc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 Kind = Literal["capture", "apply", "snapshot", "backfill", "verify"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Any time in the past: the DAGs have no catch-up."""
-RETRY_DELAY = timedelta(seconds=10)
-MAX_RETRY_DELAY = timedelta(minutes=5)
-FINALIZE_RETRIES = 5
-"""More than for a merge, because ack and rollback are cheap and may be repeated."""
 ERROR_TAG = "configuration-error"
 
 _DAG_NAME = re.compile(r"[\w.-]{1,200}", re.ASCII)
@@ -54,10 +62,13 @@ def conf_folder(dag_file: str) -> Path:
     return as_named(Path(os.environ.get("CDC_CONF") or as_named(Path(dag_file)).parent.parent / "conf"))
 
 
-def build_dags(conf_dir: Path, kinds: Iterable[Kind] = KINDS) -> dict[str, DAG]:
+def build_dags(
+    conf_dir: Path, kinds: Iterable[Kind] = KINDS, default_args: Mapping[str, Any] | None = None
+) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
-    If Airflow needs a single DAG because a task is about to run, only that one is built.
+    ``default_args``: arguments for all tasks, as a DAG takes them, before those of the configuration. If Airflow needs
+    a single DAG because a task is about to run, only that one is built.
     """
     wanted = get_parsing_context().dag_id
     dags: dict[str, DAG] = {}
@@ -67,7 +78,7 @@ def build_dags(conf_dir: Path, kinds: Iterable[Kind] = KINDS) -> dict[str, DAG]:
         for kind in sorted(kinds):
             dag_id = f"{kind}_{name}"
             if wanted is None or wanted == dag_id:
-                dags[dag_id] = _BUILD[kind](name, conf_dir / f"{name}.yaml")
+                dags[dag_id] = _BUILD[kind](_read(conf_dir / f"{name}.yaml", default_args))
     return dags
 
 
@@ -79,127 +90,138 @@ def check_configurations(conf_dir: Path) -> None:
         if not _DAG_NAME.fullmatch(name):
             errors.append(f"{file}: the name cannot be part of a DAG's id. Use letters, digits, dot, dash, underscore.")
             continue
-        try:
-            load(file)
-        except ConfigError as error:
-            errors.append(str(error))
+        found = _read(file, None)
+        if found.error is not None:
+            errors.append(found.error)
     if errors:
         raise ConfigError("\n".join(errors))
 
 
-def capture_dag(name: str, file: Path) -> DAG:
+@dataclass(frozen=True)
+class _Destination:
+    """A configuration file, as far as its DAGs need it."""
+
+    file: Path
+    config: DestinationConfig | None
+    """None if the file is broken."""
+    error: str | None
+    default_args: Mapping[str, Any]
+    on_failure: Callable[[Context], None] | None
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+    @property
+    def conf_file(self) -> str:
+        return str(self.file)
+
+    @property
+    def settings(self) -> AirflowConfig:
+        return AirflowConfig() if self.config is None else self.config.airflow
+
+
+def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
+    """Reads a configuration file. An error in it becomes part of its DAGs."""
+    try:
+        config = load(file)
+    except ConfigError as error:
+        return _Destination(file, None, str(error), _task_defaults(AirflowConfig()) | dict(default_args or {}), None)
+    settings, failure, callback = config.airflow, None, None
+    try:
+        callback = _callback(settings.on_failure)
+        _require_executor(settings.executor)
+    except ConfigError as error:
+        failure = f"{file}: {error}"
+        settings = settings.model_copy(update={"executor": None})
+    return _Destination(file, config, failure, _task_defaults(settings) | dict(default_args or {}), callback)
+
+
+def capture_dag(of: _Destination) -> DAG:
     """Builds the DAG that runs capture for ``airflow.capture_for`` at a time, one run after the other."""
-    settings, error = _settings(file)
     dag = _dag(
         "capture",
-        name,
-        settings,
-        error,
+        of,
         schedule="@continuous",
-        doc_md=f"Reads the source of `{name}` into its store. After a stop it resumes at its last position.",
+        doc_md=f"Reads the source of `{of.name}` into its store. After a stop it resumes at its last position.",
     )
     with dag:
-        CaptureOperator(
-            task_id="capture", conf_file=str(file), capture_for_s=settings.capture_for, execution_timeout=None
+        TowpathCaptureOperator(
+            task_id="capture", conf_file=of.conf_file, capture_for_s=of.settings.capture_for, execution_timeout=None
         )
     return dag
 
 
-def apply_dag(name: str, file: Path) -> DAG:
+def apply_dag(of: _Destination) -> DAG:
     """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every``: a run applies what the store
     has, within ``airflow.run_for``, or its data interval."""
-    settings, error = _settings(file)
-    every = timedelta(seconds=settings.apply_every)
-    what = "the changes" if settings.until == "none" else "what was committed before the end of each run's interval"
+    whole = of.settings.until == "none"
+    what = "the changes" if whole else "what was committed before the end of each run's interval"
     dag = _dag(
         "apply",
-        name,
-        settings,
-        error,
-        # In Airflow 3 a plain timedelta makes intervals of length zero. Their end is right, but the interval does not
-        # show what a run applies.
-        schedule=every if settings.until == "none" else DeltaDataIntervalTimetable(every),
-        doc_md=f"Merges {what} of `{name}` into the Delta tables, then acks or rolls back.",
+        of,
+        schedule=_schedule(of.settings, of.settings.apply_every, has_interval=not whole),
+        doc_md=f"Merges {what} of `{of.name}` into the Delta tables, then acks or rolls back.",
     )
     with dag:
-        fetch = FetchOperator(task_id="fetch", conf_file=str(file))
-        merge = MergeOperator(task_id="merge", conf_file=str(file))
-        finalize = FinalizeOperator(task_id="finalize", conf_file=str(file), retries=FINALIZE_RETRIES)
+        fetch = TowpathFetchOperator(task_id="fetch", conf_file=of.conf_file)
+        merge = TowpathMergeOperator(task_id="merge", conf_file=of.conf_file)
+        finalize = TowpathFinalizeOperator(task_id="finalize", conf_file=of.conf_file, retries=FINALIZE_RETRIES)
         fetch >> merge >> finalize
     return dag
 
 
-def snapshot_dag(name: str, file: Path) -> DAG:
+def snapshot_dag(of: _Destination) -> DAG:
     """Builds the DAG that loads the tables that are due for a snapshot, every ``airflow.snapshot_every``."""
-    settings, error = _settings(file)
     dag = _dag(
         "snapshot",
-        name,
-        settings,
-        error,
-        schedule=timedelta(seconds=settings.snapshot_every),
-        doc_md=f"Loads the tables of `{name}` that are due for a snapshot, beside the apply DAG.",
+        of,
+        schedule=_schedule(of.settings, of.settings.snapshot_every),
+        doc_md=f"Loads the tables of `{of.name}` that are due for a snapshot, beside the apply DAG.",
     )
     with dag:
-        SnapshotOperator(task_id="snapshot", conf_file=str(file), execution_timeout=None)
+        TowpathSnapshotOperator(task_id="snapshot", conf_file=of.conf_file, execution_timeout=None)
     return dag
 
 
-def verify_dag(name: str, file: Path) -> DAG:
+def verify_dag(of: _Destination) -> DAG:
     """Builds the DAG that verifies all tables, every ``airflow.verify_every``, or only by hand."""
-    settings, error = _settings(file)
     dag = _dag(
         "verify",
-        name,
-        settings,
-        error,
-        schedule=None if settings.verify_every is None else timedelta(seconds=settings.verify_every),
-        doc_md=f"Proves that the tables of `{name}` equal the source, and fails if they differ.",
+        of,
+        schedule=_schedule(of.settings, of.settings.verify_every),
+        doc_md=f"Proves that the tables of `{of.name}` equal the source, and fails if they differ.",
     )
     with dag:
-        VerifyOperator(task_id="verify", conf_file=str(file), execution_timeout=None)
+        TowpathVerifyOperator(task_id="verify", conf_file=of.conf_file, execution_timeout=None)
     return dag
 
 
-def backfill_dag(name: str, file: Path) -> DAG:
+def backfill_dag(of: _Destination) -> DAG:
     """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``."""
-    config, error = _load(file)
-    settings = AirflowConfig() if config is None else config.airflow
     work: dict[str, str] = {kind: kind for kind in forms.KINDS}
     dag = _dag(
         "backfill",
-        name,
-        settings,
-        error,
+        of,
         schedule=None,
-        doc_md=f"Loads, rebuilds or verifies tables of `{name}`. Trigger it, and fill in the form.",
-        params=forms.fields(config),
+        doc_md=f"Loads, rebuilds or verifies tables of `{of.name}`. Trigger it, and fill in the form.",
+        params=forms.fields(of.config),
     )
     with dag:
-        plan = PlanOperator(task_id="plan", conf_file=str(file), work=work)
-        finalize = FinalizeBackfillOperator(task_id="finalize", conf_file=str(file), work=work)
-        for operator in (SnapshotOperator, ReplayOperator, VerifyOperator):
-            kind = operator.__name__.removesuffix("Operator").lower()
-            plan >> operator(task_id=kind, conf_file=str(file), plan_task_id="plan") >> finalize
+        plan = TowpathPlanOperator(task_id="plan", conf_file=of.conf_file, work=work)
+        finalize = TowpathFinalizeBackfillOperator(task_id="finalize", conf_file=of.conf_file, work=work)
+        for kind, operator in _BACKFILLS.items():
+            job = operator(task_id=kind, conf_file=of.conf_file, plan_task_id="plan", execution_timeout=None)
+            plan >> job >> finalize
     return dag
 
 
-def _dag(kind: Kind, name: str, settings: AirflowConfig, error: str | None, *, doc_md: str, **options: Any) -> DAG:
-    """Returns a DAG without tasks. It has no catch-up, and one run at a time: two would take each other's batch, or
-    work on the same table. A configuration error takes the place of its documentation."""
-    return DAG(
-        f"{kind}_{name}",
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        default_args=_task_defaults(settings),
-        tags=_tags(kind, name, error),
-        doc_md=error or doc_md,
-        **options,
-    )
-
-
-_BUILD: Mapping[Kind, Callable[[str, Path], DAG]] = {
+_BACKFILLS: Mapping[forms.Kind, Callable[..., BaseOperator]] = {
+    "snapshot": TowpathSnapshotOperator,
+    "replay": TowpathReplayOperator,
+    "verify": TowpathVerifyOperator,
+}
+_BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
     "capture": capture_dag,
     "apply": apply_dag,
     "snapshot": snapshot_dag,
@@ -208,25 +230,77 @@ _BUILD: Mapping[Kind, Callable[[str, Path], DAG]] = {
 }
 
 
-def _load(file: Path) -> tuple[DestinationConfig | None, str | None]:
+def _dag(kind: Kind, of: _Destination, *, doc_md: str, **options: Any) -> DAG:
+    """Returns a DAG without tasks. It has no catch-up, and one run at a time: two would take each other's batch, or
+    work on the same table. A configuration error takes the place of its documentation."""
+    if of.settings.max_consecutive_failed_dag_runs is not None:
+        options["max_consecutive_failed_dag_runs"] = of.settings.max_consecutive_failed_dag_runs
+    return DAG(
+        f"{kind}_{of.name}",
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        default_args=dict(of.default_args),
+        on_failure_callback=of.on_failure,
+        tags=_tags(kind, of.name, of.error),
+        doc_md=of.error or doc_md,
+        **options,
+    )
+
+
+def _schedule(settings: AirflowConfig, every: float | str | None, *, has_interval: bool = False) -> Any:
+    """Returns a schedule. ``has_interval``: runs have a data interval from one time to the next; with a plain schedule
+    Airflow 3 gives them one of length zero."""
+    if every is None:
+        return None
+    if isinstance(every, str):
+        timetable = CronDataIntervalTimetable if has_interval else CronTriggerTimetable
+        return timetable(every, timezone=settings.timezone)
+    found = timedelta(seconds=every)
+    return DeltaDataIntervalTimetable(found) if has_interval else found
+
+
+def _callback(path: str | None) -> Callable[[Context], None] | None:
+    """Imports a function by its path. Raises ConfigError."""
+    if path is None:
+        return None
+    module, _, name = path.rpartition(".")
+    place, remedy = "airflow.on_failure", "Put its module where DAG files are parsed, for example into the DAG folder."
     try:
-        return load(file), None
-    except ConfigError as error:
-        return None, str(error)
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be imported: {error}", place=place, remedy=remedy) from error
+    if not callable(found):
+        raise ConfigError(f"{module} has no function {name}", place=place, remedy=remedy)
+    return found  # type: ignore[no-any-return]
 
 
-def _settings(file: Path) -> tuple[AirflowConfig, str | None]:
-    config, error = _load(file)
-    return (AirflowConfig() if config is None else config.airflow), error
+def _require_executor(name: str | None) -> None:
+    """Raises ConfigError for an executor that this Airflow is not configured with."""
+    if name is not None and not is_executor(name):
+        raise ConfigError(
+            f"{name} is not an executor of this Airflow",
+            place="airflow.executor",
+            remedy="Add it to [core] executor, or name one that is there.",
+        )
 
 
 def _task_defaults(settings: AirflowConfig) -> dict[str, Any]:
+    """Returns ``default_args``. What is not set is left to Airflow."""
+    own = settings.default_args
+    chosen = {"pool": settings.pool, "queue": settings.queue, "executor": settings.executor}
+    timeout = None if own.execution_timeout is None else timedelta(seconds=own.execution_timeout)
     return {
-        "owner": "towpath",
+        "owner": own.owner,
         "retries": settings.retries,
-        "retry_delay": RETRY_DELAY,
-        "retry_exponential_backoff": 2,
-        "max_retry_delay": MAX_RETRY_DELAY,
+        "retry_delay": timedelta(seconds=own.retry_delay),
+        "retry_exponential_backoff": RETRY_BACKOFF,
+        "max_retry_delay": timedelta(seconds=own.max_retry_delay),
+        "execution_timeout": timeout,
+        "pool_slots": own.pool_slots,
+        "priority_weight": own.priority_weight,
+        "weight_rule": own.weight_rule,
+        **{name: value for name, value in chosen.items() if value is not None},
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -92,18 +92,10 @@ def fields(config: DestinationConfig | None) -> dict[str, Param]:
 def read_form(config: DestinationConfig, params: Mapping[str, Any]) -> Backfill:
     """Returns what a filled form asks for. Raises UsageError for tables that are not included, and for fields that
     contradict each other."""
-    kind, tables = params["kind"], tuple(dict.fromkeys(str(one).strip() for one in params["tables"]))
+    kind = params["kind"]
     if kind not in KINDS:
         raise UsageError(f"{kind!r} is not a kind of backfill", remedy=f"Choose one of {', '.join(KINDS)}.")
-    if not tables:
-        raise UsageError("no table is named", remedy="Name the tables, as DB.TABLE.")
-    for table in tables:
-        db, dot, name = table.partition(".")
-        if not (db and dot and name and config.tables.includes(db, name)):
-            raise UsageError(
-                f"{table!r} is not a table that {config.name} captures",
-                remedy=f"Name tables as DB.TABLE that match tables.include: {', '.join(config.tables.include)}.",
-            )
+    tables = tuple(table_names(config, params["tables"]))
     given = [field for field in _OF_REPLAY if params.get(field) is not None]
     if kind != "replay" and given:
         raise UsageError(f"{', '.join(given)} and kind {kind} contradict each other", remedy="Empty the field.")
@@ -118,9 +110,26 @@ def read_form(config: DestinationConfig, params: Mapping[str, Any]) -> Backfill:
     )
 
 
+def table_names(config: DestinationConfig, given: Sequence[str] | str) -> list[str]:
+    """Returns the names of tables, each once, from a list or a text with commas. Raises UsageError if there is none,
+    and for tables that are not included."""
+    parts = given.split(",") if isinstance(given, str) else given
+    tables = list(dict.fromkeys(name for name in (str(part).strip() for part in parts) if name))
+    if not tables:
+        raise UsageError("no table is named", remedy="Name the tables, as DB.TABLE.")
+    for table in tables:
+        db, dot, name = table.partition(".")
+        if not (db and dot and name and config.tables.includes(db, name)):
+            raise UsageError(
+                f"{table!r} is not a table that {config.name} captures",
+                remedy=f"Name tables as DB.TABLE that match tables.include: {', '.join(config.tables.include)}.",
+            )
+    return tables
+
+
 def replay_arguments(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments of a replay, from the XCom of a form."""
-    return {"from_": asked["from"], "to": asked["to"], "into": asked["into"], "mode": asked["mode"]}
+    """Returns the keyword arguments of a replay, from the XCom of a form. An empty text counts as none."""
+    return {f"{key}_" if key == "from" else key: asked[key] or None for key in ("from", "to", "into", "mode")}
 
 
 def known_tables(config: DestinationConfig) -> list[str]:

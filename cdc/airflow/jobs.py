@@ -1,4 +1,4 @@
-"""The jobs on single tables that operators start."""
+"""The jobs that operators start, beside the steps of a run."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class Jobs(Protocol):
         into: str | None = None,
         mode: str | None = None,
     ) -> Any: ...
+
+    def maintain(self, config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]: ...
 
     def stop(self) -> None: ...
 

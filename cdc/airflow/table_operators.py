@@ -6,13 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
-
-from cdc.airflow import forms, jobs, texts, xcom
+from cdc.airflow import forms, jobs, links, texts, xcom
 from cdc.airflow.base import DestinationOperator
+from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
 from cdc.airflow.connections import airflow_connections
-from cdc.errors import RetryableError
+from cdc.errors import RetryableError, UsageError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,16 +24,38 @@ PLAN, SUMMARY = "plan", "summary"
 
 
 class _JobOperator(DestinationOperator):
-    """A job on tables. ``plan_task_id``: the task whose plan says which tables, and what to do with them."""
+    """A job on tables.
 
-    def __init__(self, *, plan_task_id: str | None = None, **kwargs: Any) -> None:
+    ``tables`` (templated): names as DB.TABLE, in a list or in a text with commas. ``plan_task_id``: instead, the task
+    whose plan says which tables, and what to do with them.
+    """
+
+    template_fields: Sequence[str] = ("conf_file", "tables")
+
+    def __init__(
+        self, *, tables: Sequence[str] | str | None = None, plan_task_id: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        if tables is not None and plan_task_id is not None:
+            raise UsageError(
+                "tables and plan_task_id contradict each other",
+                place=f"the task {self.task_id}",
+                remedy="Give one of them: a plan names its tables itself.",
+            )
+        self.tables = tables
         self.plan_task_id = plan_task_id
         self._shown: dict[str, float] = {}
 
     def on_kill(self) -> None:
         """Kills the driver that this task started."""
         jobs.pipeline().stop()
+
+    def _wanted(self, config: DestinationConfig, context: Context) -> list[str] | None:
+        """Returns the tables of this task or of its plan; None for all. Raises UsageError."""
+        asked = self._asked(context)
+        if asked is not None:
+            return list(asked["tables"])
+        return None if self.tables is None else forms.table_names(config, self.tables)
 
     def _asked(self, context: Context) -> Mapping[str, Any] | None:
         """Returns what the form asked for; None without a plan task."""
@@ -54,60 +74,94 @@ class _JobOperator(DestinationOperator):
         self._shown[table] = now
         self.log.info("%s", texts.progress_line(progress))
 
-    def _report(self, results: Sequence[Any]) -> dict[str, Any]:
+    def _report(self, config: DestinationConfig, results: Sequence[Any]) -> dict[str, Any]:
         """Logs a table of the results, and returns them as an XCom."""
         found = [one.as_dict() for one in results]
+        self.link_targets[links.SPARK] = links.spark_address(config)
+        if (table := links.most_changed((one["table"], one["rows"]) for one in found)) is not None:
+            path = next(one.get("path") for one in found if one["table"] == table)
+            self.link_targets[links.TABLE] = links.table_address(config, table, path)
         self.log.info("Done:\n%s", texts.text_table(found))
         return {"tables": found}
 
 
-class SnapshotOperator(_JobOperator):
-    """Takes snapshots of the tables of the plan, or, without a plan task, of those that are due, and loads them.
+class TowpathSnapshotOperator(_JobOperator):
+    """Takes snapshots of ``tables``, of the tables of the plan, or, without either, of those that are due, and loads
+    them.
 
     A task that is repeated does not read finished chunks again.
     """
 
+    operator_extra_links = (links.TowpathTableLink(), links.TowpathSparkLink())
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowSkipException if no table is due, or nothing was captured yet."""
-        asked = self._asked(context)
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
-            if asked is None and not jobs.pipeline().has_captured(config):
+            wanted = self._wanted(config, context)
+            if wanted is None and not jobs.pipeline().has_captured(config):
                 raise AirflowSkipException("Nothing was captured yet: the snapshots begin when capture does.")
-            wanted = None if asked is None else asked["tables"]
             results = jobs.pipeline().snapshot(config, wanted, progress=self._progress)
         if not results:
             raise AirflowSkipException("No table is due for a snapshot.")
-        return self._report(results)
+        return self._report(config, results)
 
 
-class ReplayOperator(_JobOperator):
-    """Rebuilds the tables of the plan from the store, as a whole or in a range."""
+class TowpathReplayOperator(_JobOperator):
+    """Rebuilds tables from the store, as a whole or in a range: those of the plan, or ``tables``.
+
+    ``from_`` and ``to`` (templated): a seq, a time with its offset, a GTID or a GTID set. ``into`` (templated): a
+    folder or URI for new tables, with ``mode`` as their mode. An empty text counts as none.
+    """
+
+    operator_extra_links = (links.TowpathTableLink(), links.TowpathSparkLink())
+    template_fields: Sequence[str] = ("conf_file", "tables", "from_", "to", "into", "mode")
+
+    def __init__(
+        self,
+        *,
+        from_: str | None = None,
+        to: str | None = None,
+        into: str | None = None,
+        mode: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.from_, self.to, self.into, self.mode = from_, to, into, mode
+        if (self.tables is None) == (self.plan_task_id is None):
+            raise UsageError(
+                "a replay needs tables", place=f"the task {self.task_id}", remedy="Set tables or plan_task_id."
+            )
+        if self.plan_task_id is not None and any(value is not None for value in (from_, to, into, mode)):
+            raise UsageError(
+                "from_, to, into and mode contradict plan_task_id",
+                place=f"the task {self.task_id}",
+                remedy="Leave them out: the plan has its own.",
+            )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises what stopped a table; a permanent error fails the task without retries."""
         asked = self._asked(context)
-        if asked is None:
-            raise AirflowFailException("A replay needs a plan: set plan_task_id.")
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
-            results = jobs.pipeline().replay(
-                config, asked["tables"], progress=self._progress, **forms.replay_arguments(asked)
-            )
-        return self._report(results)
+            tables = self._wanted(config, context)
+            assert tables is not None
+            own = {"from": self.from_, "to": self.to, "into": self.into, "mode": self.mode}
+            arguments = forms.replay_arguments(own if asked is None else asked)
+            results = jobs.pipeline().replay(config, tables, progress=self._progress, **arguments)
+        return self._report(config, results)
 
 
-class VerifyOperator(_JobOperator):
-    """Verifies the tables of the plan, or, without a plan task, all tables. Logs the report as a table, and fails if
-    something differs."""
+class TowpathVerifyOperator(_JobOperator):
+    """Verifies ``tables``, the tables of the plan, or, without either, all tables. Logs the report as a table, and
+    fails if something differs."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises AirflowFailException if something differs or a column cannot be compared, VerificationError (retried)
         if it could not be told."""
-        asked = self._asked(context)
         with xcom.airflow_errors(), airflow_connections():
             config = self._config()
-            wanted = None if asked is None else asked["tables"]
+            wanted = self._wanted(config, context)
             report = jobs.pipeline().verify(config, wanted, progress=self._progress)
         document: dict[str, Any] = report.document()
         lines = texts.verification(document)
@@ -124,11 +178,33 @@ class VerifyOperator(_JobOperator):
         raise VerificationError(f"it could not be told whether {names} equal the source", place=config.name)
 
 
+class TowpathMaintainOperator(DestinationOperator):
+    """Does what ``cdc maintain`` does: removes from the store what no subscriber needs any more. It needs the store's
+    disk, and does not touch the Delta tables.
+
+    ``dry_run``: the log says what would be removed, and nothing is.
+    """
+
+    def __init__(self, *, dry_run: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.shows_only = dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Returns the document that ``cdc maintain --json`` prints. Raises UsageError on a standby, ConfigError
+        without a store; both fail the task without a retry."""
+        with xcom.airflow_errors():
+            document = jobs.pipeline().maintain(self._config(), dry_run=self.shows_only)
+        self.log.info("%s", texts.maintenance(document))
+        for name in document["cut_off"]:
+            self.log.warning("Subscriber %s was cut off: it had not acked all that was removed.", name)
+        return document
+
+
 class VerificationError(RetryableError):
     """A verification could not be completed, for example because capture was behind."""
 
 
-class PlanOperator(DestinationOperator):
+class TowpathPlanOperator(DestinationOperator):
     """Reads the form of a backfill, says in its log and XComs what will be done, and skips what was not asked for.
 
     A dry run ends here: all later tasks are skipped, and the run succeeds. ``work``: the task of each kind of backfill.
@@ -168,7 +244,7 @@ class PlanOperator(DestinationOperator):
         return found
 
 
-class FinalizeBackfillOperator(DestinationOperator):
+class TowpathFinalizeBackfillOperator(DestinationOperator):
     """Ends a backfill: says what was done, or fails the run and says how to go on.
 
     It runs in any case, and asks Airflow for the states of the tasks before it. Each table is replaced by one commit,

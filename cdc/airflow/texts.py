@@ -99,3 +99,12 @@ def plan_summary(form: Backfill, plan: Mapping[str, Any]) -> str:
         lines += ["", total]
         lines += [f"- Replaces {text}" for text in plan.get("replaces", ())]
     return "\n".join(lines)
+
+
+def maintenance(document: Mapping[str, Any]) -> str:
+    """Returns what a maintenance removed from the store."""
+    done = "would be removed" if document["dry_run"] else "removed"
+    removed, left = human_bytes(document["removed_bytes"]), human_bytes(document["bytes_left"])
+    text = f"{len(document['removed'])} segments {done}, {removed}; {left} are left."
+    snapshots = document["snapshots_removed"]
+    return f"{text} Snapshots removed: {', '.join(snapshots)}." if snapshots else text

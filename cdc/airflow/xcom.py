@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from airflow.sdk.exceptions import AirflowFailException
-
+from cdc.airflow.compat import AirflowFailException
 from cdc.errors import BatchError, PermanentError
 from cdc.runs import Steps
 

@@ -94,6 +94,7 @@ class TableResult(_Part):
     updated: int = 0
     deleted: int = 0
     skipped: int = Field(default=0, description="Changes that the table already had.")
+    files: int = Field(default=0, description="Data files that the merge's commit added; 0 if it does not tell.")
     null_dates: int = Field(default=0, description="Zero and impossible dates in the changes; they became null.")
     delta_version: int | None = Field(
         default=None, description="Version of the table's commit; null if there was none."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -54,22 +54,93 @@ def history_mark(manifest: Manifest) -> HistoryMark | None:
     return HistoryMark(seq=manifest.last_seq, gtid=last.gtid, file_created_s=last.file_created_s)
 
 
+@dataclass
+class TableStats:
+    """What a run did to one table."""
+
+    table: str
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    skipped: int = 0
+    null_dates: int = 0
+    files: int = 0
+    batches: int = 0
+    """Batches with a result for the table."""
+    seconds: float = 0.0
+    delta_version: int | None = None
+    parked: str | None = None
+    """The reason, if the run left the table out."""
+
+    @property
+    def changes(self) -> int:
+        """The rows that the run changed in the Delta table."""
+        return self.inserted + self.updated + self.deleted
+
+    def add(self, result: TableResult) -> None:
+        """Adds the result of a batch."""
+        if result.parked is not None:
+            self.parked = result.parked.reason
+            return
+        self.batches += 1
+        self.inserted += result.inserted
+        self.updated += result.updated
+        self.deleted += result.deleted
+        self.skipped += result.skipped
+        self.null_dates += result.null_dates
+        self.files += result.files
+        self.seconds += result.seconds
+        if result.delta_version is not None:
+            self.delta_version = result.delta_version
+
+
 class RunStats:
-    """Statistics of a run: sums over the results of its batches."""
+    """Statistics of a run: sums over its batches, in all and for each table."""
 
     def __init__(self) -> None:
-        self._null_dates: Counter[str] = Counter()
+        self.tables: dict[str, TableStats] = {}
+        self.batches = 0
+        self.transactions = 0
+        self.row_events = 0
+        self.bytes = 0
+        self._began = time.monotonic()
 
-    def add(self, results: Iterable[TableResult]) -> None:
-        """Adds the results of a batch."""
+    @property
+    def seconds(self) -> float:
+        """The time since the run began."""
+        return time.monotonic() - self._began
+
+    def add(self, results: Iterable[TableResult], manifest: Manifest | None = None) -> None:
+        """Adds the results of a batch that was merged."""
+        if manifest is not None:
+            self.batches += 1
+            self.transactions += manifest.transactions
+            self.row_events += manifest.row_events
+            self.bytes += manifest.bytes
         for result in results:
-            if result.null_dates:
-                self._null_dates[result.table] += result.null_dates
+            self.tables.setdefault(result.table, TableStats(result.table)).add(result)
 
     def log(self) -> None:
-        """Logs a warning for each table in which zero or impossible dates became null."""
-        for table, values in sorted(self._null_dates.items()):
-            _log.warning("zero or impossible dates became null", table=table, values=values)
+        """Logs a line for each table, and a warning for each one in which dates became null or that was left out."""
+        for name, one in sorted(self.tables.items()):
+            if one.batches:
+                _log.info(
+                    "table applied",
+                    table=name,
+                    changes=one.changes,
+                    inserted=one.inserted,
+                    updated=one.updated,
+                    deleted=one.deleted,
+                    skipped=one.skipped,
+                    seconds=round(one.seconds, 3),
+                    files=one.files,
+                    batches=one.batches,
+                    delta_version=one.delta_version,
+                )
+            if one.parked is not None:
+                _log.warning("table left out", table=name, reason=one.parked)
+            if one.null_dates:
+                _log.warning("zero or impossible dates became null", table=name, values=one.null_dates)
 
 
 @contextmanager

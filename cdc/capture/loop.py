@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -16,7 +16,7 @@ from cdc.capture import replication
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
-from cdc.capture.watermark import WatermarkTracker
+from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
 from cdc.config import DestinationConfig, StoreConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
@@ -40,7 +40,7 @@ _PROBE_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a running capture, for progress displays."""
+    """The state of a running capture, for progress displays and metrics."""
 
     connected: bool
     position: BinlogPosition
@@ -48,6 +48,11 @@ class Progress:
     """The position at which ``until_current`` ends."""
     counters: Counters
     complete_until_us: int
+    last_seq: int = 0
+    """The newest seq in the store; 0 if it is empty."""
+    last_commit_us: int = 0
+    """Commit time of the newest transaction that was stored since the start; 0 if there was none."""
+    clock: SourceClock = UNKNOWN_CLOCK
 
 
 class Capture:
@@ -111,6 +116,7 @@ class Capture:
                     if not reconnect.failed(received=received) or self._last is None:
                         raise
                     pause_s = reconnect.pause_s()
+                    self.counters.reconnects += 1
                     log.warning("connection to the source lost", error=str(error), reconnect_in_s=pause_s)
                     self._watermark.forget()
                     self._report(store, None)
@@ -196,10 +202,21 @@ class Capture:
         if session is not None:
             self._watermark.settle(session, store)
             target = None if self._target is None else self._target.position
-            self._last = Progress(True, session.position, target, self.counters, self._watermark.complete_until_us)
             self._gtid, self._time_us = session.gtid, session.time_us
+            self._last = Progress(
+                connected=True,
+                position=session.position,
+                target=target,
+                counters=self.counters,
+                complete_until_us=self._watermark.complete_until_us,
+                last_seq=store.last_seq or 0,
+                last_commit_us=max(self._time_us, 0 if self._last is None else self._last.last_commit_us),
+                clock=self._watermark.clock,
+            )
         if self._last is None:
             return
+        if session is None:
+            self._last = replace(self._last, connected=False)
         state = CaptureState(
             pid=os.getpid(),
             connected=session is not None,

@@ -50,6 +50,8 @@ class Counters:
     """Bytes appended to the store."""
     received_bytes: int = 0
     """Bytes received from the source."""
+    reconnects: int = 0
+    """Connections that were lost, after each of which capture connects again."""
 
 
 class ByteStream(Protocol):

@@ -8,9 +8,10 @@ commit time but not yet their position. Each new watermark is recorded in the st
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 
@@ -28,6 +29,22 @@ log = get_logger(__name__)
 _MAX_PROBES = 600
 
 
+class SourceClock(NamedTuple):
+    """The source's clock, as the last probe has found it."""
+
+    time_us: int = 0
+    """Unix time in microseconds; 0: not asked yet."""
+    asked_at: float = 0.0
+    """By ``time.monotonic``."""
+
+    def now_us(self) -> int | None:
+        """Returns the time at the source now; None if the source was not asked yet."""
+        return self.time_us + int((time.monotonic() - self.asked_at) * 1e6) if self.time_us else None
+
+
+UNKNOWN_CLOCK = SourceClock()
+
+
 class WatermarkTracker:
     """Probes the source's clock and advances the watermark, ``complete_until_us`` (Unix time in microseconds)."""
 
@@ -36,11 +53,14 @@ class WatermarkTracker:
         self._read: deque[tuple[int, int, int]] = deque()  # (time, seq of its position, entries that must be visible)
         self._index: TimeIndexWriter | None = None
         self.complete_until_us = 0
+        self.clock = UNKNOWN_CLOCK
 
     def probe(self, control: pymysql.connections.Connection[Any]) -> None:
         """Asks the source for its clock and position. A failure is logged only: the next probe replaces this one."""
         try:
-            self._ahead.append(clock_and_position(control))
+            found = clock_and_position(control)
+            self.clock = SourceClock(found.time_us, time.monotonic())
+            self._ahead.append(found)
         except CdcError as error:
             log.debug("the source's clock could not be read", error=str(error))
             return

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.commands.common import Destination, Json, err, load, out, print_json, say
-from cdc.errors import CdcError, UsageError
+from cdc.errors import CdcError, LeaseHeldError, UsageError
 from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.batches.manifest import TableResult
+    from cdc.batches.results import RunStats
     from cdc.config import DestinationConfig
     from cdc.runs import Merged
 
@@ -76,7 +77,7 @@ def apply(
     owner = cli_owner(config)
     report = _Report(json_output)
     try:
-        with exclusive(config), run_stats() as stats, _rolled_back_at_a_signal(config):
+        with exclusive(config), run_stats() as report.stats, _rolled_back_at_a_signal(config), _told(config, report):
             run = Run(pipeline, config, owner, limits, report)
             lease = pipeline.fetch(config, owner, limit, first_wait_s)
             try:
@@ -89,7 +90,6 @@ def apply(
                 raise
             finally:
                 report.end()
-                stats.add(report.results)
             if last is not None:
                 pipeline.finalize(config, last.lease, True, last.results)
                 report.acked(last)
@@ -127,12 +127,14 @@ def _show_parked(config: DestinationConfig) -> None:
 class _Report:
     """Shows the batches of the run, and collects them for JSON."""
 
+    stats: RunStats
+    """Set when the run begins."""
+
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._status: Any = None
         self.done: list[dict[str, Any]] = []
         """The acked batches."""
-        self.results: list[TableResult] = []
 
     def began(self, lease: Lease) -> None:
         """Shows on a terminal what is merged."""
@@ -143,7 +145,7 @@ class _Report:
         self._status.start()
 
     def merged(self, batch: Merged) -> None:
-        self.results += batch.results
+        self.stats.add(batch.results, batch.lease.manifest)
         self.end()
 
     def end(self) -> None:
@@ -178,6 +180,21 @@ def _rolled_back_at_a_signal(config: DestinationConfig) -> Iterator[None]:
             raise _Stopped(f"{config.name}: stopped; no batch was under way.") from None
         what = f"batch {gone[0]} was" if len(gone) == 1 else f"batches {', '.join(map(str, gone))} were"
         raise _Stopped(f"{config.name}: stopped; {what} rolled back. The next run takes the same changes.") from None
+
+
+@contextmanager
+def _told(config: DestinationConfig, report: _Report) -> Iterator[None]:
+    """Pushes the metrics of the run at its end. A run that finds another one at work, or is stopped, pushes none."""
+    from cdc.metrics.push import push_run
+
+    try:
+        yield
+    except LeaseHeldError:
+        raise
+    except Exception:
+        push_run(config, report.stats, succeeded=False)
+        raise
+    push_run(config, report.stats, succeeded=True)
 
 
 def _roll_back(config: DestinationConfig, lease: Lease) -> None:

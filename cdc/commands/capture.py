@@ -32,6 +32,17 @@ def capture(
     for_s: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", min=0, help="End after this time.", show_default=False)
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve /metrics for Prometheus, and /health, at this port; 0: at any free one, which the log names.",
+            show_default="metrics.port",
+        ),
+    ] = None,
 ) -> None:
     """Read the source's changes into the store until stopped."""
     config = common.load(ctx, dest)
@@ -41,6 +52,7 @@ def capture(
     from types import FrameType
 
     from cdc.capture import Capture
+    from cdc.metrics.serve import served
 
     stop = threading.Event()
 
@@ -49,8 +61,14 @@ def capture(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with ProgressLine(config.name) as line:
-        counters = Capture(config, line.show).run(stop, for_s, until_current)
+    with ProgressLine(config.name) as line, served(config, metrics_port) as observe:
+
+        def report(progress: Progress) -> None:
+            line.show(progress)
+            if observe is not None:
+                observe(progress)
+
+        counters = Capture(config, report).run(stop, for_s, until_current)
     common.say(
         f"{config.name}: {counters.transactions:,} transactions, {counters.events:,} events, "
         f"{human_bytes(counters.bytes)} into {config.store.path}"

@@ -24,7 +24,7 @@ _MIN_JAVA = 17
 
 def examine(config: DestinationConfig) -> list[Finding]:
     """Returns the findings about this machine."""
-    return [*_store(config), *_meta(config), *_target(config), *_spark(config)]
+    return [*_store(config), *_meta(config), *_target(config), *_spark(config), *_metrics(config)]
 
 
 def _store(config: DestinationConfig) -> list[Finding]:
@@ -159,6 +159,26 @@ def _spark(config: DestinationConfig) -> list[Finding]:
     found.append(_package("delta-spark"))
     found.append(_java())
     return found
+
+
+def _metrics(config: DestinationConfig) -> list[Finding]:
+    """Returns what is wrong with the metrics, which fail no run: the package, or the Pushgateway's password."""
+    from cdc.config.secrets import push_credentials
+
+    metrics = config.metrics
+    if metrics.port is None and metrics.push is None:
+        return []
+    try:
+        version("prometheus-client")
+        push_credentials(metrics)
+    except PackageNotFoundError:
+        text = "metrics are configured, and the package prometheus-client is not installed"
+        return [error("metrics", text, "pip install 'towpath[metrics]'")]
+    except CdcError as trouble:
+        return [from_error("metrics", trouble)]
+    places = [] if metrics.port is None else [f"served at port {metrics.port}"]
+    places += [] if metrics.push is None else [f"pushed to {metrics.push}"]
+    return [ok("metrics", " and ".join(places))]
 
 
 def _package(name: str) -> Finding:

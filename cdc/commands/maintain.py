@@ -1,4 +1,4 @@
-"""``cdc maintain``: retention of the store, by hand."""
+"""``cdc maintain``: retention of the store, and compaction, clustering and VACUUM of the Delta tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Destination, Json, load, out, print_json, tables
-from cdc.units import human_bytes, iso_time_us
+from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
+from cdc.units import human_bytes
 
 if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
-    from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
-    from cdc.store.retention.disk import DiskWatch
+    from spark_jobs.maintenance import Maintained
 
 
 def register(app: typer.Typer) -> None:
@@ -21,78 +19,56 @@ def register(app: typer.Typer) -> None:
 
 def maintain(
     ctx: typer.Context,
-    dest: Destination = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DEST] [TABLE]…",
+            help="The destination, which may be left out where there is only one, and tables as DB.TABLE. Without "
+            "tables: all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the store would lose, and change nothing.")
+    ] = False,
+    store_only: Annotated[bool, typer.Option("--store-only", help="Leave the Delta tables alone.")] = False,
+    vacuum: Annotated[bool, typer.Option(help="Remove files that no readable version of a table needs.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Remove segments of the store that no subscriber needs any more (store.retain), and snapshots without changes
-    behind them.
+    """Remove what is not needed any more, and compact the Delta tables.
 
-    Capture removes segments by itself. The Delta tables are not touched: use OPTIMIZE and VACUUM for them, because
-    Towpath does not compact tables yet.
+    Of the store: segments that no subscriber needs (store.retain), which capture removes by itself as well, and
+    snapshots without changes behind them. Of the Delta tables: small files are compacted or clustered (cluster_by),
+    and files are removed that no version needs which can still be read, or that read_as_of may ask for. Merges go on
+    meanwhile.
     """
-    from cdc.batches.retention import make_cleaner
-    from cdc.capture.replication import require_no_standby
-    from cdc.errors import ConfigError
-    from cdc.meta import open_meta
-    from cdc.table_jobs.snapshot import remove_useless
+    from cdc.pipeline import maintain as run
 
-    config = load(ctx, dest)
-    require_no_standby(config)  # the master's retention decides there
-    if not config.store.path.is_dir():
-        raise ConfigError(
-            "there is no store yet",
-            place=str(config.store.path),
-            remedy=f"Start `cdc capture {config.name}`, which creates it; or correct store.path.",
-        )
-    cleaner = make_cleaner(config, open_meta(config))
-    document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
-    document["snapshots_removed"] = [] if dry_run else remove_useless(config)
+    config, chosen = destination_and_tables(ctx, names or [])
+    document = run(
+        config,
+        chosen,
+        dry_run=dry_run,
+        store_only=store_only,
+        vacuum=vacuum,
+        progress=lambda one: err().print(_told(one), markup=False),
+    )
     if as_json:
         print_json(document)
     else:
         _show(document)
 
 
-def held_document(held: SubscriberBacklog) -> dict[str, Any]:
-    """Returns what a subscriber holds back, for JSON."""
-    since = None if held.since_us is None else iso_time_us(held.since_us)
-    return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
-
-
-def disk_document(watch: DiskWatch) -> dict[str, Any]:
-    """Returns the usage of the store's disk, for JSON. Raises StorageError."""
-    level, usage = watch.look(), watch.usage
-    return {
-        "level": level.name.lower(),
-        "used_ratio": round(usage.ratio, 4),
-        "free_bytes": usage.free,
-        "total_bytes": usage.total,
-    }
-
-
-def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, dry_run: bool) -> dict[str, Any]:
-    from cdc.store.reader.reader import StoreReader
-
-    removal = run.removal
-    reader = StoreReader(config.store.path)
-    return {
-        "destination": config.name,
-        "dry_run": dry_run,
-        "removed": [
-            {"segment": one.name, "bytes": one.bytes, "last_seq": one.last_seq, "why": one.why}
-            for one in removal.removed
-        ],
-        "removed_bytes": removal.bytes,
-        "removed_until": reader.removed_seq() or None,
-        "bytes_left": removal.bytes_left,
-        "over_bytes": removal.over_bytes,
-        "cut_off": list(removal.cut_off),
-        "subscriptions": [
-            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in run.backlogs
-        ],
-        "disk": disk_document(cleaner.watch),
-    }
+def _told(one: Maintained) -> str:
+    """Returns what was done to a table, as a line."""
+    done = []
+    if one.files_removed:
+        done.append(f"{one.files_removed:,} files compacted into {one.files_added:,}")
+    if one.files_deleted:
+        done.append(f"{one.files_deleted:,} old files deleted")
+    if one.note:
+        done.append(one.note)
+    return f"{one.table}: {'; '.join(done) or 'nothing to do'}"
 
 
 _WHY = {

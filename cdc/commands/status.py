@@ -146,7 +146,7 @@ def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
 def _disk(config: DestinationConfig) -> dict[str, Any] | None:
     """Returns the usage of the store's disk; None if there is no store yet."""
     from cdc.batches.retention import make_watch
-    from cdc.commands.maintain import disk_document
+    from cdc.table_jobs.maintain import disk_document
 
     return disk_document(make_watch(config.store)) if config.store.path.is_dir() else None
 

@@ -1,27 +1,104 @@
-"""``airflow``: how the DAGs that are generated from a configuration file are scheduled."""
+"""``airflow``: how the DAGs that are generated from a configuration file are scheduled, and what their tasks get."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+import string
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
-from cdc.config.values import Doc, DurationS, Section, Whole
+from cdc.config.schedules import ScheduleText, TimeZoneName
+from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
+
+_SCHEDULES = ("apply_every", "snapshot_every", "verify_every")
+MANIFEST_FIELDS = frozenset({"destination", "batch", "path"})
+TABLE_FIELDS = frozenset({"destination", "db", "table", "path"})
+SPARK_FIELDS = frozenset({"destination"})
+
+
+class _LinkTemplate:
+    """Checks an address with placeholders."""
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
+
+    def __call__(self, text: str) -> str:
+        if not re.match(r"https?://[^/]", text):
+            raise ValueError("must begin with http:// or https://")
+        try:
+            parts = list(string.Formatter().parse(text))
+        except ValueError:
+            raise ValueError("has a single brace; write {{ and }} for braces that are no placeholder") from None
+        for _, name, form, conversion in parts:
+            if name is not None and (name not in self._known or form or conversion):
+                raise ValueError(f"has an unknown placeholder; known are {', '.join(sorted(self._known))}")
+        return text
+
+
+def _dotted(path: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
+        raise ValueError("is not the path of a function like alerts.on_failure")
+    return path
+
+
+class LinksConfig(Section):
+    """Addresses of the extra links of tasks, for pages of yours that show these things."""
+
+    manifest: Annotated[FilledText, AfterValidator(_LinkTemplate(MANIFEST_FIELDS))] | None = None
+    """Address of a batch's manifest, with `{destination}`, `{batch}` and `{path}`. null means the file's URI."""
+    table: Annotated[FilledText, AfterValidator(_LinkTemplate(TABLE_FIELDS))] | None = None
+    """Address of a Delta table's history, with `{destination}`, `{db}`, `{table}` and `{path}`. A run that changed
+    several tables shows the one with most changes. null means the table's URI."""
+    spark: Annotated[FilledText, AfterValidator(_LinkTemplate(SPARK_FIELDS))] | None = None
+    """Address of Spark's UI or history server, with `{destination}`. null means no link."""
+
+
+class TaskDefaultsConfig(Section):
+    """`default_args` of the generated tasks, as Airflow takes them."""
+
+    owner: FilledText = "towpath"
+    """Owner that Airflow shows."""
+    retry_delay: DurationS = 10.0
+    """Pause before the first repetition; it doubles each time."""
+    max_retry_delay: DurationS = 300.0
+    """Longest pause before a repetition."""
+    execution_timeout: DurationS | None = None
+    """Time after which Airflow kills fetch, merge, finalize or plan; null means none. Capture, snapshots, replays and
+    verifications have none."""
+    pool_slots: Whole = Field(default=1, ge=1)
+    """Slots of the pool that each task takes."""
+    priority_weight: Whole = Field(default=1, ge=1)
+    """Priority of the tasks in the executor's queue."""
+    weight_rule: Annotated[
+        Literal["downstream", "upstream", "absolute"],
+        Doc(
+            choices={
+                "downstream": "a task's priority counts those after it",
+                "upstream": "a task's priority counts those before it",
+                "absolute": "each task has exactly `priority_weight`",
+            }
+        ),
+    ] = "downstream"
+    """Rule by which Airflow computes the priority."""
 
 
 class AirflowConfig(Section):
-    """Schedules of the generated DAGs `capture_DEST`, `apply_DEST`, `snapshot_DEST` and `verify_DEST`."""
+    """Schedules and settings of the generated DAGs `capture_DEST`, `apply_DEST`, `snapshot_DEST`, `verify_DEST` and
+    `backfill_DEST`."""
 
-    apply_every: DurationS = 60.0
-    """Interval of the apply DAG."""
+    apply_every: ScheduleText = 60.0
+    """Interval of the apply DAG, or a cron expression of five fields such as `'*/5 6-22 * * *'`."""
     run_for: DurationS = 300.0
     """Time budget of a run of the apply DAG, and of `cdc apply` without options. A run takes batch after batch until it
     has applied what the store had when it began; once the budget is spent it begins no further batch and ends as a
     success, and the next run goes on. It does not limit runs with `until: interval_end`."""
-    snapshot_every: DurationS = 60.0
-    """Interval of the snapshot DAG, which loads the tables that are due for a snapshot."""
-    verify_every: DurationS | None = None
-    """Interval of the verify DAG; null means that it runs only when it is triggered."""
+    snapshot_every: ScheduleText = 60.0
+    """Interval of the snapshot DAG, which loads the tables that are due for a snapshot, or a cron expression."""
+    verify_every: ScheduleText | None = None
+    """Interval of the verify DAG, or a cron expression; null means that it runs only when it is triggered."""
+    timezone: TimeZoneName = "UTC"
+    """Time zone of the cron expressions. Without one, another value than UTC is refused."""
     capture_for: DurationS = 3600.0
     """Duration of a run of the capture DAG. The run ends cleanly, and the next run starts at once."""
     retries: Whole = Field(default=3, ge=0)
@@ -37,3 +114,24 @@ class AirflowConfig(Section):
         ),
     ] = "none"
     """Share of the waiting changes that a run of the apply DAG applies."""
+    max_consecutive_failed_dag_runs: Whole | None = Field(default=None, ge=0)
+    """Number of failed runs in a row after which Airflow pauses a DAG; 0 means never, and null Airflow's setting."""
+    pool: FilledText | None = None
+    """Airflow's pool for all tasks, which has to exist; null means Airflow's default. The capture task keeps its slots
+    all the time."""
+    queue: FilledText | None = None
+    """Queue of all tasks, for executors with queues, so that they run where the store is; null means Airflow's
+    default."""
+    executor: FilledText | None = None
+    """Executor of all tasks, one of those that Airflow's `[core] executor` names; null means the first of them."""
+    on_failure: Annotated[FilledText, AfterValidator(_dotted)] | None = None
+    """Function that Airflow's DAG processor calls with the context when a run has failed: the `on_failure_callback` of
+    the DAGs, as MODULE.FUNCTION. It has to be importable where DAG files are parsed."""
+    default_args: TaskDefaultsConfig = TaskDefaultsConfig()
+    links: LinksConfig = LinksConfig()
+
+    @model_validator(mode="after")
+    def _zone_of_a_cron_expression(self) -> Self:
+        if self.timezone != "UTC" and not any(isinstance(getattr(self, key), str) for key in _SCHEDULES):
+            raise ValueError(f"timezone has no effect without a cron expression in {', '.join(_SCHEDULES)}")
+        return self

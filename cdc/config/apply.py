@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, WithJsonSchema, model_validator
 
 from cdc.config.columns import POLICIES, Columns, Types, ZeroDates
+from cdc.config.delta import Properties
 from cdc.config.values import Doc, FilledText, Section, Whole
 
 MODES = {
@@ -130,6 +131,16 @@ class ApplyConfig(Section):
     instead of rewriting the files that hold them. Readers of the table must know deletion vectors: `cdc status --json`
     names the readers of each table. A table that has them already keeps them, and one whose property
     `delta.enableDeletionVectors` is `false` gets none."""
+    partition_by: tuple[str, ...] | None = None
+    """Columns whose values become folders of the Delta table: whole numbers, decimals, booleans or dates. A table that
+    is there keeps its partitions until `cdc replay` or `cdc snapshot` writes it anew. It makes sense where a partition
+    has a gigabyte or more; `cluster_by` suits other tables better."""
+    cluster_by: tuple[str, ...] | None = Field(default=None, max_length=4)
+    """Columns by which `cdc maintain` clusters the rows of the Delta table (liquid clustering), at most four. It may be
+    changed at any time; `[]` ends it."""
+    properties: Annotated[Properties, Doc(example={"delta.enableChangeDataFeed": "true"})] = Field(default_factory=dict)
+    """Properties of the Delta table. Those that Towpath sets, or that other keys stand for, are refused. A property
+    that is removed from here stays in tables that have it."""
     types: Types = Field(default_factory=dict)
     """Types with another form in Delta: `{tinyint(1): boolean, bit(1): boolean, time: microseconds, json: variant}`."""
     columns: Annotated[Columns, Doc(choices=POLICIES)] = Field(default_factory=dict)

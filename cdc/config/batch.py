@@ -18,7 +18,7 @@ class BatchConfig(Section):
     max_row_events: Whole | None = Field(default=None, gt=0)
     """Limit of row events; null means no limit. A row event holds one or more rows of a table."""
     max_wait_s: WaitS = 5.0
-    """How long a run waits for a first transaction."""
+    """How long `cdc apply` and `cdc batch get` wait for a first transaction. A run of the apply DAG does not wait."""
     until_wait_s: WaitS = 60.0
     """How long a run with a time limit (`cdc apply --until`, `airflow.until`) waits until the store is complete up to
     that time."""

@@ -9,6 +9,7 @@ from cdc.config.airflow import AirflowConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.meta import MetaConfig
+from cdc.config.metrics import MetricsConfig
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig
 from cdc.config.spark import SparkConfig
@@ -30,6 +31,7 @@ class DestinationConfig(Section):
     apply: ApplyConfig
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
     _name: str = ""
     _file: Path = Path()
@@ -51,7 +53,7 @@ class DestinationConfig(Section):
             return self.apply
         given = {k: getattr(override, k) for k in type(override).model_fields if getattr(override, k) is not None}
         given.pop("members", None)  # they correct the source's definitions, and have no counterpart in ``apply``
-        for key in ("columns", "types"):  # one by one, not as a whole
+        for key in ("columns", "properties", "types"):  # one by one, not as a whole
             if key in given:
                 given[key] = {**getattr(self.apply, key), **given[key]}
         return self.apply.model_copy(update=given)
@@ -116,6 +118,8 @@ def _check_policies(config: DestinationConfig, file: Path) -> None:
 
 def _contradiction(apply: ApplyConfig) -> tuple[str, str] | None:
     """Returns a contradiction and its remedy, or None."""
+    if apply.partition_by and apply.cluster_by:
+        return "partition_by and cluster_by contradict each other", "Keep one of them, and set the other to []."
     for name, policy in apply.columns.items():
         if policy.kind == "hash" and apply.hash_key_env is None and apply.hash_key_file is None:
             return (

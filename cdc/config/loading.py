@@ -122,6 +122,7 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
             "standby": standby.model_copy(update={"secret_file": of_file(standby.secret_file)}),
         },
         "meta": {"path": _below(base, config.meta.path)},
+        "metrics": {"push_password_file": of_file(config.metrics.push_password_file)},
         "apply": {
             "target": target if "://" in target else str(_below(base, Path(target))),
             "hash_key_file": of_file(config.apply.hash_key_file),

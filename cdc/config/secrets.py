@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cdc.config.apply import ApplyConfig
+from cdc.config.metrics import MetricsConfig
 from cdc.config.source import SourceConfig
 from cdc.config.store import StandbyConfig
 from cdc.errors import ConfigError
@@ -93,6 +94,21 @@ def standby_secret(standby: StandbyConfig) -> bytes | None:
             remedy="Make one with: openssl rand -hex 32",
         )
     return found
+
+
+def push_credentials(metrics: MetricsConfig) -> Credentials | None:
+    """Returns the user and the password for the Pushgateway; None if the configuration names none. Raises
+    ConfigError."""
+    if metrics.push_user is None:
+        return None
+    password = _Secret(
+        f"the password of {metrics.push_user!r}",
+        env_key="metrics.push_password_env",
+        env=metrics.push_password_env,
+        file_key="metrics.push_password_file",
+        file=metrics.push_password_file,
+    ).text()
+    return Credentials(metrics.push_user, password or "")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cdc.config.apply import Mode, OnDrop, OnError, OnTruncate, OnUnknownEffect, SchemaChanges
 from cdc.config.columns import Columns, TableZeroDates, Types
+from cdc.config.delta import Properties
 from cdc.config.values import Doc, Section
 from cdc.patterns import is_list
 
@@ -38,6 +39,12 @@ class ApplyOverrides(Section):
     """As `apply.on_unknown_effect`."""
     deletion_vectors: bool | None = None
     """As `apply.deletion_vectors`."""
+    partition_by: tuple[str, ...] | None = None
+    """As `apply.partition_by`."""
+    cluster_by: tuple[str, ...] | None = Field(default=None, max_length=4)
+    """As `apply.cluster_by`."""
+    properties: Properties | None = None
+    """As `apply.properties`; they are added to those."""
     types: Types | None = None
     """As `apply.types`; they are added to those."""
     columns: Columns | None = None

@@ -10,7 +10,8 @@ The path of :func:`take`:
 
 1. ``taking.py`` asks the server for the table and begins or resumes the snapshot; ``segments.py`` finds borders;
 2. ``reader.py`` reads the chunks of a segment, each inside a transaction of its own, through ``result_set.py`` (the raw
-   protocol), ``kernels.py`` (the compiled loops) and ``columns.py`` (types, conversions and policies);
+   protocol), ``wire.py`` (how the server describes columns), ``kernels.py`` and ``binary_kernels.py`` (the compiled
+   loops) and ``columns.py`` (types, conversions and policies);
 3. ``files.py`` writes the chunks and their records;
 4. ``positions.py`` turns the records' positions into the seqs that the loader needs.
 """

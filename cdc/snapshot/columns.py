@@ -20,15 +20,28 @@ from cdc.decode.conversions.base import BadValueError, Conversion
 from cdc.decode.conversions.values import boolean, vector_floats
 from cdc.errors import DamagedError, UnsupportedError, UnsupportedTypeError
 from cdc.schemas import ColumnSchema, quoted_members
+from cdc.snapshot import binary_kernels as b
 from cdc.snapshot import kernels as k
+from cdc.snapshot.wire import WireColumn
 from cdc.source.connection import quoted
 from cdc.sql.tokens import word_set
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
-Form = Literal["integer", "decimal", "bits", "date", "datetime", "time", "bytes"]
+Form = Literal["integer", "decimal", "float", "bits", "date", "datetime", "time", "bytes"]
 """The loop that reads a column's values."""
+_BINARY: dict[Form, tuple[str, ...]] = {
+    "integer": ("integer",),
+    "decimal": ("integer", "bytes"),
+    "float": ("double",),
+    "bits": ("bytes",),
+    "date": ("date",),
+    "datetime": ("datetime",),
+    "time": ("time",),
+    "bytes": ("bytes",),
+}
+"""The kinds of values in binary form that each loop has a version for."""
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _U64 = pa.decimal128(20, 0)
@@ -79,6 +92,12 @@ class ReadColumn:
         """The type in the record batches."""
         return self.raw if self.conversion is None else self.final
 
+    def can_read(self, wire: WireColumn) -> bool:
+        """Whether values in binary form can be read that the server describes so."""
+        if self.form == "decimal" and wire.kind == "integer":
+            return wire.width == 8 and not self.scale
+        return wire.kind in _BINARY[self.form]
+
 
 class Cells(NamedTuple):
     """The located values of one column's rows, as :mod:`cdc.snapshot.kernels` describes them."""
@@ -86,6 +105,21 @@ class Cells(NamedTuple):
     buf: npt.NDArray[np.uint8]
     at: Longs
     size: Ints
+    wire: WireColumn | None = None
+    """The column, if values are in binary form; None if they are printed."""
+
+    @property
+    def places(self) -> tuple[npt.NDArray[np.uint8], Longs, Ints]:
+        """The arrays that a kernel reads."""
+        return self.buf, self.at, self.size
+
+    def printed(self, row: int) -> bytes | None:
+        """Returns one value as the text protocol prints it; None for NULL."""
+        at, size = int(self.at[row]), int(self.size[row])
+        if size < 0:
+            return None
+        value = self.buf[at : at + size].tobytes()
+        return value if self.wire is None else self.wire.printed(value)
 
 
 # ---------------------------------------------------------------- the columns of a table
@@ -104,8 +138,8 @@ def read_column(
         return _decimal(plain, name, full)
     if kind in ("float", "double", "real"):
         # SELECT prints a FLOAT with six digits, and FLOAT(m,d) with d; a product is printed with all digits.
-        final = pa.float32() if kind == "float" else pa.float64()
-        return ReadColumn(name, f"{quoted(name)} * 1e0", "bytes", pa.string(), partial(_floats, final), final)
+        product = partial(ReadColumn, name, f"{quoted(name)} * 1e0", "float", pa.float64())
+        return product(_singles, pa.float32()) if kind == "float" else product()
     if kind == "bit":
         return _bit(plain, full, values)
     if kind == "year":
@@ -115,7 +149,9 @@ def read_column(
     if kind in ("date", "datetime", "timestamp"):
         return _moment(plain, column, values)
     if kind == "time":
-        return plain("time", pa.int64()) if values.time == "microseconds" else plain("bytes", pa.string())
+        if values.time == "microseconds":
+            return plain("time", pa.int64())
+        return _printed(name)
     if kind in ("enum", "set"):
         return _members(column, has_row_metadata)
     if kind in _TEXTS:
@@ -177,12 +213,17 @@ def _moment(plain: Callable[..., ReadColumn], column: ColumnSchema, values: Valu
     name = column.name.lower()
     digits = fraction_digits(column.column_type)
     if name in values.as_text:
-        return plain("bytes", pa.string(), digits=digits)
+        return _printed(column.name, digits)
     strict = values.zero_dates == "fail" or name in values.exact
     if column.data_type == "date":
         return plain("date", pa.date32(), strict=strict)
     kind = pa.timestamp("us") if column.data_type == "datetime" else _INSTANT
     return plain("datetime", kind, strict=strict, digits=digits)
+
+
+def _printed(name: str, digits: int = 0) -> ReadColumn:
+    """A date or time as text, which the server prints in rows in binary form too."""
+    return ReadColumn(name, f"CAST({quoted(name)} AS CHAR)", "bytes", pa.string(), digits=digits)
 
 
 def fraction_digits(column_type: str) -> int:
@@ -220,19 +261,14 @@ def _unsupported(table: str, column: ColumnSchema) -> UnsupportedTypeError:
 # ---------------------------------------------------------------- conversions
 
 
-def _floats(final: pa.DataType, raw: pa.Array) -> pa.Array:
-    try:
-        return pc.cast(raw, pa.float64()).cast(final, safe=False)
-    except pa.ArrowInvalid as error:
-        raise BadValueError(0, f"a number that cannot be read ({error})") from None
+def _singles(raw: pa.Array) -> pa.Array:
+    return raw.cast(pa.float32(), safe=False)
 
 
 def _full_years(raw: pa.Array) -> pa.Array:
-    """Years from 1970 to 2069, of which YEAR(2) prints the last two digits."""
-    year = pc.if_else(
-        pc.less(raw, 70), pc.add(raw, pa.scalar(2000, pa.int16())), pc.add(raw, pa.scalar(1900, pa.int16()))
-    )
-    return year.cast(pa.int16())
+    """Years from 1970 to 2069, of which YEAR(2) prints the last two digits. A year with all its digits stays."""
+    shift = pc.if_else(pc.less(raw, 70), pa.scalar(2000, pa.int16()), pa.scalar(1900, pa.int16()))
+    return pc.if_else(pc.less(raw, 100), pc.add(raw, shift), raw).cast(pa.int16())
 
 
 def _enum_texts(members: pa.Array, raw: pa.Array) -> pa.Array:
@@ -278,30 +314,46 @@ def read_array(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats)
 
 
 def _raw_array(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -> pa.Array:
-    rows = len(cells.at)
     if column.form == "bytes":
         return _bytes_array(column.raw, cells)
     if column.form in ("date", "datetime"):
         return _moments(table, column, cells, stats)
+    if column.form == "float" and cells.wire is None:
+        try:
+            return pc.cast(_bytes_array(pa.string(), cells), pa.float64())
+        except pa.ArrowInvalid as error:
+            _bad_value(table, column, cells, 0, f"a number that cannot be read ({error})")
+    rows = len(cells.at)
     longs = np.empty(2 * rows if pa.types.is_decimal(column.raw) else rows, dtype=np.int64)
-    if column.form == "integer":
-        bad = k.fill_integers(*cells, longs)
-        numbers = longs if column.raw == pa.int64() else longs.astype(column.raw.to_pandas_dtype())
-    elif column.form == "decimal":
-        bad = k.fill_decimals(*cells, column.scale, longs)
-        numbers = longs
-    elif column.form == "bits":
-        numbers = longs if column.raw == pa.int64() else np.zeros((rows, 2), dtype=np.int64)
-        target = longs[:rows]
-        bad = k.fill_bits(*cells, target)
-        if column.raw != pa.int64():
-            numbers[:, 0] = target
-    else:
-        bad = k.fill_times(*cells, longs)
-        numbers = longs
+    bad = _fill_numbers(column, cells, longs)
     if bad >= 0:
         _bad_value(table, column, cells, int(bad), "bytes that no server sends")
+    if column.form == "bits" and column.raw == _U64:
+        longs.reshape(rows, 2)[:, 1] = 0
+    narrow = column.form == "integer" and column.raw != pa.int64()
+    numbers = longs.astype(column.raw.to_pandas_dtype()) if narrow else longs
     return pa.Array.from_buffers(column.raw, rows, [_validity(cells.size), pa.py_buffer(numbers)])
+
+
+def _fill_numbers(column: ReadColumn, cells: Cells, longs: Longs) -> int:
+    """Reads values into 64 bits each, decimals into 128; returns what the loops return."""
+    wire, places = cells.wire, cells.places
+    if column.form == "bits":
+        if column.raw != _U64:
+            return k.fill_bits(*places, longs)
+        low = np.empty(len(cells.at), dtype=np.int64)
+        bad = k.fill_bits(*places, low)
+        longs[::2] = low
+        return bad
+    if wire is None or wire.kind == "bytes":
+        if column.form == "integer":
+            return k.fill_integers(*places, longs)
+        return k.fill_times(*places, longs) if column.form == "time" else k.fill_decimals(*places, column.scale, longs)
+    if column.form == "integer":
+        return b.fill_integers(*places, not wire.unsigned, longs)
+    if column.form == "decimal":
+        return b.fill_decimals(*places, not wire.unsigned, longs)
+    return b.fill_times(*places, longs) if column.form == "time" else b.fill_doubles(*places, longs)
 
 
 def _moments(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -> pa.Array:
@@ -309,11 +361,11 @@ def _moments(table: str, column: ReadColumn, cells: Cells, stats: ColumnStats) -
     valid = np.empty(rows, dtype=np.uint8)
     if column.form == "date":
         days = np.empty(rows, dtype=np.int32)
-        bad = k.fill_dates(*cells, days, valid)
+        bad = (k.fill_dates if cells.wire is None else b.fill_dates)(*cells.places, days, valid)
         buffer = pa.py_buffer(days)
     else:
         us = np.empty(rows, dtype=np.int64)
-        bad = k.fill_datetimes(*cells, us, valid)
+        bad = (k.fill_datetimes if cells.wire is None else b.fill_datetimes)(*cells.places, us, valid)
         buffer = pa.py_buffer(us)
     if bad >= 0:
         _bad_value(table, column, cells, int(bad), "bytes that no server sends")
@@ -336,13 +388,12 @@ def _bytes_array(kind: pa.DataType, cells: Cells) -> pa.Array:
     rows = len(cells.at)
     data = np.empty(int(k.measure_bytes(cells.size)), dtype=np.uint8)
     offsets = np.empty(rows + 1, dtype=np.int32)
-    k.fill_bytes(*cells, offsets, data)
+    k.fill_bytes(*cells.places, offsets, data)
     return pa.Array.from_buffers(kind, rows, [_validity(cells.size), pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _shown(cells: Cells, row: int) -> str:
-    at, size = int(cells.at[row]), max(int(cells.size[row]), 0)
-    return cells.buf[at : at + min(size, 40)].tobytes().decode("utf-8", "backslashreplace")
+    return (cells.printed(row) or b"")[:40].decode("utf-8", "backslashreplace")
 
 
 def _bad_value(

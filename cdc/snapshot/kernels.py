@@ -1,8 +1,9 @@
-"""The compiled loops over the rows of a result set in MySQL's text protocol.
+"""The compiled loops over the rows of a result set in MySQL's protocol, and those that read printed values.
 
 :func:`locate_rows` finds the values of rows in a buffer of packets; then one loop for each column reads the values into
 an Arrow buffer. ``at`` (columns, rows) has the offset of each value and ``size`` (columns, rows) its length in bytes,
--1 for NULL. A loop returns the number of the first row whose value no server sends, or -1.
+-1 for NULL. A loop returns the number of the first row whose value no server sends, or -1. The loops for values in
+binary form are in :mod:`cdc.snapshot.binary_kernels`.
 """
 
 from __future__ import annotations
@@ -71,10 +72,49 @@ def locate_values(buf: Bytes, p: int, stop: int, at: Longs, size: Ints, row: int
     return p
 
 
+@inlined
+def locate_binary_values(buf: Bytes, p: int, stop: int, widths: Longs, at: Longs, size: Ints, row: int) -> int:
+    """As :func:`locate_values`, for a row in binary form: a zero, a bitmap of NULLs, and the values. ``widths`` has the
+    bytes of each column's values; 0 for values that begin with their length."""
+    columns = at.shape[0]
+    nulls = p + 1
+    if buf[p] != 0 or nulls + (columns + 9) // 8 > stop:
+        return -1
+    p = nulls + (columns + 9) // 8
+    for column in range(columns):
+        bit = column + 2
+        if buf[nulls + (bit >> 3)] >> (bit & 7) & 1:
+            at[column, row] = p
+            size[column, row] = -1
+            continue
+        length = widths[column]
+        if length == 0:
+            if p >= stop:
+                return -1
+            length = np.int64(buf[p])
+            p += 1
+            if length > 250:
+                width = 2 if length == 252 else 3 if length == 253 else 8
+                if length == 251 or length == 255 or p + width > stop:
+                    return -1
+                length = np.int64(0)
+                for i in range(width):
+                    length |= np.int64(buf[p + i]) << 8 * i
+                p += width
+        if length < 0 or length > 0x7FFFFFFF or length > stop - p:
+            return -1
+        at[column, row] = p
+        size[column, row] = length
+        p += length
+    return p
+
+
 @njit
-def locate_rows(buf: Bytes, end: int, row: int, at: Longs, size: Ints, state: Longs) -> int:
+def locate_rows(buf: Bytes, end: int, row: int, widths: Longs, at: Longs, size: Ints, state: Longs) -> int:
     """Finds the values of the rows in the packets from STATE_POS to ``end``; the first is row number ``row``. Returns
-    the number of rows that are located now, the earlier ones included."""
+    the number of rows that are located now, the earlier ones included. ``widths``: as :func:`locate_binary_values` has
+    it; empty for rows of the text protocol."""
+    binary = widths.shape[0] > 0
     pos = state[STATE_POS]
     status = FULL
     while row < at.shape[1]:
@@ -102,7 +142,11 @@ def locate_rows(buf: Bytes, end: int, row: int, at: Longs, size: Ints, state: Lo
             status = ERROR
             state[STATE_NEEDED] = _HEADER_BYTES + length
             break
-        if locate_values(buf, begin, stop, at, size, row) != stop:
+        if binary:
+            found = locate_binary_values(buf, begin, stop, widths, at, size, row)
+        else:
+            found = locate_values(buf, begin, stop, at, size, row)
+        if found != stop:
             status = BAD
             break
         row += 1
@@ -113,8 +157,10 @@ def locate_rows(buf: Bytes, end: int, row: int, at: Longs, size: Ints, state: Lo
 
 
 @njit
-def locate_whole(buf: Bytes, at: Longs, size: Ints) -> bool:
+def locate_whole(buf: Bytes, widths: Longs, at: Longs, size: Ints) -> bool:
     """Finds the values of the one row that the buffer holds without packet headers. Returns False if it is no row."""
+    if widths.shape[0] > 0:
+        return locate_binary_values(buf, 0, buf.shape[0], widths, at, size, 0) == buf.shape[0]
     return locate_values(buf, 0, buf.shape[0], at, size, 0) == buf.shape[0]
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError
@@ -165,7 +166,8 @@ class SegmentReader:
     def _rows(self, conn: Connection, chunk: ChunkRange, writer: ChunkWriter, stats: ColumnStats) -> _Read:
         key: Key | None = None
         skip = len(self._paging.names) if self._paging is not None and chunk.limit is not None else 0
-        for block in ResultSet(conn, self._table.select(chunk, self._paging)):
+        can_read = partial(self._table.can_read, skip=skip)
+        for block in ResultSet(conn, self._table.select(chunk, self._paging), can_read):
             writer.add(self._table.batch(block, skip, stats))
             if skip:
                 key = tuple((block.value(column, block.rows - 1) or b"").hex() for column in range(skip))

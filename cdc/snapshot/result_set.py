@@ -1,13 +1,17 @@
 """Reads the rows of a query from the socket, in large buffers and without an object per row.
 
 PyMySQL makes the connection and sends the query; what the server answers is read here, because PyMySQL would make a
-Python object of each value.
+Python object of each value. Rows may come in binary form: the query is then a prepared statement, so that the server
+prints no numbers and dates, which can take it longer than all the rest.
 """
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Iterator
+import ssl
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +20,10 @@ import numpy.typing as npt
 import pymysql
 from pymysql.constants import COMMAND
 
-from cdc.errors import CdcError, DamagedError, SourceUnavailableError
+from cdc.errors import CdcError, DamagedError, SchemaChangedError, SourceUnavailableError
 from cdc.snapshot import kernels as k
 from cdc.snapshot.columns import Cells
+from cdc.snapshot.wire import WireColumn
 from cdc.source.connection import explain, mapped
 
 BUFFER_BYTES = 4 << 20
@@ -27,6 +32,12 @@ MAX_ROWS = 16384
 SILENCE_S = 1800.0
 """The connection is given up after so long without a byte. A query that sorts a large table may take minutes."""
 _OK, _LOCAL_FILE, _EOF, _ERROR = 0x00, 0xFB, 0xFE, 0xFF
+_STATEMENT_BYTES = 9
+"""The first bytes of the answer to a preparation: its state, the statement's number, and the counts of columns and
+parameters."""
+
+CanRead = Callable[[Sequence[WireColumn]], bool]
+"""Whether values in binary form can be read, in columns that the server describes so."""
 
 
 @dataclass(frozen=True)
@@ -37,36 +48,78 @@ class RowBlock:
     at: npt.NDArray[np.int64]
     size: npt.NDArray[np.int32]
     """``at`` and ``size`` are (columns, rows), as :mod:`cdc.snapshot.kernels` describes them."""
+    wire: tuple[WireColumn, ...] = ()
+    """The columns of values in binary form; empty if they are printed."""
 
     @property
     def rows(self) -> int:
         return int(self.at.shape[1])
 
     def cells(self, column: int) -> Cells:
-        return Cells(self.buf, self.at[column], self.size[column])
+        return Cells(self.buf, self.at[column], self.size[column], self.wire[column] if self.wire else None)
 
     def value(self, column: int, row: int) -> bytes | None:
-        """Returns a copy of one value; None for NULL."""
-        at, size = int(self.at[column, row]), int(self.size[column, row])
-        return None if size < 0 else self.buf[at : at + size].tobytes()
+        """Returns one value as the text protocol prints it; None for NULL."""
+        return self.cells(column).printed(row)
 
 
 class ResultSet:
     """The rows of one query. Iterate once; read it to its end, or close the connection."""
 
-    def __init__(self, connection: pymysql.connections.Connection[Any], sql: str) -> None:
-        """Sends the query. Raises SourceUnavailableError and what the server's error means."""
+    def __init__(
+        self, connection: pymysql.connections.Connection[Any], sql: str, can_read: CanRead | None = None
+    ) -> None:
+        """Sends the query. ``can_read``: says whether the values may come in binary form; None: they are printed.
+
+        Raises SourceUnavailableError and what the server's error means.
+        """
         raw: Any = connection  # PyMySQL has no public way to leave an answer unread
+        self._connection = raw
         self._place = f"{connection.host}:{connection.port}"
         self._buf = np.empty(BUFFER_BYTES, dtype=np.uint8)
         self._pos = 0
         self._end = 0
-        with mapped(connection):
-            raw._execute_command(COMMAND.COM_QUERY, sql)
         self._socket: socket.socket = raw._sock
-        self._socket.settimeout(SILENCE_S)
-        self.columns = self._head()
-        """The number of columns."""
+        self._statement: int | None = None if can_read is None else self._prepare(sql, can_read)
+        self._wire: tuple[WireColumn, ...] = ()
+        if self._statement is None:
+            self._send(COMMAND.COM_QUERY, sql)
+            self.columns = len(self._head())
+            """The number of columns."""
+        else:
+            self._send(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", self._statement, 0, 1))
+            self._wire = tuple(self._head())
+            self.columns = len(self._wire)
+            if can_read is not None and not can_read(self._wire):
+                raise SchemaChangedError("the table was altered while it was read", place=f"source {self._place}")
+
+    # --- statements
+
+    def _send(self, command: int, content: str | bytes) -> None:
+        with mapped(self._connection):
+            self._connection._current_timeout = -1  # so that PyMySQL sets its own again
+            self._connection._execute_command(command, content)
+        self._socket.settimeout(0)
+
+    def _prepare(self, sql: str, can_read: CanRead) -> int | None:
+        """Prepares the query, and returns the number of the statement; None if the values have to be printed: the
+        server refuses to prepare it, or sends a type that cannot be read in binary form."""
+        self._send(COMMAND.COM_STMT_PREPARE, sql)
+        first = self._packet()
+        if first[:1] == bytes([_ERROR]):
+            return None  # an error that is not one of preparing comes again
+        if first[:1] != bytes([_OK]) or len(first) < _STATEMENT_BYTES:
+            raise DamagedError("the server's answer to a preparation cannot be read", place=f"source {self._place}")
+        statement, columns, parameters = struct.unpack_from("<IHH", first, 1)
+        if parameters:
+            self._definitions(parameters)
+        if columns and can_read(self._definitions(columns)):
+            return int(statement)
+        self._close(statement)
+        return None
+
+    def _close(self, statement: int) -> None:
+        self._send(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
 
     # --- packets
 
@@ -76,7 +129,7 @@ class ResultSet:
             self._read_more(needed)
 
     def _read_more(self, needed: int) -> None:
-        """Reads once. Makes room for ``needed`` bytes from the position on first."""
+        """Reads what is there, and waits for it first. Makes room for ``needed`` bytes from the position on before."""
         if self._pos + needed > len(self._buf) or self._end == len(self._buf):
             held = self._end - self._pos
             target = self._buf
@@ -84,13 +137,28 @@ class ResultSet:
                 target = np.empty(2 * needed, dtype=np.uint8)
             target[:held] = self._buf[self._pos : self._end].copy()
             self._buf, self._pos, self._end = target, 0, held
-        try:
-            count = self._socket.recv_into(self._buf[self._end :].data)
-        except OSError as error:
-            raise explain(error, self._place, "") from error
-        if count == 0:
-            raise SourceUnavailableError("the server closed the connection", place=f"source {self._place}")
-        self._end += count
+        count = 0
+        while self._end < len(self._buf):
+            try:
+                count = self._socket.recv_into(self._buf[self._end :].data)
+            except (ssl.SSLWantReadError, BlockingIOError):
+                if count:
+                    return
+                self._wait()
+                continue
+            except OSError as error:
+                raise explain(error, self._place, "") from error
+            if count == 0:
+                raise SourceUnavailableError("the server closed the connection", place=f"source {self._place}")
+            self._end += count
+
+    def _wait(self) -> None:
+        """Waits until the server has sent something."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(SILENCE_S * 1000):
+            silence = TimeoutError(f"nothing was received for {SILENCE_S:g} s")
+            raise explain(silence, self._place, "") from silence
 
     def _packet(self) -> bytes:
         """Reads one packet of the answer's head, without its header."""
@@ -101,20 +169,20 @@ class ResultSet:
         self._pos += 4 + size
         return payload
 
-    def _head(self) -> int:
-        """Reads the definitions of the columns and returns their number."""
+    def _head(self) -> list[WireColumn]:
+        """Reads the definitions of the columns."""
         first = self._packet()
         if first[:1] == bytes([_ERROR]):
             raise self._refused(first)
         if first[:1] in (bytes([_OK]), bytes([_LOCAL_FILE]), b""):
             raise DamagedError("the server answers a query without rows", place=f"source {self._place}")
-        count = first[0] if first[0] < 251 else int.from_bytes(first[1:3], "little")
-        for _ in range(count):
-            self._packet()
-        end = self._packet()
-        if end[:1] != bytes([_EOF]):
+        return self._definitions(first[0] if first[0] < 251 else int.from_bytes(first[1:3], "little"))
+
+    def _definitions(self, count: int) -> list[WireColumn]:
+        found = [WireColumn.of(self._packet()) for _ in range(count)]
+        if self._packet()[:1] != bytes([_EOF]):
             raise DamagedError("the server's answer is not a result set", place=f"source {self._place}")
-        return count
+        return found
 
     def _refused(self, packet: bytes) -> CdcError:
         code = int.from_bytes(packet[1:3], "little")
@@ -132,10 +200,11 @@ class ResultSet:
         at = np.empty((self.columns, MAX_ROWS), dtype=np.int64)
         size = np.empty((self.columns, MAX_ROWS), dtype=np.int32)
         state = np.zeros(k.STATE_SIZE, dtype=np.int64)
+        widths = self._widths()
         rows = 0
         while True:
             state[k.STATE_POS] = self._pos
-            rows = k.locate_rows(self._buf, self._end, rows, at, size, state)
+            rows = k.locate_rows(self._buf, self._end, rows, widths, at, size, state)
             status, needed = int(state[k.STATE_STATUS]), int(state[k.STATE_NEEDED])
             here = int(state[k.STATE_POS])
             if status == k.MORE and here + needed <= len(self._buf) and self._end < len(self._buf):
@@ -144,7 +213,7 @@ class ResultSet:
                 self._read_more(needed)
                 continue
             if rows:
-                yield RowBlock(self._buf, at[:, :rows], size[:, :rows])
+                yield RowBlock(self._buf, at[:, :rows], size[:, :rows], self._wire)
                 rows = 0
             self._pos = here
             if status == k.MORE:
@@ -160,8 +229,14 @@ class ResultSet:
                 self._packet()
                 if self._end != self._pos:
                     raise DamagedError("the server sent more than one result set", place=f"source {self._place}")
+                if self._statement is not None:
+                    self._close(self._statement)
+                self._connection._current_timeout = -1
                 self._socket.settimeout(None)
                 return
+
+    def _widths(self) -> npt.NDArray[np.int64]:
+        return np.array([column.width for column in self._wire], dtype=np.int64)
 
     def _large_row(self) -> RowBlock:
         """Reads a row that takes more than one packet."""
@@ -177,6 +252,6 @@ class ResultSet:
         row = np.concatenate(parts)
         at = np.empty((self.columns, 1), dtype=np.int64)
         size = np.empty((self.columns, 1), dtype=np.int32)
-        if not k.locate_whole(row, at, size):
+        if not k.locate_whole(row, self._widths(), at, size):
             raise DamagedError("the server's answer is not a row", place=f"source {self._place}")
-        return RowBlock(row, at, size)
+        return RowBlock(row, at, size, self._wire)

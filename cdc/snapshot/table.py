@@ -19,6 +19,7 @@ from cdc.snapshot.columns import ColumnStats, ReadColumn, read_array, read_colum
 from cdc.snapshot.keys import Key, PagingKey
 from cdc.snapshot.records import ChunkRange
 from cdc.snapshot.result_set import RowBlock
+from cdc.snapshot.wire import WireColumn
 from cdc.source.connection import quoted
 from cdc.source.table_checks import METADATA_COLUMNS
 
@@ -121,6 +122,12 @@ class TableReading:
             return text
         text += where(paging, chunk.after, chunk.upto) + f" ORDER BY {paging.order}"
         return text if chunk.limit is None else f"{text} LIMIT {int(chunk.limit)}"
+
+    def can_read(self, wire: Sequence[WireColumn], skip: int = 0) -> bool:
+        """Whether rows in binary form can be read, without their first ``skip`` columns, that the server describes
+        so."""
+        read = wire[skip:]
+        return len(read) == len(self.columns) and all(map(ReadColumn.can_read, self.columns, read))
 
     def batch(self, block: RowBlock, skip: int, stats: ColumnStats) -> pa.RecordBatch:
         """Converts rows, without their first ``skip`` columns, and applies the policies."""

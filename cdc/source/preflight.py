@@ -23,7 +23,7 @@ from cdc.source.server import (
 )
 from cdc.source.table_checks import check_key_dates, check_names, check_policies, check_tables
 
-__all__ = ["Finding", "check_source", "check_start", "examine", "require_source"]
+__all__ = ["Finding", "check_source", "check_start", "examine", "examine_server", "require_source"]
 
 _VARIABLES = (
     "log_bin",
@@ -85,6 +85,21 @@ def require_source(config: DestinationConfig, conn: Connection) -> None:
             log.warning(finding.message, subject=finding.subject, remedy=finding.remedy)
 
 
+def examine_server(conn: Connection) -> list[Finding]:
+    """Returns the findings about the server and the user of an open connection, in a few queries, without a
+    destination: product and version, binlog settings, GTIDs, privileges."""
+    info = describe(conn)
+    values = variables(conn, (*_VARIABLES, "gtid_mode"))
+    account = _account(conn)
+    found = [ok("source", f"{info.product} answers, the user is {account}"), *_check_version(info)]
+    found += _settings(values)
+    if info.flavor == "mariadb" or values.get("gtid_mode") == "ON":
+        found.append(ok("source: gtid", "transactions have GTIDs"))
+    else:
+        found.append(ok("source: gtid", "transactions have no GTIDs (positions are used)"))
+    return found + check_privileges(info, read_grants(conn), account)
+
+
 def examine(
     config: DestinationConfig, conn: Connection, *, own_capture_running: bool = False, first_start: bool = False
 ) -> list[Finding]:
@@ -101,9 +116,7 @@ def examine(
         found.append(start)
     if values.get("log_bin") != "ON":
         return found
-    account = str(query(conn, "SELECT CURRENT_USER() AS account")[0]["account"])
-    user, _, host = account.rpartition("@")
-    account = f"'{user}'@'{host}'"
+    account = _account(conn)
     grants = read_grants(conn)
     privileges = check_privileges(info, grants, account)
     found += privileges
@@ -136,6 +149,12 @@ def examine(
     return found
 
 
+def _account(conn: Connection) -> str:
+    """Returns the user that the server took the connection for, as GRANT writes it."""
+    user, _, host = str(query(conn, "SELECT CURRENT_USER() AS account")[0]["account"]).rpartition("@")
+    return f"'{user}'@'{host}'"
+
+
 def check_start(source: SourceConfig, info: ServerInfo) -> Finding | None:
     """Returns an error if a first capture cannot begin at ``source.start``, else None.
 
@@ -161,6 +180,10 @@ def check_kind(config: DestinationConfig, info: ServerInfo) -> Iterator[Finding]
             f"source.url says {config.source.flavor}://, but the server is {info.product}",
             f"Write the URL with {info.flavor}://.",
         )
+    yield from _check_version(info)
+
+
+def _check_version(info: ServerInfo) -> Iterator[Finding]:
     minimum = _OLDEST[info.flavor]
     if info.version_info < minimum:
         name = f"{'MariaDB' if info.flavor == 'mariadb' else 'MySQL'} {minimum[0]}.{minimum[1]}"

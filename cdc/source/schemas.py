@@ -19,9 +19,11 @@ from cdc.source.connection import query
 from cdc.source.findings import Finding, error
 
 _TABLES = """
-SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll FROM information_schema.TABLES
+SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind
+FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
 """
+_VERSIONED = "SYSTEM VERSIONED"
 _COLUMNS = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, COLUMN_NAME AS name, DATA_TYPE AS data_type, COLUMN_TYPE AS column_type,
     IS_NULLABLE AS nullable, COLUMN_DEFAULT AS def, EXTRA AS extra,
@@ -37,25 +39,25 @@ WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA IN ({marks}) ORDER BY TABLE_SCHEMA
 
 def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> list[tuple[str, str]]:
     """Returns ``(db, table)`` of the included base tables that the user can see, sorted."""
-    return sorted(_collations(conn, tables))
+    return sorted(_included(conn, tables))
 
 
-def _collations(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], str | None]:
-    """Returns the included base tables with their default collations."""
+def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], dict[str, Any]]:
+    """Returns the included base tables, each with its default collation (``coll``) and type (``kind``)."""
     system = sorted(SYSTEM_SCHEMAS)
     rows = query(conn, _TABLES.format(marks=_marks(system)), system)
-    names = {(str(row["db"]), str(row["tab"])): row["coll"] for row in rows}
-    return {name: collation for name, collation in names.items() if tables.includes(*name)}
+    found = {(str(row["db"]), str(row["tab"])): row for row in rows}
+    return {name: row for name, row in found.items() if tables.includes(*name)}
 
 
 def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> Schemas:
     """Returns the schemas of the included base tables (no views). Tables and columns that the user may not read are
     missing."""
-    names = _collations(conn, tables)
+    names = _included(conn, tables)
     if not names:
         return Schemas(tables={})
     databases = sorted({db for db, _ in names})
-    collations = {f"{db}.{table}": collation for (db, table), collation in names.items()}
+    facts = {f"{db}.{table}": row for (db, table), row in names.items()}
     wanted = {name: f"{name[0]}.{name[1]}" for name in names}
     columns: dict[str, list[ColumnSchema]] = {key: [] for key in wanted.values()}
     keys: dict[str, list[str]] = {key: [] for key in wanted.values()}
@@ -73,8 +75,9 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
             key: TableSchema(
                 columns=tuple(found),
                 primary_key=tuple(keys[key]),
-                charset=charset_of_collation(collations[key]),
-                collation=collations[key],
+                charset=charset_of_collation(facts[key]["coll"]),
+                collation=facts[key]["coll"],
+                system_versioned=facts[key]["kind"] == _VERSIONED,
             )
             for key, found in visible.items()
         }
@@ -89,7 +92,8 @@ def read_schema(
     server opens no other table for it."""
     found = query(
         conn,
-        "SELECT TABLE_COLLATION AS coll FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
+        "SELECT TABLE_COLLATION AS coll, TABLE_TYPE AS kind FROM information_schema.TABLES "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
         "AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
         (db, name),
     )
@@ -104,6 +108,7 @@ def read_schema(
         primary_key=tuple(str(row["name"]) for row in keys),
         charset=charset_of_collation(collation),
         collation=collation,
+        system_versioned=found[0]["kind"] == _VERSIONED,
     )
     return with_members(tables, Schemas(tables={f"{db}.{name}": schema})).tables[f"{db}.{name}"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
-from cdc.schemas import ColumnSchema, Schemas, TableSchema
+from cdc.schemas import VERSIONED, VERSIONED_REMEDY, ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding, error, ok, warning
 from cdc.targets import MODE_COLUMNS, PLAIN_READER, expected_reader, split_table, table_path
 
@@ -52,6 +52,8 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     """Returns the findings about types, names and keys of the included tables."""
     found: list[Finding] = []
     for name, table in sorted(schemas.tables.items()):
+        if table.system_versioned:
+            found.append(error(f"table {name}", VERSIONED, VERSIONED_REMEDY.format(name=exact(name))))
         found += _columns(config, name, table)
         found += _keys(config, name, table)
         found += _reader(config, name, table)

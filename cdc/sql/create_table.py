@@ -41,7 +41,7 @@ def create_changes(
     changes, unknown = _options(c, table, dialect)
     rows = c.take_words("START", "TRANSACTION")
     schema = None
-    effects = [change for change in changes if isinstance(change, UnknownEffect)]
+    effects = [change for change in changes if isinstance(change, UnknownEffect | Unsupported)]
     if elements is not None and c.at_end() and not unknown:
         charset = next((change for change in changes if isinstance(change, SetTableCharset)), None)
         schema = _schema(elements, charset)

@@ -58,7 +58,7 @@ class ClientColumns:
         names = {column.source for column in columns.read}
         policed = tuple(one for one in whole.policed.columns if one.source.name in names)
         reading = replace(whole, policed=replace(whole.policed, columns=policed))
-        return cls(reading, columns.read, f"CRC32({columns.row})")
+        return cls(reading, columns.read, columns.checksum)
 
     def rows(self, conn: Connection, first: str, condition: str, *, values: bool = False) -> Iterator[ReadRows]:
         """Yields the rows that fulfil a condition, some at a time. ``first``: an expression to be selected with them.

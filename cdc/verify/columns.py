@@ -19,16 +19,35 @@ kind          piece; an empty text stands for null
 ``nothing``   the policy ``null``: always empty
 ============  ========================================================================================
 
-The lengths make the pieces unambiguous, so that no two different rows have the same text. The bits of a DOUBLE come
+The lengths make the pieces unambiguous, so that no two different keys have the same text. The bits of a DOUBLE come
 from a POINT, which holds them unchanged: texts of floating-point numbers differ between servers and Java.
+
+A row's checksum is not made of its text, but of a number for each column, its word, because both sides multiply for a
+tenth of what they need to print numbers and to join texts. A word is a product with the weight of the column, which
+depends on its position:
+
+============  ========================================================================================
+form          word
+============  ========================================================================================
+``small``     the integer, times the weight: integers of up to 32 bits
+``big``       the lower 31 bits of a BIGINT times the weight, plus the upper 33 bits times a smaller one
+``day``       the piece's number, times the weight
+``instant``   seconds since the year 0 times a smaller weight, plus the microseconds times the weight
+``bytes``     CRC32 of the value, times the weight: texts, bytes, JSON
+``piece``     CRC32 of the piece, times the weight: all others
+============  ========================================================================================
+
+Null is 1, which is no multiple of a weight; in ``piece`` it is the CRC32 of an empty text, 0. The words are joined by
+XOR, without the highest bit. The checksum is the CRC32 of the decimal text of that number.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
     from cdc.config import ApplyConfig, ColumnPolicy
@@ -37,7 +56,13 @@ if TYPE_CHECKING:
 Kind = Literal[
     "number", "truth", "word", "real", "reals", "day", "instant", "text", "long", "json", "nothing"
 ]  # fmt: skip
+Form = Literal["small", "big", "day", "instant", "bytes", "piece"]
 
+WORD_BITS = (1 << 63) - 1
+"""The bits of the words that count: signed and unsigned numbers have the same text."""
+NULL_WORD = 1
+LOW_BITS = (1 << 31) - 1
+"""The lower bits of a BIGINT, which make the first term of its word."""
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint"})
 _DECIMALS = frozenset({"decimal", "numeric", "fixed"})
 _TEXTS = frozenset({"char", "varchar", "enum", "set"})
@@ -57,6 +82,33 @@ _PRECISION = re.compile(r"\((\d+)(?:,(\d+))?\)")
 _MAX_PRECISION = 38
 
 
+class Weights(NamedTuple):
+    """The weights of a column: odd numbers that have nothing in common, so small that no word exceeds 63 bits."""
+
+    large: int
+    """31 bits."""
+    middle: int
+    """29 bits."""
+    small: int
+    """24 bits."""
+
+    @classmethod
+    def of(cls, at: int) -> Self:
+        """Returns the weights of the column at this position."""
+        numbers = [(zlib.crc32(b"%d of %d" % (at, bits)), bits) for bits in (31, 29, 24)]
+        return cls(*((number >> (32 - bits)) | (1 << (bits - 1)) | 1 for number, bits in numbers))
+
+
+class Term(NamedTuple):
+    """A number that is multiplied by a weight."""
+
+    number: str
+    """SQL of the number."""
+    weight: Literal["large", "middle", "small"] = "large"
+    is_unsigned: bool = False
+    nullable: bool = False
+
+
 @dataclass(frozen=True)
 class ComparedColumn:
     """A column that both sides can turn into canonical text."""
@@ -71,6 +123,25 @@ class ComparedColumn:
     """SQL of the piece, which is never null."""
     shown: str
     """SQL of the value as people read it, as text; null stays null."""
+    form: Form = "piece"
+    terms: tuple[Term, ...] = ()
+    """What the word is the sum of; empty for ``piece``."""
+    is_counted: str | None = None
+    """SQL that is true if the terms make the word, else it is that of null. None: if they are not null."""
+
+    def word(self, at: int) -> str:
+        """SQL of the word of the column at this position, which is never null."""
+        weights = Weights.of(at)
+        if not self.terms:
+            return f"(CRC32({self.piece}) * {weights.large})"
+        word = " + ".join(f"{term.number} * {getattr(weights, term.weight)}" for term in self.terms)
+        if self.is_counted is not None:
+            return f"IF({self.is_counted}, {word}, {NULL_WORD})"
+        if not any(term.nullable for term in self.terms):
+            return f"({word})"
+        # A null of another sign would make servers compute with decimals.
+        is_unsigned = any(term.is_unsigned for term in self.terms)
+        return f"IFNULL({word}, {f'CAST({NULL_WORD} AS UNSIGNED)' if is_unsigned else NULL_WORD})"
 
 
 @dataclass(frozen=True)
@@ -94,11 +165,6 @@ class TableColumns:
     """Columns whose pieces a client computes, see :mod:`cdc.verify.client_columns`."""
 
     @property
-    def row(self) -> str:
-        """SQL of a row's canonical text."""
-        return text_of(self.compared)
-
-    @property
     def key(self) -> str:
         """SQL of the canonical text that identifies a row."""
         return text_of(self.keys or self.compared)
@@ -107,10 +173,10 @@ class TableColumns:
     def checksum(self) -> str:
         """SQL of a row's checksum, for a table of which the server can compute all columns.
 
-        CRC32 alone is linear: two rows that exchange values of one length would keep their sum. Its decimal text,
-        hashed again, is not.
+        The columns' numbers alone are sums of products: two rows that exchange values could keep their sum.
         """
-        return f"CRC32(CRC32({self.row}))"
+        words = " ^ ".join(column.word(at) for at, column in enumerate(self.compared))
+        return f"CRC32(({words}) & {WORD_BITS})"
 
     @property
     def all(self) -> tuple[ComparedColumn, ...]:
@@ -206,7 +272,10 @@ def _of(column: ColumnSchema, lake: str, kind: Kind, value: str, shown: str | No
     joined = parts[0] if len(parts) == 1 else f"CONCAT({', '.join(parts)})"
     is_null = column.nullable or value != quoted(column.name)  # what is computed may fail
     piece = f"IFNULL({joined}, '')" if is_null else joined
-    return ComparedColumn(column.name, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
+    found = ComparedColumn(column.name, lake, kind, value, piece, shown or f"CAST({value} AS CHAR)")
+    if kind in ("text", "long", "json"):
+        return replace(found, form="bytes", terms=(Term(f"CRC32({value})", is_unsigned=True, nullable=is_null),))
+    return found
 
 
 def _text(column: ColumnSchema, c: str) -> str:
@@ -235,7 +304,8 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
     if full.startswith("tinyint(1)") and apply.types.get("tinyint(1)") == "boolean":
         return _of(column, lake, "truth", f"({c} <> 0)")
     if data_type in _INTEGERS:
-        return _of(column, lake, "number", f"CAST({c} AS UNSIGNED)" if "zerofill" in full else c)
+        found = _of(column, lake, "number", f"CAST({c} AS UNSIGNED)" if "zerofill" in full else c)
+        return _weighted(column, found, c)
     if data_type in _DECIMALS:
         match = _PRECISION.search(full)
         precision, scale = (int(match[1]), int(match[2] or 0)) if match else (10, 0)
@@ -255,15 +325,31 @@ def _scalar(column: ColumnSchema, lake: str, c: str, apply: ApplyConfig) -> Comp
             number = f"({number} + IF({number} < 70, 2000, 1900))"
         return _of(column, lake, "number", number)
     if data_type == "date":
-        return _moment(name, lake, "day", f"TO_DAYS({c})", c, _is_a_day(c))
+        days = f"TO_DAYS({c})"
+        found = _moment(name, lake, "day", days, c, _is_a_day(c))
+        return replace(found, form="day", terms=(Term(days),))
     if data_type in ("datetime", "timestamp"):
         valid = _is_a_day(c) if data_type == "datetime" else f"YEAR({c}) > 0"
-        count = f"TO_SECONDS({c}) * 1000000" + (f" + MICROSECOND({c})" if _DIGITS.search(full) else "")
-        return _moment(name, lake, "instant", count, c, valid)
+        seconds, fraction = f"TO_SECONDS({c})", f"MICROSECOND({c})" if _DIGITS.search(full) else ""
+        count = f"{seconds} * 1000000" + (f" + {fraction}" if fraction else "")
+        found = _moment(name, lake, "instant", count, c, valid)
+        return replace(found, form="instant", terms=(Term(seconds, "small"), *([Term(fraction)] if fraction else [])))
     if data_type == "time" and apply.types.get("time") == "microseconds":
         whole = f"(HOUR({c}) * 3600 + MINUTE({c}) * 60 + SECOND({c})) * 1000000 + MICROSECOND({c})"
         return _of(column, lake, "number", f"(IF(LEFT(CAST({c} AS CHAR), 1) = '-', -1, 1) * ({whole}))")
     return _of(column, lake, "word", f"CAST({c} AS CHAR)")  # TIME, UUID, INET4, INET6
+
+
+def _weighted(column: ColumnSchema, found: ComparedColumn, c: str) -> ComparedColumn:
+    """Adds the word of an integer. An unsigned BIGINT keeps that of its piece: Spark has a decimal for it."""
+    is_unsigned = any(word in column.column_type.lower() for word in ("unsigned", "zerofill"))
+    if column.data_type.lower() != "bigint":
+        return replace(found, form="small", terms=(Term(c, "large", is_unsigned, column.nullable),))
+    if is_unsigned:
+        return found
+    low = Term(f"({c} & {LOW_BITS})", "large", is_unsigned=True, nullable=column.nullable)
+    high = Term(f"({c} >> {LOW_BITS.bit_length()})", "middle", is_unsigned=True, nullable=column.nullable)
+    return replace(found, form="big", terms=(low, high))
 
 
 def _bits(c: str) -> str:
@@ -274,7 +360,7 @@ def _bits(c: str) -> str:
 def _moment(name: str, lake: str, kind: Kind, count: str, c: str, is_valid: str) -> ComparedColumn:
     value = f"IF({is_valid}, {count}, NULL)"
     piece = f"IF({is_valid}, {count}, '')"  # null is not valid
-    return ComparedColumn(name, lake, kind, value, piece, f"CAST({c} AS CHAR)")
+    return ComparedColumn(name, lake, kind, value, piece, f"CAST({c} AS CHAR)", is_counted=is_valid)
 
 
 def _is_a_day(c: str) -> str:

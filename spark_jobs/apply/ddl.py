@@ -27,7 +27,7 @@ from spark_jobs.delta.tables import (
     target_of,
 )
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, record_in_force, schema_of_layout
-from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema
+from spark_jobs.source.columns import SourceColumns, columns_of_layout, columns_of_schema, require_supported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,7 +132,10 @@ def make_ready(
 def require_configured(
     target: Target, state: DeltaState | None, layout: TableLayout | None, stored: TableSchema | None
 ) -> None:
-    """Raises ConfigError for a policy of a column that the table does not have."""
+    """Raises ConfigError for a policy of a column that the table does not have, UnsupportedError for a system-versioned
+    table."""
+    if stored is not None:
+        require_supported(stored, target.table)
     names = [column.name for column in layout.columns] if layout is not None else []
     names += [column.name for column in stored.columns] if stored is not None else []
     if names:

@@ -77,6 +77,7 @@ class TableChanges(NamedTuple):
             updated=stats.updated,
             deleted=stats.deleted,
             skipped=skipped,
+            files=0 if version is None or not stats.ran else state.files.get(version, 0),
             null_dates=stats.null_dates,
             delta_version=state.version if version is None else version,
             delta_id=state.id,

@@ -75,6 +75,8 @@ class KnownTables:
         if known is None or known.mark != _mark_of(log, known.delta.version()):
             return None
         before = known.delta.version()
+        if len(known.commits) < min(self.depth, before + 1):
+            return None  # commits were gone that may be back: a copy of the log may have got the same inode
         try:
             known.delta.update_incremental()
             version = known.delta.version()

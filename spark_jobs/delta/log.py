@@ -38,6 +38,8 @@ _TEMPORARY = re.compile(r"\..*\.(tmp|crc)")
 _DATA_FILE = re.compile(r"\.?part-\d{5}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[-.]c000\.snappy\.parquet(\.crc)?")
 """Names of files with rows, as Spark gives them. The first commit of a table is written after them."""
 _LARGEST_COMMIT = 1 << 20
+_FILES_ADDED = ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files")
+"""Names of the metric for files that a commit added: of Spark's MERGE, UPDATE and INSERT, and of delta-rs."""
 _log = get_logger(__name__)
 _known_tables = KnownTables(LEDGER_DEPTH)
 
@@ -82,8 +84,12 @@ class DeltaState:
     """(version, user metadata) of the last commits of this destination, newest first."""
     id: str = ""
     """The table's id in Delta's metadata."""
+    partition_by: tuple[str, ...] = ()
+    """The columns that the table is partitioned by."""
     lost_rows: LostRows | None = None
     """The newest known commit of this generation whose statement did not read all rows that it was given."""
+    files: dict[int, int] = field(default_factory=dict)
+    """The number of files that each commit of :attr:`ledger` added, by version, as far as the commits tell."""
 
     @property
     def generation(self) -> int:
@@ -109,7 +115,9 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
     properties = {key: str(value) for key, value in metadata.configuration.items()}
     generation = int(properties.get(GENERATION_PROPERTY, "0"))
     applied = delta.transaction_version(application_id(destination, table, generation)) or 0
+    commits = list(commits)
     ledger, lost = _ledger(commits, destination, table)
+    ours = {version for version, _ in ledger}
     # Delta forgets transaction ids after delta.setTransactionRetentionDuration; the commits still carry the position.
     known = [int(m.get("last_seq", 0)) for _, m in ledger if int(m.get("generation", 0)) == generation]
     return DeltaState(
@@ -120,8 +128,21 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
         applied_seq=max([applied, *known]),
         ledger=ledger,
         id=str(metadata.id),
+        partition_by=tuple(metadata.partition_columns),
         lost_rows=next((one for of, one in lost if of == generation), None),
+        files={
+            int(commit["version"]): count
+            for commit in commits
+            if commit.get("version") in ours and (count := _files_added(commit)) is not None
+        },
     )
+
+
+def _files_added(commit: Mapping[str, Any]) -> int | None:
+    """Returns the number of files that a commit added, by its metrics; None if they do not tell."""
+    found = commit.get("operationMetrics") or {}
+    count = next((found[name] for name in _FILES_ADDED if name in found), None)
+    return None if count is None else int(count)
 
 
 def state_before(path: str, destination: str, table: str, seq: int) -> DeltaState | None:

@@ -20,6 +20,7 @@ from cdc.targets import (
     split_table,
     table_path,
 )
+from spark_jobs.delta.layout import layout_of
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record
@@ -139,7 +140,9 @@ def properties_of(target: Target, columns: SourceColumns, primary: tuple[str, ..
     properties |= feature_properties(f.dataType for f in fields)
     if any(NEEDS_MAPPING & set(f.name) for f in fields):
         properties["delta.columnMapping.mode"] = "name"
-    needed = max((_index(fields, k) + 1 for k in keys), default=0)
+    layout = layout_of(target, delta_schema(fields, mode).fields)
+    properties |= {**target.apply.properties, **layout.properties}
+    needed = max((_index(fields, k) + 1 for k in (*keys, *(layout.cluster_by or ()))), default=0)
     if mode != "upsert":  # up to _seq, which their statements or their readers look up
         needed = len(fields) + {"soft_delete": len(_SOFT_DELETE), "append": 2, "scd2": len(_SCD2)}[mode]
     if needed > _STATS_COLUMNS:
@@ -174,11 +177,14 @@ def create(
     origin = Origin(manifest.server_uuid, manifest.epoch, since_seq, record=Record(since_seq, schema))
     whole = delta_schema(columns.fields, target.apply.mode)
     properties = properties_of(target, columns, schema.primary_key, origin)
+    clause = layout_of(target, whole.fields).clause
     listed_columns = ", ".join(f"{quote(f.name)} {ddl_type(f.dataType)}" for f in whole.fields)
     listed = sql_properties(properties)
     clear_unborn(target.path)
     try:
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {target.sql} ({listed_columns}) USING delta TBLPROPERTIES ({listed})")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {target.sql} ({listed_columns}) USING delta{clause} TBLPROPERTIES ({listed})"
+        )
     except Exception as error:
         state = target.state()
         if state is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdc.log import get_logger
 from spark_jobs.delta.log import DeltaState
+from spark_jobs.runtime.session import setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,12 +47,5 @@ def add_deletion_vectors(spark: SparkSession, target: Target, state: DeltaState)
 @contextmanager
 def marking_rows(spark: SparkSession, use: bool) -> Iterator[None]:
     """Lets a MERGE in the block mark changed rows of a table with deletion vectors, or rewrite the files."""
-    before = spark.conf.get(_MERGE_SETTING, None)
-    spark.conf.set(_MERGE_SETTING, "true" if use else "false")
-    try:
+    with setting(spark, _MERGE_SETTING, "true" if use else "false"):
         yield
-    finally:
-        if before is None:
-            spark.conf.unset(_MERGE_SETTING)
-        else:
-            spark.conf.set(_MERGE_SETTING, before)

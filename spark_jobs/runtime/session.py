@@ -37,6 +37,8 @@ FIXED = {
     "spark.sql.parser.escapedStringLiterals": "false",
 }
 """Settings of every session; :class:`~cdc.config.SparkConfig` refuses other values."""
+OLD_VERSIONS = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Setting: whether Delta refuses versions that are older than a table's retention of deleted files."""
 _RUNTIME = FIXED | {
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -45,7 +47,9 @@ _RUNTIME = FIXED | {
     # not pin the version of a Delta source; this source reads no Delta table.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
+    OLD_VERSIONS: "false",  # a version can be read as long as its files are there
 }
+
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -232,6 +236,20 @@ def discard() -> None:
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if "pyspark" in sys.modules:
         driver.kill()
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Gives a setting of the session this value inside the block."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
 
 
 @contextmanager

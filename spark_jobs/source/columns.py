@@ -28,6 +28,7 @@ from cdc.decode.policies import (
     value_policies,
 )
 from cdc.errors import ConfigError, UnsupportedError
+from cdc.schemas import VERSIONED, VERSIONED_REMEDY
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
@@ -220,6 +221,7 @@ def columns_of_schema(schema: TableSchema, policies: TablePolicies) -> SourceCol
 
     Raises UnsupportedTypeError, UnsupportedError, ConfigError.
     """
+    require_supported(schema, policies.table)
     for column in schema.columns:
         if column.name.lower() in METADATA_COLUMNS:
             raise UnsupportedError(
@@ -235,6 +237,15 @@ def columns_of_schema(schema: TableSchema, policies: TablePolicies) -> SourceCol
     digits = {name: _digits(column.column_type) for name, column in columns.items()}
     documents = {name for name, column in columns.items() if column.data_type == "json"}
     return _columns(policies, names, types, plain, digits, documents)
+
+
+def require_supported(schema: TableSchema, table: str) -> None:
+    """Raises UnsupportedError for a system-versioned table."""
+    if schema.system_versioned:
+        name = re.escape(table).replace("'", "''")
+        raise UnsupportedError(
+            f"the table {VERSIONED}", place=f"table {table}", remedy=VERSIONED_REMEDY.format(name=name)
+        )
 
 
 def _require_fit(policies: TablePolicies, name: str, policy: ColumnPolicy, plain: pa.DataType) -> None:

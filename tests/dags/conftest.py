@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,14 @@ os.environ["AIRFLOW_HOME"] = _HOME.name
 os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = f"{_HOME.name}/dags"
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
-os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
+os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "WARNING")
+os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
+os.environ["AIRFLOW__CORE__TEST_CONNECTION"] = "Enabled"
+os.environ["AIRFLOW__API_AUTH__JWT_SECRET"] = "of the tests, long enough " * 4
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+    from fastapi.testclient import TestClient
 
     from cdc.testing.pipeline import FakePipeline
 
@@ -54,16 +58,24 @@ def write_conf(tmp_path: Path) -> Write:
     return write
 
 
+def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the pauses between tries from the generated DAGs."""
+    from cdc.airflow import factory
+
+    defaults = factory._task_defaults
+    no_pause = {"retry_delay": timedelta(0), "max_retry_delay": None}
+    monkeypatch.setattr(factory, "_task_defaults", lambda settings: defaults(settings) | no_pause)
+
+
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
     """A fake pipeline for the operators, with one waiting batch."""
-    from cdc.airflow import factory, xcom
+    from cdc.airflow import xcom
     from cdc.testing.pipeline import FakePipeline
 
     fake = FakePipeline(tmp_path)
     monkeypatch.setattr(xcom, "pipeline", lambda: fake)
-    monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
-    monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
+    retry_at_once(monkeypatch)
     return fake
 
 
@@ -83,17 +95,26 @@ def airflow_database() -> Iterator[None]:
 @pytest.fixture
 def run_dag(airflow_database: None) -> Run:
     """Runs a DAG once. Returns the run's state under ``run``, and the tasks' states under their ids."""
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from tests.support.airflows import run_in_process, store_dag
 
     def run(
         dag: DAG, logical_date: datetime | None = None, conf: dict[str, Any] | None = None
     ) -> dict[str, str | None]:
-        folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-        bag = DagBag(dag_folder=folder, collect_dags=False, bundle_path=folder, bundle_name="dags-folder")
-        bag.bag_dag(dag)
-        sync_bag_to_db(bag, "dags-folder", None)
-        done = dag.test(logical_date=logical_date, run_conf=conf)
+        store_dag(dag, Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]))
+        done = run_in_process(dag, logical_date, conf)
         states = {ti.task_id: None if ti.state is None else str(ti.state) for ti in done.get_task_instances()}
         return {"run": str(done.state), **states}
 
     return run
+
+
+@pytest.fixture(scope="session")
+def api(airflow_database: None) -> Iterator[TestClient]:
+    """Airflow's API server, in this process; its user may do anything."""
+    from airflow.api_fastapi.app import create_app
+    from fastapi.testclient import TestClient
+
+    with TestClient(create_app()) as client:
+        token = client.get("/auth/token").json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        yield client

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
-from cdc.airflow import MergeOperator, build_dags, factory, xcom
+from cdc.airflow import TowpathMergeOperator, build_dags, task_group, xcom
+from cdc.airflow.compat import AirflowFailException
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import LeaseHeldError, MergeFailedError, StorageError, TargetError
 from cdc.testing.pipeline import FakePipeline
+from tests.support.airflows import task_runner
 
 States = dict[str, str | None]
 
@@ -119,7 +120,7 @@ def test_a_merge_marked_as_success_by_hand_is_not_acked(
 
 
 def test_killing_a_merge_stops_its_driver(write_conf: Callable[..., Any], pipeline: FakePipeline) -> None:
-    MergeOperator(task_id="merge", conf_file=str(write_conf() / "shop.yaml")).on_kill()
+    TowpathMergeOperator(task_id="merge", conf_file=str(write_conf() / "shop.yaml")).on_kill()
     assert pipeline.calls == ["stop"]
 
 
@@ -132,7 +133,7 @@ def test_clearing_a_merge_whose_batch_was_rolled_back_fails(
     pipeline.finalize(load(file), lease, ok=False)
     context: Any = {"ti": Handed(xcom.from_lease(lease))}
     with pytest.raises(AirflowFailException, match="the token of batch 1 is not the latest"):
-        MergeOperator(task_id="merge", conf_file=str(file)).execute(context)
+        TowpathMergeOperator(task_id="merge", conf_file=str(file)).execute(context)
 
 
 class Handed:
@@ -148,20 +149,20 @@ class Handed:
 
 def test_finalize_has_patience_of_its_own(write_conf: Callable[..., Any]) -> None:
     dag = build_dags(write_conf(retries=0))["apply_shop"]
-    assert dag.get_task("finalize").retries == factory.FINALIZE_RETRIES
+    assert dag.get_task("finalize").retries == task_group.FINALIZE_RETRIES
     assert dag.get_task("merge").retries == 0
 
 
 def _kill_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> None:
     """Runs the task in a process of its own, as an executor does; if it is killed, the scheduler marks it as failed."""
-    from airflow.sdk.definitions import dag as module
     from airflow.utils.state import TaskInstanceState
 
+    module = task_runner()
     here = module._run_task
 
-    def run_task(*, ti: Any, task: Any, run_triggerer: bool = False) -> Any:
-        if task.task_id != task_id:
-            return here(ti=ti, task=task, run_triggerer=run_triggerer)
+    def run_task(*, ti: Any, **others: Any) -> Any:
+        if ti.task_id != task_id:
+            return here(ti=ti, **others)
         program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
         ti.set_state(TaskInstanceState.FAILED)
@@ -171,14 +172,14 @@ def _kill_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> N
 
 
 def _mark_instead_of_running(monkeypatch: pytest.MonkeyPatch, task_id: str) -> None:
-    from airflow.sdk.definitions import dag as module
     from airflow.utils.state import TaskInstanceState
 
+    module = task_runner()
     here = module._run_task
 
-    def run_task(*, ti: Any, task: Any, run_triggerer: bool = False) -> Any:
-        if task.task_id != task_id:
-            return here(ti=ti, task=task, run_triggerer=run_triggerer)
+    def run_task(*, ti: Any, **others: Any) -> Any:
+        if ti.task_id != task_id:
+            return here(ti=ti, **others)
         ti.set_state(TaskInstanceState.SUCCESS)
         return None
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
+from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.connections import airflow_connections, connection_credentials
-from cdc.airflow.operators import CaptureOperator
+from cdc.airflow.operators import TowpathCaptureOperator
 from cdc.config import DestinationConfig, load, secrets
 from cdc.config.secrets import Credentials, source_credentials
 from cdc.errors import ConfigError, SourceRefusedError, SourceUnavailableError
@@ -30,7 +30,7 @@ class FakeCapture:
     error: Exception | None = None
     seen: ClassVar[list[tuple[DestinationConfig, float | None]]]
 
-    def __init__(self, config: DestinationConfig) -> None:
+    def __init__(self, config: DestinationConfig, observe: object = None) -> None:
         self.config = config
 
     def run(self, stop: threading.Event, for_s: float | None = None, until_current: bool = False) -> None:
@@ -49,8 +49,8 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> type[FakeCapture]:
     return Fake
 
 
-def operator(folder: Path, **options: Any) -> CaptureOperator:
-    return CaptureOperator(task_id="capture", conf_file=str(folder / "shop.yaml"), failure_pause_s=0, **options)
+def operator(folder: Path, **options: Any) -> TowpathCaptureOperator:
+    return TowpathCaptureOperator(task_id="capture", conf_file=str(folder / "shop.yaml"), failure_pause_s=0, **options)
 
 
 def test_a_run_is_bounded(write_conf: Write, capture: type[FakeCapture]) -> None:
@@ -95,15 +95,15 @@ def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
         import cdc.capture
 
         class Capture:
-            def __init__(self, config): pass
+            def __init__(self, config, observe): pass
             def run(self, stop, for_s=None, until_current=False):
                 print("running", flush=True)
                 while not stop.wait(0.0001):
                     pass
 
         cdc.capture.Capture = Capture
-        from cdc.airflow.operators import CaptureOperator
-        task = CaptureOperator(task_id="capture", conf_file=sys.argv[1])
+        from cdc.airflow.operators import TowpathCaptureOperator
+        task = TowpathCaptureOperator(task_id="capture", conf_file=sys.argv[1])
         signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
         task.execute({})
         print("ended", flush=True)
@@ -180,10 +180,10 @@ def test_a_capture_task_asks_airflow(write_conf: Write, monkeypatch: pytest.Monk
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", "mysql://cdc:s3cret@ignored:1")
     found: list[Any] = []
 
-    def capture(_: CaptureOperator, config: DestinationConfig, __: threading.Event) -> None:
+    def capture(_: TowpathCaptureOperator, config: DestinationConfig, __: threading.Event) -> None:
         found.extend([secrets._lookup_connection, source_credentials(config.source)])
 
-    monkeypatch.setattr(CaptureOperator, "_capture", capture)
+    monkeypatch.setattr(TowpathCaptureOperator, "_capture", capture)
     operator(write_conf(text=CONNECTED)).execute({})
     assert found == [connection_credentials, Credentials("cdc", "s3cret")]
     assert secrets._lookup_connection is secrets.connections_from_environment

@@ -53,7 +53,7 @@ def test_a_run_for_a_date_applies_all_batches_of_its_interval(
 
 
 def test_the_interval_has_the_length_of_the_schedule(write_conf: Callable[..., Any]) -> None:
-    from airflow.timetables.interval import DeltaDataIntervalTimetable
+    from cdc.airflow.compat import DeltaDataIntervalTimetable
 
     dag = build_dags(write_conf(until="interval_end"))["apply_shop"]
     assert isinstance(dag.schedule, DeltaDataIntervalTimetable)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import CapturingLogger
 
-from cdc.airflow import MergeOperator, build_dags, xcom
+from cdc.airflow import TowpathMergeOperator, build_dags, xcom
+from cdc.batches import results
 from cdc.batches.manifest import TableResult
 from cdc.config import load
 from cdc.errors import MergeFailedError, TargetError
@@ -95,38 +97,45 @@ def test_a_retry_after_everything_was_acked_is_a_success(apply: Apply, pipeline:
     assert (pipeline.acked, pipeline.rolled_back) == ([1], [])
 
 
-def test_each_batch_and_each_table_has_a_line(
+def test_each_batch_has_a_line_and_each_table_one_for_the_run(
     write_conf: Callable[..., Any],
     pipeline: FakePipeline,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(MergeOperator, "log", logging.getLogger("tests.lines"))
+    monkeypatch.setattr(TowpathMergeOperator, "log", logging.getLogger("tests.lines"))
     pipeline.waiting = [sample_manifest(1), sample_manifest(2)]
-    pipeline.results = [TableResult(table="shop.orders", inserted=3, delta_version=7), TableResult(table="shop.items")]
+    pipeline.results = [
+        TableResult(table="shop.orders", inserted=3, updated=1, files=2, seconds=0.5, delta_version=7),
+        TableResult(table="shop.items", skipped=4),
+    ]
     file = write_conf() / "shop.yaml"
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
-    task = MergeOperator(task_id="merge", conf_file=str(file))
+    task = TowpathMergeOperator(task_id="merge", conf_file=str(file))
+    lines_of_tables = CapturingLogger()  # Airflow drops INFO in these tests
+    monkeypatch.setattr(results, "_log", lines_of_tables)
     with caplog.at_level(logging.INFO):
         merged = task.execute({"ti": Fetched(xcom.from_lease(lease))})  # type: ignore[typeddict-item]
     assert (merged["batch"], merged["acked"], len(merged["results"])) == (2, 1, 2)
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Batch")]
     assert lines == [
         "Batch 1: 1 transactions, 1 row events of shop.orders (seq 1 to 1).",
-        "Batch 1, shop.orders: 3 inserted, 0 updated, 0 deleted, 0 skipped; version 7, 0.0 s.",
-        "Batch 1, shop.items: 0 inserted, 0 updated, 0 deleted, 0 skipped; version None, 0.0 s.",
         "Batch 1 is acked.",
         "Batch 2: 1 transactions, 1 row events of shop.orders (seq 2 to 2).",
-        "Batch 2, shop.orders: 3 inserted, 0 updated, 0 deleted, 0 skipped; version 7, 0.0 s.",
-        "Batch 2, shop.items: 0 inserted, 0 updated, 0 deleted, 0 skipped; version None, 0.0 s.",
+    ]
+    counts = ("table", "changes", "inserted", "updated", "deleted", "skipped", "seconds", "files", "batches")
+    assert {call.args for call in lines_of_tables.calls} == {("table applied",)}
+    assert [[call.kwargs[key] for key in counts] for call in lines_of_tables.calls] == [
+        ["shop.items", 0, 0, 0, 0, 8, 0.0, 0, 2],
+        ["shop.orders", 8, 6, 2, 0, 0, 1.0, 4, 2],
     ]
 
 
 def test_a_killed_merge_begins_no_other_batch(write_conf: Callable[..., Any], pipeline: FakePipeline) -> None:
     pipeline.waiting = [sample_manifest(1), sample_manifest(2)]
     file = write_conf() / "shop.yaml"
-    task = MergeOperator(task_id="merge", conf_file=str(file))
+    task = TowpathMergeOperator(task_id="merge", conf_file=str(file))
     lease = pipeline.fetch(load(file), "airflow:apply_shop")
     assert lease is not None
     pipeline.fail["merge"] = task.on_kill

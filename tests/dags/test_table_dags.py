@@ -12,10 +12,20 @@ import pytest
 from airflow.sdk import DAG
 
 from cdc import pipeline
-from cdc.airflow import SnapshotOperator, VerifyOperator, build_dags, factory, forms, jobs
+from cdc.airflow import (
+    TowpathMaintainOperator,
+    TowpathReplayOperator,
+    TowpathSnapshotOperator,
+    TowpathVerifyOperator,
+    build_dags,
+    factory,
+    forms,
+    jobs,
+)
 from cdc.airflow.base import DestinationOperator
 from cdc.config import load
 from cdc.errors import MergeFailedError, SourceRefusedError, UsageError
+from tests.dags.conftest import retry_at_once
 from tests.support.table_jobs import FakeJobs, Report
 
 States = dict[str, str | None]
@@ -27,8 +37,7 @@ FORM = {"kind": "snapshot", "tables": ["shop.orders"]}
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     monkeypatch.setattr(jobs, "pipeline", lambda: fake)
-    monkeypatch.setattr(factory, "RETRY_DELAY", factory.RETRY_DELAY * 0)
-    monkeypatch.setattr(factory, "MAX_RETRY_DELAY", None)
+    retry_at_once(monkeypatch)
     return fake
 
 
@@ -94,7 +103,7 @@ def test_a_verification_fails_if_something_differs(
 
 def test_the_report_is_a_table_in_the_log(write_conf: Write, fake: FakeJobs, lines: Callable[[], str]) -> None:
     fake.report = Report("differs")
-    task = VerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
+    task = TowpathVerifyOperator(task_id="verify", conf_file=str(write_conf() / "shop.yaml"))
     with pytest.raises(Exception, match=r"The tables of shop differ from the source: shop\.orders"):
         task.execute({"ti": Pushed()})  # type: ignore[typeddict-item]
     assert "| table       | state   |   rows | commits | gaps | chunks | differences | verdict  |" in lines()
@@ -210,8 +219,86 @@ def test_a_broken_file_keeps_its_dags(write_conf: Write) -> None:
 
 
 def test_killing_a_job_stops_its_driver(write_conf: Write, fake: FakeJobs) -> None:
-    SnapshotOperator(task_id="snapshot", conf_file=str(write_conf() / "shop.yaml")).on_kill()
+    TowpathSnapshotOperator(task_id="snapshot", conf_file=str(write_conf() / "shop.yaml")).on_kill()
     assert fake.calls == [("stop",)]
+
+
+# --- in a DAG of one's own -------------------------------------------------------------------------------------------
+
+
+def own_dag(*tasks: Callable[[], object], **params: Any) -> DAG:
+    """A DAG of a team, with these tasks."""
+    dag = DAG("own", schedule=None, max_active_runs=1, params=params)
+    with dag:
+        for make in tasks:
+            make()
+    return dag
+
+
+def test_operators_with_templates(write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs) -> None:
+    file = str(write_conf() / "shop.yaml")
+    dag = own_dag(
+        lambda: TowpathReplayOperator(
+            task_id="replay",
+            conf_file="{{ params.conf }}",
+            tables="{{ params.tables | join(',') }}",
+            from_="{{ params.from or '' }}",
+            to="{{ params.to }}",
+            into="./copy",
+        ),
+        lambda: TowpathVerifyOperator(task_id="verify", conf_file=file, tables=["shop.{{ params.tables[0][5:] }}"]),
+        conf=file,
+        tables=["shop.orders", "shop.items"],
+        to="2026-11-21T10:00:00Z",
+        **{"from": None},
+    )
+    assert run_dag(dag) == {"run": "success", "replay": "success", "verify": "success"}
+    arguments = {"from_": None, "to": "2026-11-21T10:00:00Z", "into": "./copy", "mode": None}
+    assert sorted(fake.calls) == [
+        ("replay", ["shop.orders", "shop.items"], arguments),
+        ("verify", ["shop.orders"]),
+    ]
+
+
+def test_named_tables_are_loaded_and_others_refused(
+    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs
+) -> None:
+    file = str(write_conf() / "shop.yaml")
+    fake.due = ["shop.items"]
+    dag = own_dag(
+        lambda: TowpathSnapshotOperator(task_id="known", conf_file=file, tables="shop.orders, shop.orders"),
+        lambda: TowpathSnapshotOperator(task_id="foreign", conf_file=file, tables=["crm.people"], retries=2),
+        lambda: TowpathVerifyOperator(task_id="none", conf_file=file, tables="", retries=2),
+    )
+    assert run_dag(dag) == {"run": "failed", "known": "success", "foreign": "failed", "none": "failed"}
+    assert fake.calls == [("snapshot", ["shop.orders"])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "a replay needs tables"),
+        ({"tables": ["shop.orders"], "plan_task_id": "plan"}, "tables and plan_task_id contradict each other"),
+        ({"plan_task_id": "plan", "to": "7"}, "from_, to, into and mode contradict plan_task_id"),
+    ],
+)
+def test_arguments_that_contradict_each_other(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TowpathReplayOperator(task_id="replay", conf_file="shop.yaml", **arguments)
+
+
+def test_maintenance(
+    write_conf: Write, run_dag: Callable[..., States], fake: FakeJobs, lines: Callable[[], str]
+) -> None:
+    file = str(write_conf() / "shop.yaml")
+    task = TowpathMaintainOperator(task_id="maintain", conf_file=file)
+    assert task.execute({})["removed_bytes"] == 2048
+    assert "2 segments removed, 2.0 KiB; 4.0 KiB are left. Snapshots removed: shop.orders." in lines()
+    assert "Subscriber audit was cut off" in lines()
+    fake.errors = [UsageError("this store follows another one")]
+    dag = own_dag(lambda: TowpathMaintainOperator(task_id="maintain", conf_file=file, dry_run=True, retries=2))
+    assert run_dag(dag)["run"] == "failed"
+    assert fake.calls == [("maintain", False), ("maintain", True)]
 
 
 class Pushed:

@@ -2,7 +2,10 @@
 
 - ``["get", owner, transactions, lease_s]`` → the number of tables in the batch, null, or an error's class;
 - ``["merge", pause]`` → "merged" or an error's class. ``pause``: each table's statement is held by
-  :func:`tests.support.pause.pause` at ``pause.DB.TABLE``; null: none is. The lease is renewed as often as ``get`` asked;
+  :func:`tests.support.pause.pause` at ``pause.DB.TABLE``, with its kind; null: none is. The lease is renewed as often as
+  ``get`` asked;
+- ``["limits", small, scattered]`` → "done". Changes of at least ``small`` bytes are read by tasks of Spark, and files of
+  at least ``scattered`` bytes together are large enough to mark rows in deletion vectors;
 - ``["ack"]`` and ``["rollback"]`` → "done" or an error's class;
 - ``["rows", path, columns]`` → the rows of a Delta table as Spark shows them.
 """
@@ -12,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +28,33 @@ from cdc.config import load
 from cdc.errors import CdcError
 from cdc.store.reader.batch_builder import Limits
 from spark_jobs.apply import commit
+from spark_jobs.delta import files
 from spark_jobs.runtime import session
+from spark_jobs.source import changes
 from tests.support.compare import ordered
 from tests.support.pause import pause
+
+
+class _Current(threading.local):
+    kind = "delta-rs"
+    """What the statement of this thread does; Spark's are noted by :func:`_noting`."""
+
+
+_current = _Current()
+
+
+def _noting(execute: Callable[[commit.Commit, str], commit.MergeStats]) -> Callable[..., commit.MergeStats]:
+    """Lets Spark's statements note their kinds."""
+
+    def noted(self: commit.Commit, statement: str) -> commit.MergeStats:
+        changing = "rewrites files" if self.use_vectors is not True else "marks rows"
+        _current.kind = changing if " WHEN MATCHED " in statement else "inserts"
+        try:
+            return execute(self, statement)
+        finally:
+            _current.kind = "delta-rs"
+
+    return noted
 
 
 class Driver:
@@ -46,7 +75,7 @@ class Driver:
     def merge(self, held: str | None) -> str:
         assert self.lease is not None
         commit.before_statement = (
-            (lambda table: None) if held is None else (lambda table: pause(Path(f"{held}.{table}"), table))
+            (lambda table: None) if held is None else (lambda table: pause(Path(f"{held}.{table}"), _current.kind))
         )
         batch = self.config.batch.model_copy(update={"lease_s": self.lease_s})
         self.results = pipeline.merge(self.config.model_copy(update={"batch": batch}), self.lease)
@@ -62,6 +91,10 @@ class Driver:
         pipeline.finalize(self.config, self.lease, False)
         return "done"
 
+    def limits(self, small: int, scattered: int) -> str:
+        changes.SMALL_BYTES, files.SCATTERED_BYTES = small, scattered
+        return "done"
+
     def rows(self, path: str, columns: list[str]) -> list[str]:
         spark = session.acquire(self.config.spark).spark
         rows = spark.read.format("delta").load(path).select(*columns).collect()
@@ -73,6 +106,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     driver = Driver(Path(sys.argv[1]))
+    commit.Commit.execute = _noting(commit.Commit.execute)  # type: ignore[method-assign]
     session.acquire(driver.config.spark)
     answers.write('"ready"\n')
     answers.flush()

@@ -5,15 +5,10 @@ The drivers merge by Spark, or by delta-rs what it can merge."""
 
 from __future__ import annotations
 
-import json
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -22,77 +17,14 @@ from cdc.capture import Capture
 from cdc.config import DestinationConfig
 from cdc.targets import table_path
 from cdc.testing.servers import PASSWORD, Server
+from tests.fault.held import Driver, release
 from tests.fault.support import configure, require_exactly_once, wait_for, with_delta_rs
 from tests.support.compare import select_rows
 from tests.support.load import Load
 
-OWNER = "airflow:apply_shop"
 LOST_BATCH = {"TokenError", "BatchError"}
 """Errors of the merge (which renews its lease at its end) and of the ack of a driver that has lost its batch."""
 TABLES = ("accounts", "lines", "journal")
-
-
-class Driver:
-    """A process of ``tests/fault/driver.py``."""
-
-    def __init__(self, name: str, config: DestinationConfig) -> None:
-        self.folder = config.file.parent.parent
-        self.name = name
-        self._log = (self.folder / f"{name}.log").open("w")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.driver", str(config.file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-
-    def begin(self, *words: Any) -> None:
-        """Sends a command without waiting for the answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(words) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        """Returns the answer to the last command."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"driver {self.name} has ended: {(self.folder / f'{self.name}.log').read_text()[-3000:]}"
-        return json.loads(line)
-
-    def do(self, *words: Any) -> Any:
-        self.begin(*words)
-        return self.answer()
-
-    def get(self, transactions: int | None, *, owner: str = OWNER, lease_s: float | None = None) -> Any:
-        return self.do("get", owner, transactions, lease_s)
-
-    def hold(self, place: Path, tables: int) -> None:
-        """Begins a merge and returns when the statements of all its tables are held."""
-        self.begin("merge", str(place))
-        wait_for(lambda: len(_held(place)) == tables, f"driver {self.name} at its statements")
-
-    def suspend(self) -> None:
-        """Suspends the process, so that its lease is not renewed."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
-
-def _held(place: Path) -> list[Path]:
-    return list(place.parent.glob(f"{place.name}.*.here"))
-
-
-def release(place: Path) -> None:
-    """Lets all statements that are held there run."""
-    for here in _held(place):
-        here.with_suffix(".go").touch()
 
 
 @dataclass

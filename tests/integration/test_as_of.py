@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,24 @@ def frames(found: dict[str, DataFrame]) -> dict[str, Rows]:
 
 
 @pytest.mark.timeout(900)
+def test_a_version_older_than_the_retention_of_files_is_read(loop: Loop) -> None:
+    """Delta refuses versions that are older than a week, even if none of their files was removed."""
+    seq, expected = step(loop, 0)
+    loop.apply_all()
+    step(loop, 1)
+    loop.apply_all()
+    month_ago = time.time() - 30 * 86400
+    for number, file in enumerate(sorted((loop.path("upsert") / "_delta_log").glob("*.json"))):
+        os.utime(file, (month_ago + number, month_ago + number))
+    spark = spark_of(loop).newSession()
+    spark.conf.set(session.OLD_VERSIONS, "true")  # as in a session of somebody else
+    frame = cdc.read_as_of(spark, loop.config, seq=seq, tables=[f"{loop.db}.upsert"])[f"{loop.db}.upsert"]
+    assert spark.conf.get(session.OLD_VERSIONS) == "true"
+    assert rows(frame) == expected
+    frame.createOrReplaceTempView("old")
+    assert spark.sql("SELECT count(*) FROM old").collect()[0][0] == len(expected)
+
+
 def test_what_cannot_be_read_ends_with_one_sentence(loop: Loop) -> None:
     spark, table = spark_of(loop), f"{loop.db}.upsert"
     first = TableBatches(loop.config)

@@ -12,9 +12,11 @@ import pytest
 from cdc import pipeline
 from cdc.store.formats.layout import list_segments
 from cdc.testing.servers import Server
+from cdc.verify.columns import ComparedColumn, Term, Weights
 from cdc.verify.report import Report, TableReport
 from spark_jobs.delta.sql import quote
 from spark_jobs.runtime import session
+from spark_jobs.verify import word
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
@@ -100,6 +102,52 @@ def test_hashed_columns_are_compared_by_what_a_client_reads(
     assert differing(report, "people") == [(key, ["email"]) for key in ("2", "4", "5", "6")]
     assert one(report, "visits").checksums.differences
     assert "silent" not in json.dumps(report.document())
+
+
+def test_values_that_are_close_exchanged_or_impossible_at_the_source(
+    tmp_path: Path, server: Server, database: Database
+) -> None:
+    loop = Loop(tmp_path, server, database(server), spark=SPARK)
+    loop.sql(
+        "CREATE TABLE numbers (id BIGINT PRIMARY KEY, u INT UNSIGNED, b BIGINT, n DECIMAL(20,2), at DATETIME(3), d DATE)",
+        *(
+            f"INSERT INTO numbers VALUES ({i}, {i}, {-i}, {i}.5, {moment}, '2026-01-0{i}')"
+            for i, moment in enumerate(["NULL"] * 2 + ["'2026-01-02 03:04:05.678'"] * 6, 1)
+        ),
+    )
+    loop.capture()
+    loop.apply_all()
+    assert verify(loop).state == "proved"
+    exchanged = (
+        "MERGE INTO {0} t USING (SELECT 9 - id AS id, u, b, n, at, d FROM {0} WHERE id IN (4, 5)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET t.u = s.u, t.b = s.b, t.n = s.n, t.at = s.at, t.d = s.d"
+    )
+    in_lake(
+        loop,
+        "numbers",
+        "UPDATE {} SET u = 1099511627776 WHERE id = 1",
+        "UPDATE {} SET at = TIMESTAMP_NTZ '+20000-01-01 00:00:00' WHERE id = 2",
+        "UPDATE {} SET u = NULL WHERE id = 3",
+        exchanged,
+        "UPDATE {} SET at = at + INTERVAL '0.000001' SECOND WHERE id = 6",
+        "UPDATE {} SET b = b + 4294967296 WHERE id = 7",
+    )
+    assert differing(verify(loop), "numbers") == [
+        ("1", ["u"]), ("2", ["at"]), ("3", ["u"]), ("4", ["u", "b", "n", "d"]), ("5", ["u", "b", "n", "d"]),
+        ("6", ["at"]), ("7", ["b"]),
+    ]  # fmt: skip
+
+    # A column of another type than the source's type becomes.
+    spark = session.acquire(loop.config.spark).spark
+    column = ComparedColumn("v", "v", "number", "`v`", "`v`", "`v`", "small", (Term("`v`"),))
+    weight = Weights.of(3).large
+    values = {
+        "CAST(7 AS DECIMAL(20,0))": 7 * weight, "1.50": 2, "CAST(1e19 AS DECIMAL(20,0))": 2, "'7'": 7 * weight,
+        "'07'": 2, "CAST(NULL AS STRING)": 1, "CAST(-7 AS BIGINT)": -7 * weight, "4611686018427387904": 2,
+    }  # fmt: skip
+    for value, expected in values.items():
+        rows = spark.sql(f"SELECT {value} AS v")
+        assert rows.select(word(column, 3, "", rows.schema["v"].dataType)).collect()[0][0] == expected, value
 
 
 def test_what_people_do_to_a_lake_a_store_or_a_source(tmp_path: Path, server: Server, database: Database) -> None:

@@ -186,7 +186,7 @@ class CorpusRun:
         cursor.execute(
             "SELECT c.table_name, c.column_name, c.data_type, c.extra FROM information_schema.columns c "
             "JOIN information_schema.tables t USING (table_schema, table_name) "
-            "WHERE c.table_schema = %s AND t.table_type LIKE 'BASE TABLE' ORDER BY c.table_name, c.ordinal_position",
+            "WHERE c.table_schema = %s AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY c.table_name, c.ordinal_position",
             (self.database(number),),
         )
         found: dict[str, list[tuple[str, str, str]]] = {}

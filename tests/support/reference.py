@@ -21,6 +21,7 @@ import typer.main
 from benchmarks import page, results
 from cdc import cli
 from cdc.config import reference
+from cdc.metrics import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,6 +76,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "reference" / "settings.md": reference.render_markdown(),
         ROOT / "docs" / "reference" / "conf.schema.json": reference.render_schema(),
         ROOT / "docs" / "reference" / "commands.md": commands(),
+        ROOT / "docs" / "reference" / "metrics.md": metrics(),
         ROOT / "examples" / "shop.yaml": reference.example(),
         ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
         **page.pages(results.load(results.KEPT)),
@@ -86,6 +88,49 @@ def _with_sections(page: Path) -> str:
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n\n{reference.section_table('../docs/reference/settings.md')}\n{_END}{after}"
+
+
+_METRICS_HEAD = """\
+# Metrics
+
+<!-- Written by `make docs-reference` from cdc/metrics/catalogue.py: change the meanings there. -->
+
+This page lists every metric with its labels, and what Debezium and Canal call it. [Watch with
+Prometheus](../how-to/metrics.md) says how to get them. Every metric also has the label `destination`: the name of the
+configuration file without `.yaml`. The names are an interface: they keep their meaning.
+
+Debezium's names are attributes of its MBeans, in milliseconds where ours are in seconds; Canal's are those of its
+Prometheus endpoint. Where a cell is empty, they tell nothing like it.
+"""
+_METRICS_PARTS = (
+    (
+        "Of a capture",
+        """A capture serves these at `/metrics`, together with `process_cpu_seconds_total`, `process_resident_memory_bytes`
+        and the other `process_…` metrics of Prometheus' client. Counters begin at 0 when the capture is started.""",
+        catalogue.CAPTURE,
+    ),
+    (
+        "Of a run",
+        """A run of `cdc apply`, or of the apply DAG, pushes these to `metrics.push`. They tell about the last run, and
+        those with the label `table` about the last run that changed a table.""",
+        catalogue.RUN,
+    ),
+)
+
+
+def metrics() -> str:
+    """The page of metrics."""
+    lines = [_METRICS_HEAD.rstrip()]
+    for title, text, found in _METRICS_PARTS:
+        lines += ["", f"## {title}", "", *textwrap.wrap(" ".join(text.split()), 120, break_on_hyphens=False), ""]
+        lines += ["| metric | kind | labels | meaning | Debezium | Canal |", "|---|---|---|---|---|---|"]
+        for one in found:
+            names = [
+                ", ".join(f"`{name}`" for name in group if name)
+                for group in (one.labels, (one.debezium,), (one.canal,))
+            ]
+            lines.append(f"| `{one.name}` | {one.kind} | {names[0]} | {one.meaning} | {names[1]} | {names[2]} |")
+    return "\n".join(lines) + "\n"
 
 
 def commands() -> str:

@@ -61,7 +61,9 @@ def select(config: DestinationConfig, db: str, name: str) -> pa.Table:
         schema, info = definition(conn, config.tables, db, name), describe(conn)
         reading = TableReading.of(config, db, name, schema, has_row_metadata=info.has_row_metadata)
         stats = ColumnStats()
-        batches = [reading.batch(block, 0, stats) for block in ResultSet(conn, reading.select(WHOLE, None))]
+        batches = [
+            reading.batch(block, 0, stats) for block in ResultSet(conn, reading.select(WHOLE, None), reading.can_read)
+        ]
         return pa.Table.from_batches(batches, reading.arrow_schema)
     finally:
         close(conn)

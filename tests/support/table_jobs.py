@@ -108,5 +108,16 @@ class FakeJobs:
         self._step("plan_replay", list(tables), arguments)
         return Plan(tuple(tables))
 
+    def maintain(self, config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]:
+        self._step("maintain", dry_run)
+        return {
+            "dry_run": dry_run,
+            "removed": [{"segment": "a"}, {"segment": "b"}],
+            "removed_bytes": 2048,
+            "bytes_left": 4096,
+            "snapshots_removed": ["shop.orders"],
+            "cut_off": ["audit"],
+        }
+
     def stop(self) -> None:
         self.calls.append(("stop",))

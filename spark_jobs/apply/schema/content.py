@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import types as t
+
+from spark_jobs.delta.layout import Layout, layout_of
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tables import BEFORE, Target, ddl_type, delta_schema, sql_properties
 
@@ -76,9 +79,17 @@ def rewrite_statement(
             selected.append(f"CAST(NULL AS {ddl_type(kind)}) AS {name}" if empty else name)
     taken = "" if source is None else f" FROM delta.{quote(source.path)} VERSION AS OF {source.version}"
     return (
-        f"CREATE OR REPLACE TABLE {target.sql} USING delta TBLPROPERTIES ({sql_properties(properties)}) "
+        f"CREATE OR REPLACE TABLE {target.sql} USING delta{planned_layout(target, columns, source).clause} "
+        f"TBLPROPERTIES ({sql_properties(properties)}) "
         f"AS SELECT {', '.join(selected)}{'' if empty else taken}{' WHERE false' if empty else ''}"
     )
+
+
+def planned_layout(target: Target, columns: Sequence[PlannedColumn], former: DeltaState | None) -> Layout:
+    """Returns the layout of a new generation with these columns. ``former``: the table whose rows it gets. Raises
+    ConfigError."""
+    fields = [t.StructField(column.name, column.type) for column in columns]
+    return layout_of(target, [*fields, *delta_schema([], target.apply.mode).fields], former)
 
 
 def _value(column: PlannedColumn, prefix: str, *, is_empty: bool) -> str:

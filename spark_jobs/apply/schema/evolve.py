@@ -28,6 +28,7 @@ from spark_jobs.apply.schema.columns import (
 from spark_jobs.apply.schema.content import (
     delete_statement,
     fill_statement,
+    planned_layout,
     position_statement,
     rewrite_statement,
     truncate_statement,
@@ -36,6 +37,7 @@ from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
+from spark_jobs.delta.layout import clustering_of
 from spark_jobs.delta.log import DeltaState, has_rows, state_before
 from spark_jobs.delta.tables import (
     COLUMNS_PROPERTY,
@@ -43,6 +45,7 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     create,
+    delta_schema,
     feature_properties,
     labels_json,
     missing_features,
@@ -53,6 +56,8 @@ from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, outdated_records, 
 from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
+    from pyspark.sql import types as t
+
     from cdc.batches.manifest import Manifest
     from spark_jobs.runtime.session import TableSession
 
@@ -150,6 +155,9 @@ class Evolution:
 
     def _apply(self, effect: TableEffect) -> None:
         if effect.creates is not None:
+            for change in effect.changes:
+                if isinstance(change, Unsupported):
+                    raise not_understood(self._target, effect.by, change.reason or change.clause)
             self._create(effect.by, effect.creates)
         elif effect.drops:
             self._drop(effect)
@@ -318,6 +326,7 @@ class Evolution:
             policy = f"schema_changes: {target.apply.schema_changes}"
             raise refusal(target, by, " and ".join(dict.fromkeys(found.refused)), policy)
         self._require_keys(after, found, by)
+        self._require_layout(state, found, by)
         if pending is None:
             empty = not has_rows(state.path, target.table)
             if not empty:
@@ -414,6 +423,25 @@ class Evolution:
                 policy = f"schema_changes: {apply.schema_changes}"
                 raise refusal(self._target, by, f"puts the column {key} into the key", policy)
 
+    def _require_layout(self, state: DeltaState, found: Plan, by: DdlStatement) -> None:
+        """Raises ConfigError if a column goes by which the table is laid out, NeedsSnapshotError if one of its
+        partitions' columns gets another type: Delta changes neither in place."""
+        target = self._target
+        for key, names in (("partition_by", state.partition_by), ("cluster_by", clustering_of(state))):
+            kept = {c.was.name: c for c in found.columns if c.was is not None}
+            ours = {field.name for field in delta_schema([], target.apply.mode).fields}
+            lost = [name for name in names if name not in kept and name not in ours]
+            if lost:
+                raise ConfigError(
+                    f"the statement takes the column {', '.join(lost)}, which the Delta table has in {key}: {by.shown}",
+                    place=f"table {target.table}",
+                    remedy=f"Write tables.overrides.{target.table}.{key} without it, and have the table written anew: "
+                    f"`cdc snapshot {target.destination} {target.table}`.",
+                )
+            changed = [name for name in names if name in kept and kept[name].type != _type_of(state, name)]
+            if changed and key == "partition_by":
+                raise unknown(target, by, f"it changes the type of {', '.join(changed)}, which partitions the table")
+
     # --- records and properties ------------------------------------------------------------------------------------
 
     def _record(self, state: DeltaState, by: DdlStatement) -> Record | None:
@@ -505,6 +533,7 @@ def properties_after(
     state, source = former
     properties = properties_of(target, columns_of_schema(schema, target.policies), schema.primary_key, origin)
     properties |= feature_properties(column.type for column in columns)
+    properties |= planned_layout(target, columns, source).properties
     if any(NEEDS_MAPPING & set(column.name) for column in columns):
         properties["delta.columnMapping.mode"] = "name"
     for name, value in ({} if state is None else state.properties).items():
@@ -524,6 +553,10 @@ def is_shadow(origin: str, table: str) -> bool:
     return db == origin_db and copy.startswith("_") and copy.lstrip("_") in (
         f"{name.lstrip('_')}_gho", f"{name.lstrip('_')}_new"
     )  # fmt: skip
+
+
+def _type_of(state: DeltaState, name: str) -> t.DataType | None:
+    return next((column.type for column in columns_of(state) if column.name == name), None)
 
 
 def _same_columns(stored: TableSchema, schema: TableSchema) -> bool:

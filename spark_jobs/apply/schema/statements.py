@@ -14,7 +14,17 @@ from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
 from cdc.decode.transactions import Transactions, open_range
 from cdc.errors import DamagedError
-from cdc.sql.changes import Change, CreateTable, DropDatabase, DropTable, NoEffect, RenameTable, TruncateTable, table_of
+from cdc.sql.changes import (
+    Change,
+    CreateTable,
+    DropDatabase,
+    DropTable,
+    NoEffect,
+    RenameTable,
+    TruncateTable,
+    Unsupported,
+    table_of,
+)
 from cdc.sql.server import Server
 from cdc.sql.statements import Statement, classify
 
@@ -120,7 +130,8 @@ def effect_on(table: str, by: DdlStatement) -> TableEffect | None:
         elif isinstance(change, CreateTable) and _name(change.table) == table:
             creates = change
     if creates is not None:
-        return TableEffect(by, None, creates=creates)
+        unsupported = tuple(c for c in by.statement.changes if isinstance(c, Unsupported) and _is_of(c, table))
+        return TableEffect(by, None, unsupported, creates=creates)
     origin = origins.get(table, table)
     if origin is None:
         return TableEffect(by, None, drops=True, is_renamed=is_renamed)

@@ -1,4 +1,5 @@
-"""The canonical text that each server computes, for every type and character set, against the decoder's values.
+"""The canonical text and the word that each server computes, for every type and character set, against the decoder's
+values.
 
 ``tests/integration/test_verify_types.py`` compares Spark's side in the same way.
 """
@@ -10,6 +11,7 @@ import struct
 import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from cdc.config import ApplyConfig, TablesConfig
 from cdc.decode import DecodeOptions, read
 from cdc.source.schemas import read_schemas
 from cdc.testing.servers import Server
-from cdc.verify.columns import ComparedColumn, quoted, table_columns
+from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, Weights, quoted, table_columns
 from tests.support.type_matrix import catalog, plan, workload
 from tests.support.type_matrix.special import LARGE
 from tests.support.type_matrix.texts import FEATURES
@@ -51,6 +53,23 @@ def piece(column: ComparedColumn, value: Any) -> str:
     return str(zlib.crc32(raw)) if column.kind == "json" else f"{len(raw)}:{zlib.crc32(raw)}"
 
 
+def word(column: ComparedColumn, at: int, value: Any) -> int:
+    """Returns the word of a decoded value of the column at this position, in 64 bits."""
+    weights = Weights.of(at)
+    if column.form == "piece":
+        return zlib.crc32(piece(column, value).encode()) * weights.large
+    if value is None:
+        return NULL_WORD
+    if column.form == "bytes":
+        return zlib.crc32(value if isinstance(value, bytes) else value.encode()) * weights.large
+    number = int(piece(column, value))
+    if column.form == "big":
+        return (number & LOW_BITS) * weights.large + ((number % 2**64) >> 31) * weights.middle
+    if column.form == "instant":
+        return number // 1_000_000 * weights.small + number % 1_000_000 * weights.large
+    return number * weights.large % 2**64
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["mysql9", "mariadb11", "mysql56", "mariadb10"])
 def test_servers_compute_the_texts_of_the_decoders_values(kind: str, request: pytest.FixtureRequest) -> None:
@@ -63,7 +82,7 @@ def test_servers_compute_the_texts_of_the_decoders_values(kind: str, request: py
             workload.create(connection, name, tables)
             schemas = read_schemas(connection, TablesConfig(include=(f"{name}\\..*",)))
             cursor.execute(f"USE `{name}`")
-            compared = 0
+            compared, forms = 0, set[str]()
             for table in tables:
                 _fill(cursor, table)
                 file = _newest_file(cursor)
@@ -78,8 +97,16 @@ def test_servers_compute_the_texts_of_the_decoders_values(kind: str, request: py
                     f"SELECT {', '.join(c.piece for c in found.compared)} FROM {quoted(table.name)} ORDER BY id"
                 )
                 answers = cursor.fetchall()
-                assert len(answers) == len(rows) == table.rows
-                for row, answer in zip(sorted(rows, key=lambda row: row["id"]), answers, strict=True):
+                # Shifted by no bit, a number has no sign.
+                words = ", ".join(f"({c.word(at)}) >> 0" for at, c in enumerate(found.compared))
+                cursor.execute(f"SELECT {words}, {found.checksum} FROM {quoted(table.name)} ORDER BY id")
+                numbers = cursor.fetchall()
+                assert len(answers) == len(numbers) == len(rows) == table.rows
+                for row, answer, counted in zip(sorted(rows, key=lambda r: r["id"]), answers, numbers, strict=True):
+                    expected = [word(column, at, row[column.source]) for at, column in enumerate(found.compared)]
+                    joined = reduce(int.__xor__, expected) & WORD_BITS
+                    assert list(counted) == [*expected, zlib.crc32(b"%d" % joined)], (table.name, row["id"])
+                    forms.update(column.form for column in found.compared)
                     for column, text in zip(found.compared, answer, strict=True):
                         shown = text.decode() if isinstance(text, bytes) else str(text)
                         wrong = f"{table.name}.{column.source} ({column.kind}), row {row['id']}: {row[column.source]!r}"
@@ -88,6 +115,7 @@ def test_servers_compute_the_texts_of_the_decoders_values(kind: str, request: py
                 assert not found.left_out
                 assert not found.read or kind == "mysql56", found.read
             assert compared > 5_000
+            assert forms == {"small", "big", "day", "instant", "bytes", "piece"}
     finally:
         server.execute(f"DROP DATABASE `{name}`")
 

@@ -112,6 +112,7 @@ def test_a_change_renames_the_folders_of_the_module_and_of_its_importers(tmp_pat
             "decode/binary_json/scalar_kernels.py",
             "decode/binary_json/document_kernels.py",
             "snapshot/kernels.py",
+            "snapshot/binary_kernels.py",
         },
         "binlog/frame_kernel.py": {"binlog/frame_kernel.py"},
         "binlog/jit.py": set(before),

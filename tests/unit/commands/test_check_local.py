@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cdc.commands import check_local
 from cdc.config import load
 from tests.support.configurations import release
+from tests.support.metrics import configuration
 
 
 def test_a_store_that_others_may_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +41,22 @@ def test_check_prints_these_warnings(tmp_path: Path) -> None:
     config = load(release(tmp_path, "a") / "conf" / "shop.yaml")
     warnings = [f for f in check_local.examine(config) if f.level == "warning" and "temporary folder" in f.message]
     assert [f.subject for f in warnings] == ["store", "meta"]
+
+
+def test_metrics_that_cannot_be_served_or_pushed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metrics(text: str) -> list[tuple[str, str]]:
+        return [(found.level, found.message) for found in check_local._metrics(configuration(text))]
+
+    assert metrics("{}") == []
+    both = "{port: 9102, push: 'http://gateway:9091'}"
+    assert metrics(both) == [("ok", "served at port 9102 and pushed to http://gateway:9091")]
+    monkeypatch.delenv("GATEWAY_PASSWORD", raising=False)
+    [(level, message)] = metrics("{push: 'http://g:1', push_user: u, push_password_env: GATEWAY_PASSWORD}")
+    assert (level, "GATEWAY_PASSWORD is not set" in message) == ("error", True)
+
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(check_local, "version", absent)
+    [(level, message)] = metrics(both)
+    assert (level, "prometheus-client is not installed" in message) == ("error", True)

@@ -335,8 +335,8 @@ def test_a_run_tells_of_null_dates_once_a_table() -> None:
         report.add([merged("shop.a", 3), merged("shop.b", 0), merged("shop.c", 1)])
         report.add([merged("shop.a", 4), merged("shop.b", 0)])
         raise MergeFailedError("the third batch failed")
-    assert [(log["table"], log["values"]) for log in logs] == [("shop.a", 7), ("shop.c", 1)]
-    assert {log["log_level"] for log in logs} == {"warning"}
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert [(log["table"], log["values"]) for log in warnings] == [("shop.a", 7), ("shop.c", 1)]
 
 
 def test_lines_of_executors_are_for_developers() -> None:

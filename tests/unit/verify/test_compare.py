@@ -7,6 +7,7 @@ import zlib
 import pytest
 
 from cdc.verify.buckets import Buckets
+from cdc.verify.columns import Weights
 from cdc.verify.compare import BucketSum, KeyedRow, Narrowing, add_sums, differing
 from cdc.verify.report import Difference, Report, TableReport, report_of
 
@@ -83,6 +84,17 @@ def test_the_bucket_of_other_keys_is_hashed() -> None:
 @pytest.mark.parametrize(("key", "bucket"), [("-9,", 0), ("-5,", 0), ("-4,", 1), ("7,", 1), ("8,", 2), (",", 2)])
 def test_ranges_end_with_their_border(key: str, bucket: int) -> None:
     assert Buckets(3, is_plain=True, borders=(-5, 7)).of(key) == bucket
+
+
+def test_each_column_has_weights_of_its_own() -> None:
+    found = [Weights.of(at) for at in range(4096)]
+    for weights, bits in zip(zip(*found, strict=True), (31, 29, 24), strict=True):
+        assert all(weight % 2 and weight.bit_length() == bits for weight in weights)
+        assert len(set(weights)) > 4096 - 5
+    assert len(set(found)) == 4096
+    seconds, largest = 10_000 * 366 * 86_400, max(found, key=lambda one: one.small)
+    assert seconds * largest.small + 10**6 * 2**31 < 2**63
+    assert 2**31 * 2**31 + 2**33 * 2**29 <= 2**63
 
 
 def test_exit_codes_and_the_document() -> None:

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc.errors import TargetError
 from cdc.targets import table_path
-from spark_jobs.delta.log import DeltaState, LostRows, clear_unborn, read_position, read_state
+from spark_jobs.delta.log import DeltaState, LostRows, _files_added, clear_unborn, read_position, read_state
 from tests.support.s3 import s3_server
 
 
@@ -139,3 +139,17 @@ def test_a_commit_that_read_fewer_rows_than_it_was_given_has_lost_some(metrics: 
     found = LostRows.of({"version": 4, "operationMetrics": metrics}, {"source_rows": 10, "source_upserts": 8})
     assert found == (LostRows(4, 10, int(metrics.get("numSourceRows", 0))) if lost else None)
     assert LostRows.of({"version": 4, "operationMetrics": metrics}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "files"),
+    [
+        ({"numTargetFilesAdded": "3"}, 3),  # MERGE of Spark
+        ({"numFiles": "2"}, 2),  # INSERT
+        ({"num_target_files_added": 4}, 4),  # delta-rs
+        ({"numOutputRows": "7"}, None),
+        (None, None),
+    ],
+)
+def test_a_commit_tells_how_many_files_it_added(metrics: dict[str, object] | None, files: int | None) -> None:
+    assert _files_added({"version": 1, "operationMetrics": metrics}) == files

@@ -1,0 +1,79 @@
+"""What Airflow's versions from 3.0 on keep in different modules.
+
+From 3.2 on everything is in ``airflow.sdk``. Other modules of this package import these names from here, and nothing of
+Airflow that is not in the ``airflow.sdk`` of 3.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import (
+        BaseHook,
+        CronDataIntervalTimetable,
+        CronTriggerTimetable,
+        DeltaDataIntervalTimetable,
+        TriggerRule,
+    )
+    from airflow.sdk.exceptions import (
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        DownstreamTasksSkipped,
+    )
+else:
+    try:
+        from airflow.sdk import BaseHook, TriggerRule
+    except ImportError:  # 3.0
+        from airflow.hooks.base import BaseHook
+        from airflow.utils.trigger_rule import TriggerRule
+    try:
+        from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
+        from airflow.sdk.exceptions import (
+            AirflowFailException,
+            AirflowNotFoundException,
+            AirflowSkipException,
+            DownstreamTasksSkipped,
+        )
+    except ImportError:  # 3.0 and 3.1
+        from airflow.exceptions import (
+            AirflowFailException,
+            AirflowNotFoundException,
+            AirflowSkipException,
+            DownstreamTasksSkipped,
+        )
+        from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+        from airflow.timetables.trigger import CronTriggerTimetable
+
+RETRY_BACKOFF: float = 2 if type(BaseOperator.retry_exponential_backoff) is not bool else True
+"""The value of ``retry_exponential_backoff`` with which pauses double; early versions only know whether they grow."""
+
+
+def is_executor(name: str) -> bool:
+    """Whether this Airflow is configured with an executor of this name."""
+    from airflow.exceptions import UnknownExecutorException
+    from airflow.executors.executor_loader import ExecutorLoader
+
+    try:
+        ExecutorLoader.lookup_executor_name_by_str(name)
+    except UnknownExecutorException:
+        return False
+    return True
+
+
+__all__ = [
+    "RETRY_BACKOFF",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "BaseHook",
+    "CronDataIntervalTimetable",
+    "CronTriggerTimetable",
+    "DeltaDataIntervalTimetable",
+    "DownstreamTasksSkipped",
+    "TriggerRule",
+    "is_executor",
+]

@@ -1,0 +1,73 @@
+"""Properties of Delta tables that a user may set."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+_OF_USERS = frozenset(
+    {
+        "delta.autoOptimize.autoCompact",
+        "delta.autoOptimize.optimizeWrite",
+        "delta.checkpoint.writeStatsAsJson",
+        "delta.checkpoint.writeStatsAsStruct",
+        "delta.checkpointInterval",
+        "delta.checkpointPolicy",
+        "delta.compatibility.symlinkFormatManifest.enabled",
+        "delta.deletedFileRetentionDuration",
+        "delta.enableChangeDataFeed",
+        "delta.enableExpiredLogCleanup",
+        "delta.enableInCommitTimestamps",
+        "delta.enableRowTracking",
+        "delta.isolationLevel",
+        "delta.logRetentionDuration",
+        "delta.parquet.compression.codec",
+        "delta.randomizeFilePrefixes",
+        "delta.randomPrefixLength",
+        "delta.targetFileSize",
+        "delta.tuneFileSizesForRewrites",
+        "delta.universalFormat.enabledFormats",
+        "delta.enableIcebergCompatV2",
+    }
+)
+"""Delta's own properties that leave every statement of Towpath its meaning."""
+_INSTEAD = {
+    "delta.enabledeletionvectors": "set deletion_vectors instead",
+    "delta.columnmapping.mode": "Towpath switches column mapping on when a table needs it",
+    "delta.enabletypewidening": "Towpath switches type widening on when a table needs it",
+    "delta.dataskippingnumindexedcols": "Towpath sets it so that the keys have statistics",
+    "delta.appendonly": "merges need tables that can be updated",
+}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+
+
+def _text(value: Any) -> Any:
+    """Lets YAML's booleans and numbers stand for their texts."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: str(one).lower() if isinstance(one, bool) else str(one) if isinstance(one, int | float) else one
+        for key, one in value.items()
+    }
+
+
+def _allowed(properties: dict[str, str]) -> dict[str, str]:
+    for name in properties:
+        lower = name.lower()
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a property; use letters, digits, dots, dashes, underscores")
+        if lower.startswith("towpath."):
+            raise ValueError(f"{name}: Towpath keeps its own records under this name; remove it")
+        if lower.startswith("option."):
+            raise ValueError(f"{name}: Spark takes such a property for an option of the table; remove it")
+        if lower in _INSTEAD:
+            raise ValueError(f"{name}: {_INSTEAD[lower]}; remove it")
+        if lower.startswith("delta.") and name not in _OF_USERS:
+            raise ValueError(f"{name} is not among Delta's properties that may be set: {', '.join(sorted(_OF_USERS))}")
+    return properties
+
+
+Properties = Annotated[dict[str, str], BeforeValidator(_text), AfterValidator(_allowed)]
+"""Properties of a Delta table by their names."""

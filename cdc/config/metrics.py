@@ -1,0 +1,58 @@
+"""``metrics``: where capture serves its metrics, and where runs push theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
+
+
+class MetricsConfig(Section):
+    """Metrics in the form of Prometheus. They need the package `towpath[metrics]`."""
+
+    port: Whole | None = Field(default=None, ge=1, le=65535)
+    """Port at which a capture serves `/metrics` and `/health`; null means that it serves neither. `cdc capture
+    --metrics-port` takes precedence."""
+    host: FilledText = "0.0.0.0"
+    """Address of this machine at which they are served; `127.0.0.1` admits this machine only."""
+    unhealthy_after: DurationS = 60.0
+    """Time without a connection to the source after which `/health` answers 503."""
+    push: Annotated[str | None, Doc(example="http://pushgateway.example:9091")] = None
+    """URL of a Prometheus Pushgateway that gets the metrics of each run; null means that none gets them. A gateway that
+    cannot be reached is logged and fails no run."""
+    push_timeout: DurationS = 5.0
+    """How long a run waits for the Pushgateway."""
+    push_user: str | None = None
+    """User for a Pushgateway that asks for one."""
+    push_password_env: str | None = None
+    """Environment variable that holds the password of `push_user`."""
+    push_password_file: Annotated[Path | None, Doc(instead_of="push_password_env")] = None
+    """File whose first line is the password of `push_user`. A relative path is taken from the folder of this file."""
+
+    @field_validator("push")
+    @classmethod
+    def _push(cls, push: str | None) -> str | None:
+        if push is None:
+            return None
+        parts = urlsplit(push)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("is not a URL; write http://pushgateway.example:9091")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("must not hold a user or a password; use push_user and push_password_env")
+        return push
+
+    @model_validator(mode="after")
+    def _push_keys(self) -> Self:
+        given = [name for name in type(self).model_fields if name.startswith("push_") and name in self.model_fields_set]
+        if self.push is None and given:
+            raise ValueError(f"{given[0]} has no effect without push; remove it, or add push: URL")
+        if self.push_password_env is not None and self.push_password_file is not None:
+            raise ValueError("push_password_env and push_password_file contradict each other; keep one of them")
+        has_password = self.push_password_env is not None or self.push_password_file is not None
+        if has_password != (self.push_user is not None):
+            raise ValueError("push_user and its password belong together; give both, or neither")
+        return self

@@ -1,0 +1,79 @@
+"""The work of ``cdc maintain`` and of the DAG's maintain task: retention of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cdc.units import iso_time_us
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
+    from cdc.store.retention.disk import DiskWatch
+
+
+def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]:
+    """Removes segments of the store that no subscriber needs any more, and snapshots without changes behind them.
+    Returns what was removed, what is left and who holds it back, as a JSON object.
+
+    ``dry_run``: nothing is removed, and the document says what would be. Raises UsageError on a standby, ConfigError
+    if there is no store yet.
+    """
+    from cdc.batches.retention import make_cleaner
+    from cdc.capture.replication import require_no_standby
+    from cdc.errors import ConfigError
+    from cdc.meta import open_meta
+    from cdc.table_jobs.snapshot import remove_useless
+
+    require_no_standby(config)  # the master's retention decides there
+    if not config.store.path.is_dir():
+        raise ConfigError(
+            "there is no store yet",
+            place=str(config.store.path),
+            remedy=f"Start `cdc capture {config.name}`, which creates it; or correct store.path.",
+        )
+    cleaner = make_cleaner(config, open_meta(config))
+    document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
+    document["snapshots_removed"] = [] if dry_run else remove_useless(config)
+    return document
+
+
+def held_document(held: SubscriberBacklog) -> dict[str, Any]:
+    """Returns what a subscriber holds back, for JSON."""
+    since = None if held.since_us is None else iso_time_us(held.since_us)
+    return {"bytes": held.bytes, "transactions": held.transactions, "since": since, "lost": held.lost}
+
+
+def disk_document(watch: DiskWatch) -> dict[str, Any]:
+    """Returns the usage of the store's disk, for JSON. Raises StorageError."""
+    level, usage = watch.look(), watch.usage
+    return {
+        "level": level.name.lower(),
+        "used_ratio": round(usage.ratio, 4),
+        "free_bytes": usage.free,
+        "total_bytes": usage.total,
+    }
+
+
+def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, dry_run: bool) -> dict[str, Any]:
+    from cdc.store.reader.reader import StoreReader
+
+    removal = run.removal
+    reader = StoreReader(config.store.path)
+    return {
+        "destination": config.name,
+        "dry_run": dry_run,
+        "removed": [
+            {"segment": one.name, "bytes": one.bytes, "last_seq": one.last_seq, "why": one.why}
+            for one in removal.removed
+        ],
+        "removed_bytes": removal.bytes,
+        "removed_until": reader.removed_seq() or None,
+        "bytes_left": removal.bytes_left,
+        "over_bytes": removal.over_bytes,
+        "cut_off": list(removal.cut_off),
+        "subscriptions": [
+            {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in run.backlogs
+        ],
+        "disk": disk_document(cleaner.watch),
+    }

@@ -1,0 +1,76 @@
+"""Maintenance of the Delta tables of a destination, beside apply: compaction, clustering and VACUUM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cdc.batches.parking import job_lock
+from cdc.errors import CdcError, LeaseHeldError
+from cdc.log import get_logger
+from cdc.meta import open_meta
+from cdc.table_jobs.job import SUBSCRIBER, raise_failure, require_included, table_sessions
+from cdc.targets import split_table
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from spark_jobs.maintenance import Maintained
+
+_MARGIN_H = 1.0
+"""Added to the age of the store's first transaction: clocks differ, and apply follows its source."""
+_log = get_logger(__name__)
+
+
+def maintain_tables(
+    config: DestinationConfig,
+    tables: Sequence[str] = (),
+    *,
+    vacuum: bool = True,
+    progress: Callable[[Maintained], object] = lambda _: None,
+) -> list[Maintained]:
+    """Compacts, clusters and vacuums Delta tables. ``tables``: all that apply knows if none are given.
+
+    VACUUM keeps every version that ``read_as_of`` may need for a transaction that the store still has. A table on which
+    a snapshot or a replay works is left out, with a note. Raises UsageError for a table that is not included; if
+    tables fail, the others are finished first, and the error of one of them is raised.
+    """
+    for table in tables:
+        require_included(config, table)
+    meta = open_meta(config)
+    known = meta.read().subscription(SUBSCRIBER).tables
+    wanted = list(dict.fromkeys(tables)) or [one for one in sorted(known) if config.tables.includes(*split_table(one))]
+    if not wanted:
+        return []
+    from spark_jobs.maintenance import Maintained, maintain_table
+
+    needed_for_h = kept_for_h(config)
+    found: list[Maintained] = []
+    errors: dict[str, CdcError] = {}
+    for table in wanted:
+        try:
+            with job_lock(meta, table):
+                done = maintain_table(table_sessions(config), config, table, vacuum=vacuum, needed_for_h=needed_for_h)
+        except LeaseHeldError as error:
+            done = Maintained(table, note=str(error))
+        except CdcError as error:
+            errors[table] = error
+            continue
+        found.append(done)
+        progress(done)
+    raise_failure("maintenance", errors)
+    return found
+
+
+def kept_for_h(config: DestinationConfig) -> float:
+    """Returns the age of the store's oldest transaction in hours: from there on, tables can be read as of any."""
+    from cdc.store.reader.reader import StoreReader
+
+    if not config.store.path.is_dir():
+        return 0.0
+    reader = StoreReader(config.store.path)
+    first = reader.first_seq()
+    entry = None if first is None else reader.entry_at(first)
+    if entry is None:
+        return 0.0
+    return max(0.0, time.time() - int(entry["commit_time_us"]) / 1e6) / 3600 + _MARGIN_H

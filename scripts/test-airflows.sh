@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The tests of the DAGs on the oldest and the newest Airflow 3 that are supported, each in a virtual environment of its
+# own (.venv-airflow-3.0.6, …), which `make clean` removes. AIRFLOWS="3.1.8=2026-03-30" names others, each with a day:
+# Airflow's dependencies are installed as they were on that day, as its constraint files do; Towpath's are the newest.
+# Tests with Spark are left out: they need no other Airflow. Arguments go to pytest.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+newest=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("apache-airflow"))')
+today=$(date -u -d tomorrow +%F)
+ours=(cryptography deltalake llvmlite numba numpy prometheus-client pyarrow pymysql structlog zstandard)
+code=0
+tried=()
+for one in ${AIRFLOWS:-3.0.6=2025-10-01 $newest=$today}; do
+  version=${one%%=*} day=${one#*=}
+  venv=.venv-airflow-$version
+  wanted="$one $(sha256sum pyproject.toml scripts/test-airflows.sh | sha256sum | cut -d' ' -f1)"
+  if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$wanted" ]; then
+    say "Making $venv"
+    overrides=()
+    for package in "${ours[@]}"; do overrides+=(--exclude-newer-package "$package=$today"); done
+    .venv/bin/python -m venv --clear "$venv" && VIRTUAL_ENV=$PWD/$venv .venv/bin/uv pip install -q --no-config --exclude-newer "$day" "${overrides[@]}" \
+      "apache-airflow==$version" apache-airflow-providers-standard deltalake httpx hypothesis jsonschema \
+      prometheus-client psutil pytest pytest-timeout hatchling editables \
+      cryptography numba numpy pyarrow pydantic pymysql pyyaml rich 'structlog>=25.5' typer zstandard &&
+      VIRTUAL_ENV=$PWD/$venv .venv/bin/uv pip install -q --no-config --no-deps --no-build-isolation -e . &&
+      printf '%s\n' "$wanted" >"$venv/.installed" || { code=1; tried+=("$version: not installed"); continue; }
+  fi
+  say "The tests of the DAGs on Airflow $version"
+  if "$venv/bin/python" -m pytest tests/dags --ignore-glob 'tests/dags/test_real_*' -q -p no:cacheprovider "$@"; then
+    tried+=("$version: passed")
+  else
+    code=1
+    tried+=("$version: FAILED")
+  fi
+done
+printf '%s\n' "${tried[@]}"
+exit "$code"

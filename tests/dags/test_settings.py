@@ -1,0 +1,140 @@
+"""The section ``airflow`` of a configuration, in the DAGs that are built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.sdk import DAG
+
+from cdc.airflow import build_dags, check_configurations
+from cdc.airflow.compat import CronDataIntervalTimetable, CronTriggerTimetable
+from cdc.airflow.factory import ERROR_TAG
+from cdc.errors import ConfigError
+
+States = dict[str, str | None]
+
+
+@pytest.fixture
+def dags(write_conf: Callable[..., Path]) -> Callable[..., dict[str, DAG]]:
+    """The DAGs of a file with these settings of ``airflow``."""
+
+    def build(settings: str, **arguments: Any) -> dict[str, DAG]:
+        file = write_conf() / "shop.yaml"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text[: text.index("airflow:")] + f"airflow: {{{settings}}}\n", encoding="utf-8")
+        return build_dags(file.parent, **arguments)
+
+    return build
+
+
+def serialized(dag: DAG) -> Any:
+    """The DAG as the scheduler has it."""
+    from airflow.serialization import serialized_objects as module
+
+    found: Any = getattr(module, "DagSerialization", None) or getattr(module, "SerializedDAG")  # noqa: B009
+    return found.from_dict(found.to_dict(dag))
+
+
+def test_cron_schedules(dags: Callable[..., dict[str, DAG]]) -> None:
+    found = dags(
+        "apply_every: '*/10 6-22 * * mon-fri', snapshot_every: '@hourly', verify_every: 0 3 1 * *,"
+        " timezone: Europe/Berlin"
+    )
+    assert all(isinstance(found[f"{kind}_shop"].schedule, CronTriggerTimetable) for kind in ("apply", "snapshot"))
+    from airflow.timetables.base import TimeRestriction
+
+    def next_run(kind: str) -> datetime:
+        timetable = serialized(found[f"{kind}_shop"]).timetable
+        after = pendulum.datetime(2026, 7, 4, 21)  # a Saturday
+        info = timetable.next_dagrun_info(
+            last_automated_data_interval=None,
+            restriction=TimeRestriction(earliest=after, latest=None, catchup=True),
+        )
+        assert info is not None
+        return info.run_after  # type: ignore[no-any-return]
+
+    assert next_run("apply") == pendulum.datetime(2026, 7, 6, 4), "Monday at 6 in Berlin"
+    assert next_run("snapshot") == pendulum.datetime(2026, 7, 4, 21)
+    assert next_run("verify") == pendulum.datetime(2026, 8, 1, 1)
+
+
+def test_a_cron_schedule_with_intervals(dags: Callable[..., dict[str, DAG]]) -> None:
+    dag = dags("apply_every: 0 * * * *, until: interval_end")["apply_shop"]
+    assert isinstance(dag.schedule, CronDataIntervalTimetable)
+    from airflow.timetables.base import TimeRestriction
+
+    info = serialized(dag).timetable.next_dagrun_info(
+        last_automated_data_interval=None,
+        restriction=TimeRestriction(earliest=pendulum.datetime(2026, 7, 4, 8), latest=None, catchup=True),
+    )
+    assert info.data_interval == (pendulum.datetime(2026, 7, 4, 8), pendulum.datetime(2026, 7, 4, 9))
+
+
+def test_arguments_of_all_tasks(dags: Callable[..., dict[str, DAG]]) -> None:
+    found = dags(
+        "retries: 2, pool: lake, queue: store-host, executor: LocalExecutor, max_consecutive_failed_dag_runs: 4,"
+        " default_args: {owner: data-team, retry_delay: 20s, max_retry_delay: 40s, execution_timeout: 2h,"
+        " pool_slots: 2, priority_weight: 7, weight_rule: absolute}"
+    )
+    for dag in found.values():
+        assert dag.max_consecutive_failed_dag_runs == 4
+        for task in dag.tasks:
+            assert (task.pool, task.queue, task.executor) == ("lake", "store-host", "LocalExecutor")
+            assert (task.owner, task.pool_slots, task.priority_weight) == ("data-team", 2, 7)
+            assert "absolute" in repr(task.weight_rule).lower()
+            assert (task.retry_delay, task.max_retry_delay) == (timedelta(seconds=20), timedelta(seconds=40))
+            long = task.task_id in ("capture", "snapshot", "replay", "verify")
+            assert task.execution_timeout == (None if long else timedelta(hours=2))
+            assert task.retries == (5 if task.task_id == "finalize" and dag.dag_id == "apply_shop" else 2)
+
+
+def test_what_is_not_set_is_left_to_airflow(dags: Callable[..., dict[str, DAG]]) -> None:
+    (dag,) = dags("retries: 0", kinds=["apply"]).values()
+    task = dag.get_task("merge")
+    assert (task.pool, task.queue, task.executor) == ("default_pool", "default", None)
+    usual = DAG("usual").max_consecutive_failed_dag_runs
+    assert (dag.max_consecutive_failed_dag_runs, dag.on_failure_callback, task.owner) == (usual, None, "towpath")
+
+
+def test_the_caller_comes_before_the_configuration(dags: Callable[..., dict[str, DAG]]) -> None:
+    (dag,) = dags("queue: one, pool: lake", kinds=["apply"], default_args={"queue": "two", "doc_md": "x"}).values()
+    task = dag.get_task("merge")
+    assert (task.queue, task.pool, task.doc_md) == ("two", "lake", "x")
+
+
+def test_a_failed_run_calls_the_function(
+    dags: Callable[..., dict[str, DAG]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alerts_of_shop.py").write_text("def tell(context):\n    seen.append(context)\n\nseen = []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = dags("on_failure: alerts_of_shop.tell")
+    import alerts_of_shop  # type: ignore[import-not-found]
+
+    assert {dag.on_failure_callback for dag in found.values()} == {alerts_of_shop.tell}
+    assert serialized(found["apply_shop"]).has_on_failure_callback
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("on_failure: nowhere.tell", "airflow.on_failure: nowhere.tell cannot be imported: No module named 'nowhere'"),
+        ("on_failure: json.tell", "airflow.on_failure: json has no function tell"),
+        ("executor: MoonExecutor", "airflow.executor: MoonExecutor is not an executor of this Airflow"),
+    ],
+)
+def test_what_only_airflow_can_refuse(
+    dags: Callable[..., dict[str, DAG]], tmp_path: Path, settings: str, message: str
+) -> None:
+    """Such a setting must stop neither the data nor the DAGs of other files."""
+    (dag,) = dags(settings, kinds=["apply"]).values()
+    assert ERROR_TAG in dag.tags
+    assert message in str(dag.doc_md)
+    assert (dag.on_failure_callback, dag.get_task("merge").executor) == (None, None)
+    with pytest.raises(ConfigError) as caught:
+        check_configurations(tmp_path / "conf")
+    assert message in str(caught.value)

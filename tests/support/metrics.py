@@ -1,0 +1,32 @@
+"""Configurations and reports of captures, for the tests of metrics."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cdc.capture import Counters, Progress
+from cdc.capture.watermark import SourceClock
+from cdc.config import DestinationConfig, parse
+from cdc.positions import BinlogPosition
+
+NOW_US = 1_800_000_000_000_000
+CONNECTED = Progress(
+    connected=True,
+    position=BinlogPosition("binlog.000007", 1234),
+    target=None,
+    counters=Counters(transactions=3, events=9, bytes=500, received_bytes=900, reconnects=2),
+    complete_until_us=NOW_US - 2_000_000,
+    last_commit_us=NOW_US - 60_000_000,
+    clock=SourceClock(NOW_US, time.monotonic()),
+)
+"""A report of a capture that has three transactions, and is level."""
+
+
+def configuration(metrics: str) -> DestinationConfig:
+    """Returns the configuration of the destination ``shop`` with this section ``metrics``."""
+    text = (
+        "source: {url: 'mysql://cdc@db:3306', server_id: 7, start: earliest}\ntables: {include: ['shop\\..*']}\n"
+        f"store: {{path: s}}\nmeta: {{path: m}}\napply: {{target: l}}\nmetrics: {metrics}\n"
+    )
+    return parse(text, Path("/conf/shop.yaml"))

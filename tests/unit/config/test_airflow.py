@@ -1,0 +1,84 @@
+"""The section ``airflow``: schedules, links and names are checked when the file is loaded."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from cdc.config import AirflowConfig
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("90s", 90.0),
+        (60, 60.0),
+        ("1d", 86400.0),
+        ("*/5 * * * *", "*/5 * * * *"),
+        (" 0  2 * * sun,WED ", "0 2 * * sun,WED"),
+        ("5/15 0-6/2 1,15 jan-mar 0-7", "5/15 0-6/2 1,15 jan-mar 0-7"),
+        ("0 0 29 2 *", "0 0 29 2 *"),
+        ("@daily", "@daily"),
+    ],
+)
+def test_schedules(value: object, found: object) -> None:
+    assert AirflowConfig.model_validate({"apply_every": value}).apply_every == found
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("often", "neither a duration like 30s, 15m or 1d nor a cron expression"),
+        ("* * * *", "neither a duration"),
+        ("* * * * * *", "neither a duration"),
+        ("60 * * * *", "minute cannot be '60'"),
+        ("* 5-2 * * *", "hour cannot be '5-2'"),
+        ("* * 0 * *", "day of the month cannot be '0'"),
+        ("* * * foo *", "month cannot be 'foo'"),
+        ("* * * * mon#1", "day of the week cannot be 'mon#1'"),
+        ("*/0 * * * *", "minute cannot be '\\*/0'"),
+        ("0 0 30 feb *", "no day ever matches"),
+        ("@often", "neither a duration"),
+        ("@continuous", "neither a duration"),
+        (True, "must be a number"),
+        (0, "must be more than 0"),
+        ("0s", "must be more than 0"),
+        ([1], "must be a duration or a cron expression"),
+    ],
+)
+def test_schedules_that_are_refused(value: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AirflowConfig.model_validate({"apply_every": value})
+
+
+def test_a_time_zone_needs_a_cron_expression() -> None:
+    assert AirflowConfig(verify_every="0 3 * * *", timezone="Europe/Berlin").timezone == "Europe/Berlin"
+    with pytest.raises(ValidationError, match="timezone has no effect without a cron expression in apply_every"):
+        AirflowConfig(timezone="Europe/Berlin")
+    for name in ("Berlin", "../etc/passwd", "/etc/localtime"):
+        with pytest.raises(ValidationError, match="is not a time zone; write it like Europe/Berlin"):
+            AirflowConfig(verify_every="0 3 * * *", timezone=name)
+
+
+@pytest.mark.parametrize("name", ["alert", "alerts.", ".on_failure", "alerts.on-failure", "os.system('x')"])
+def test_paths_of_functions(name: str) -> None:
+    assert AirflowConfig(on_failure="team.alerts.on_failure").on_failure == "team.alerts.on_failure"
+    with pytest.raises(ValidationError, match="is not the path of a function"):
+        AirflowConfig(on_failure=name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("manifest", "javascript:alert(1)", "must begin with http:// or https://"),
+        ("manifest", "https://x/{token}", "unknown placeholder; known are batch, destination, path"),
+        ("table", "https://x/{db.__class__}", "unknown placeholder; known are db, destination, path, table"),
+        ("table", "https://x/{table!r}", "unknown placeholder"),
+        ("table", "https://x/{table:>99999999}", "unknown placeholder"),
+        ("spark", "https://x/{", "has a single brace"),
+        ("spark", "", "must not be empty"),
+    ],
+)
+def test_links_that_are_refused(key: str, value: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AirflowConfig.model_validate({"links": {key: value}})
