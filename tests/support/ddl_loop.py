@@ -280,8 +280,12 @@ class CorpusRun:
         kind: OutcomeKind = "snapshot" if parked.due == "snapshot" else "refused"
         reason = " ".join(parked.reason.split())
         named = any(" ".join(sql.split())[:40].rstrip("; ") in reason for sql in one.case.sql)
-        # A value that the table's key does not take, or a server that names no columns, whatever the statement was.
-        by_row = ", row event at " in reason or "does not hold the names of its columns" in reason
+        # A value that the table's key does not take, a server that names no columns, or a table whose definition is
+        # refused, whatever the statement was.
+        by_row = any(
+            why in reason
+            for why in (", row event at ", "does not hold the names of its columns", "the table is system-versioned")
+        )
         one.note(
             kind if named or by_row else "different", reason if named or by_row else f"names no statement: {reason}"
         )
