@@ -59,6 +59,17 @@ class Maintained:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def __str__(self) -> str:
+        """Returns what was done, as a line for people."""
+        done = []
+        if self.files_removed:
+            done.append(f"{self.files_removed:,} files compacted into {self.files_added:,}")
+        if self.files_deleted:
+            done.append(f"{self.files_deleted:,} old files deleted")
+        if self.note:
+            done.append(self.note)
+        return f"{self.table}: {'; '.join(done) or 'nothing to do'}"
+
 
 def is_worth_optimizing(target: Target, state: DeltaState) -> bool:
     """Whether the table has files that OPTIMIZE may not have seen: it has several, or is clustered, and the last

@@ -1,5 +1,5 @@
 """Builds DAGs from configuration files, for each ``conf/<dest>.yaml``: ``capture_<dest>``, ``apply_<dest>``,
-``snapshot_<dest>``, ``backfill_<dest>`` and ``verify_<dest>``.
+``snapshot_<dest>``, ``backfill_<dest>``, ``verify_<dest>`` and ``maintain_<dest>``.
 
 Parsing connects to no server and reads no connection. A broken file affects only its own DAGs: they keep their names
 and tasks, are tagged ``configuration-error``, show the error as their documentation, and fail with it when they run.
@@ -31,6 +31,7 @@ from cdc.airflow.operators import (
     TowpathFetchOperator,
     TowpathFinalizeBackfillOperator,
     TowpathFinalizeOperator,
+    TowpathMaintainOperator,
     TowpathMergeOperator,
     TowpathPlanOperator,
     TowpathReplayOperator,
@@ -44,7 +45,7 @@ from cdc.errors import ConfigError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-Kind = Literal["capture", "apply", "snapshot", "backfill", "verify"]
+Kind = Literal["capture", "apply", "snapshot", "backfill", "verify", "maintain"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -197,6 +198,20 @@ def verify_dag(of: _Destination) -> DAG:
     return dag
 
 
+def maintain_dag(of: _Destination) -> DAG:
+    """Builds the DAG that maintains the store and the Delta tables, every ``airflow.maintain_every``, or only by
+    hand."""
+    dag = _dag(
+        "maintain",
+        of,
+        schedule=_schedule(of.settings, of.settings.maintain_every),
+        doc_md=f"Removes what `{of.name}` does not need any more, and compacts its tables, beside the apply DAG.",
+    )
+    with dag:
+        TowpathMaintainOperator(task_id="maintain", conf_file=of.conf_file, execution_timeout=None)
+    return dag
+
+
 def backfill_dag(of: _Destination) -> DAG:
     """Builds the DAG that is started by hand with a form: ``plan >> (snapshot | replay | verify) >> finalize``."""
     work: dict[str, str] = {kind: kind for kind in forms.KINDS}
@@ -227,6 +242,7 @@ _BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
     "snapshot": snapshot_dag,
     "backfill": backfill_dag,
     "verify": verify_dag,
+    "maintain": maintain_dag,
 }
 
 

@@ -47,7 +47,16 @@ class Jobs(Protocol):
         mode: str | None = None,
     ) -> Any: ...
 
-    def maintain(self, config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]: ...
+    def maintain(
+        self,
+        config: DestinationConfig,
+        tables: Sequence[str] = (),
+        *,
+        dry_run: bool = False,
+        store_only: bool = False,
+        vacuum: bool = True,
+        progress: Any = None,
+    ) -> dict[str, Any]: ...
 
     def stop(self) -> None: ...
 

@@ -179,21 +179,45 @@ class TowpathVerifyOperator(_JobOperator):
 
 
 class TowpathMaintainOperator(DestinationOperator):
-    """Does what ``cdc maintain`` does: removes from the store what no subscriber needs any more. It needs the store's
-    disk, and does not touch the Delta tables.
+    """Does what ``cdc maintain`` does: removes from the store what no subscriber needs any more, and compacts, clusters
+    and vacuums Delta tables. It needs the store's disk.
 
-    ``dry_run``: the log says what would be removed, and nothing is.
+    ``tables`` (templated): the Delta tables, as DB.TABLE in a list or in a text with commas; None for all.
+    ``store_only``: the Delta tables are left alone. ``vacuum``: whether files are deleted that no readable version of a
+    table needs. ``dry_run``: the log says what the store would lose, and nothing changes.
     """
 
-    def __init__(self, *, dry_run: bool = False, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = ("conf_file", "tables")
+
+    def __init__(
+        self,
+        *,
+        tables: Sequence[str] | str | None = None,
+        store_only: bool = False,
+        vacuum: bool = True,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.tables = tables
+        self.store_only = store_only
+        self.vacuum = vacuum
         self.shows_only = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Returns the document that ``cdc maintain --json`` prints. Raises UsageError on a standby, ConfigError
-        without a store; both fail the task without a retry."""
+        """Returns the document that ``cdc maintain --json`` prints. Raises UsageError on a standby or for an unknown
+        table, ConfigError without a store; both fail the task without a retry."""
         with xcom.airflow_errors():
-            document = jobs.pipeline().maintain(self._config(), dry_run=self.shows_only)
+            config = self._config()
+            tables = [] if self.tables is None else forms.table_names(config, self.tables)
+            document = jobs.pipeline().maintain(
+                config,
+                tables,
+                dry_run=self.shows_only,
+                store_only=self.store_only,
+                vacuum=self.vacuum,
+                progress=lambda one: self.log.info("%s", one),
+            )
         self.log.info("%s", texts.maintenance(document))
         for name in document["cut_off"]:
             self.log.warning("Subscriber %s was cut off: it had not acked all that was removed.", name)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
 from cdc.units import human_bytes
-
-if TYPE_CHECKING:
-    from spark_jobs.maintenance import Maintained
 
 
 def register(app: typer.Typer) -> None:
@@ -51,24 +48,12 @@ def maintain(
         dry_run=dry_run,
         store_only=store_only,
         vacuum=vacuum,
-        progress=lambda one: err().print(_told(one), markup=False),
+        progress=lambda one: err().print(str(one), markup=False),
     )
     if as_json:
         print_json(document)
     else:
         _show(document)
-
-
-def _told(one: Maintained) -> str:
-    """Returns what was done to a table, as a line."""
-    done = []
-    if one.files_removed:
-        done.append(f"{one.files_removed:,} files compacted into {one.files_added:,}")
-    if one.files_deleted:
-        done.append(f"{one.files_deleted:,} old files deleted")
-    if one.note:
-        done.append(one.note)
-    return f"{one.table}: {'; '.join(done) or 'nothing to do'}"
 
 
 _WHY = {

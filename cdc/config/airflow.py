@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from cdc.config.schedules import ScheduleText, TimeZoneName
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 
-_SCHEDULES = ("apply_every", "snapshot_every", "verify_every")
+_SCHEDULES = ("apply_every", "snapshot_every", "verify_every", "maintain_every")
 MANIFEST_FIELDS = frozenset({"destination", "batch", "path"})
 TABLE_FIELDS = frozenset({"destination", "db", "table", "path"})
 SPARK_FIELDS = frozenset({"destination"})
@@ -64,8 +64,8 @@ class TaskDefaultsConfig(Section):
     max_retry_delay: DurationS = 300.0
     """Longest pause before a repetition."""
     execution_timeout: DurationS | None = None
-    """Time after which Airflow kills fetch, merge, finalize or plan; null means none. Capture, snapshots, replays and
-    verifications have none."""
+    """Time after which Airflow kills fetch, merge, finalize or plan; null means none. Capture, snapshots, replays,
+    verifications and maintenance have none."""
     pool_slots: Whole = Field(default=1, ge=1)
     """Slots of the pool that each task takes."""
     priority_weight: Whole = Field(default=1, ge=1)
@@ -84,8 +84,8 @@ class TaskDefaultsConfig(Section):
 
 
 class AirflowConfig(Section):
-    """Schedules and settings of the generated DAGs `capture_DEST`, `apply_DEST`, `snapshot_DEST`, `verify_DEST` and
-    `backfill_DEST`."""
+    """Schedules and settings of the generated DAGs `capture_DEST`, `apply_DEST`, `snapshot_DEST`, `verify_DEST`,
+    `maintain_DEST` and `backfill_DEST`."""
 
     apply_every: ScheduleText = 60.0
     """Interval of the apply DAG, or a cron expression of five fields such as `'*/5 6-22 * * *'`."""
@@ -97,6 +97,9 @@ class AirflowConfig(Section):
     """Interval of the snapshot DAG, which loads the tables that are due for a snapshot, or a cron expression."""
     verify_every: ScheduleText | None = None
     """Interval of the verify DAG, or a cron expression; null means that it runs only when it is triggered."""
+    maintain_every: ScheduleText | None = None
+    """Interval of the maintain DAG, which does what `cdc maintain` does, or a cron expression; null means that it runs
+    only when it is triggered."""
     timezone: TimeZoneName = "UTC"
     """Time zone of the cron expressions. Without one, another value than UTC is refused."""
     capture_for: DurationS = 3600.0

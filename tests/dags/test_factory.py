@@ -15,7 +15,7 @@ from cdc.airflow.factory import ERROR_TAG
 from cdc.errors import ConfigError
 from tests.support.airflows import dag_bag
 
-KINDS = ("apply", "backfill", "capture", "snapshot", "verify")
+KINDS = ("apply", "backfill", "capture", "maintain", "snapshot", "verify")
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 Write = Callable[..., Path]
 

@@ -88,7 +88,7 @@ def test_arguments_of_all_tasks(dags: Callable[..., dict[str, DAG]]) -> None:
             assert (task.owner, task.pool_slots, task.priority_weight) == ("data-team", 2, 7)
             assert "absolute" in repr(task.weight_rule).lower()
             assert (task.retry_delay, task.max_retry_delay) == (timedelta(seconds=20), timedelta(seconds=40))
-            long = task.task_id in ("capture", "snapshot", "replay", "verify")
+            long = task.task_id in ("capture", "snapshot", "replay", "verify", "maintain")
             assert task.execution_timeout == (None if long else timedelta(hours=2))
             assert task.retries == (5 if task.task_id == "finalize" and dag.dag_id == "apply_shop" else 2)
 

@@ -214,7 +214,9 @@ def test_the_form_offers_the_tables_that_are_known(write_conf: Write) -> None:
 
 def test_a_broken_file_keeps_its_dags(write_conf: Write) -> None:
     dags = build_dags(write_conf("wrong", text="sauce: {}\n"))
-    assert sorted(dags) == [f"{kind}_wrong" for kind in ("apply", "backfill", "capture", "snapshot", "verify")]
+    assert sorted(dags) == [
+        f"{kind}_wrong" for kind in ("apply", "backfill", "capture", "maintain", "snapshot", "verify")
+    ]
     assert all(factory.ERROR_TAG in dag.tags for dag in dags.values())
 
 
@@ -298,7 +300,13 @@ def test_maintenance(
     fake.errors = [UsageError("this store follows another one")]
     dag = own_dag(lambda: TowpathMaintainOperator(task_id="maintain", conf_file=file, dry_run=True, retries=2))
     assert run_dag(dag)["run"] == "failed"
-    assert fake.calls == [("maintain", False), ("maintain", True)]
+    dag = own_dag(lambda: TowpathMaintainOperator(task_id="maintain", conf_file=file, tables="shop.a", vacuum=False))
+    assert run_dag(dag)["run"] == "success"
+    assert fake.calls == [
+        ("maintain", [], {"dry_run": False, "store_only": False, "vacuum": True}),
+        ("maintain", [], {"dry_run": True, "store_only": False, "vacuum": True}),
+        ("maintain", ["shop.a"], {"dry_run": False, "store_only": False, "vacuum": False}),
+    ]
 
 
 class Pushed:

@@ -108,8 +108,11 @@ class FakeJobs:
         self._step("plan_replay", list(tables), arguments)
         return Plan(tuple(tables))
 
-    def maintain(self, config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]:
-        self._step("maintain", dry_run)
+    def maintain(
+        self, config: DestinationConfig, tables: Sequence[str] = (), *, progress: Any = None, **options: bool
+    ) -> dict[str, Any]:
+        dry_run = options["dry_run"]
+        self._step("maintain", list(tables), options)
         return {
             "dry_run": dry_run,
             "removed": [{"segment": "a"}, {"segment": "b"}],
