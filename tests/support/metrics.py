@@ -11,16 +11,19 @@ from cdc.config import DestinationConfig, parse
 from cdc.positions import BinlogPosition
 
 NOW_US = 1_800_000_000_000_000
-CONNECTED = Progress(
-    connected=True,
-    position=BinlogPosition("binlog.000007", 1234),
-    target=None,
-    counters=Counters(transactions=3, events=9, bytes=500, received_bytes=900, reconnects=2),
-    complete_until_us=NOW_US - 2_000_000,
-    last_commit_us=NOW_US - 60_000_000,
-    clock=SourceClock(NOW_US, time.monotonic()),
-)
-"""A report of a capture that has three transactions, and is level."""
+
+
+def connected() -> Progress:
+    """Returns the report of a capture that has three transactions, and has just heard the source's time."""
+    return Progress(
+        connected=True,
+        position=BinlogPosition("binlog.000007", 1234),
+        target=None,
+        counters=Counters(transactions=3, events=9, bytes=500, received_bytes=900, reconnects=2),
+        complete_until_us=NOW_US - 2_000_000,
+        last_commit_us=NOW_US - 60_000_000,
+        clock=SourceClock(NOW_US, time.monotonic()),
+    )
 
 
 def configuration(metrics: str) -> DestinationConfig:

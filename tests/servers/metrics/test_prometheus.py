@@ -26,7 +26,7 @@ from cdc.metrics.push import push_run
 from cdc.testing.pipeline import sample_manifest
 from cdc.testing.servers import free_port
 from cdc.testing.servers.packages import DebianPackages, fetch
-from tests.support.metrics import CONNECTED, configuration
+from tests.support.metrics import configuration, connected
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 PACKAGES = DebianPackages(
@@ -167,7 +167,7 @@ def test_prometheus_gets_what_captures_serve_and_runs_push(prometheus: tuple[str
     address, gateway, port = prometheus
     config = configuration(f"{{push: '{gateway}', host: 127.0.0.1}}")
     monitor = CaptureMonitor("shop", 60)
-    monitor.observe(replace(CONNECTED, connected=False))
+    monitor.observe(replace(connected(), connected=False))
     stats = RunStats()
     stats.add([TableResult(table="shop.t", inserted=7, files=1, seconds=0.5)], sample_manifest(1))
     with serving(config, port, monitor):

@@ -14,7 +14,7 @@ from cdc.errors import ConfigError
 from cdc.metrics import catalogue as names
 from cdc.metrics.capture import CaptureMonitor, capture_values
 from cdc.metrics.serve import served
-from tests.support.metrics import CONNECTED, NOW_US, configuration
+from tests.support.metrics import NOW_US, configuration, connected
 
 
 def value(progress: Progress | None, metric: names.Metric) -> float | None:
@@ -23,13 +23,13 @@ def value(progress: Progress | None, metric: names.Metric) -> float | None:
 
 
 def test_the_lag_is_by_the_sources_clock_and_grows_without_a_connection() -> None:
-    assert value(CONNECTED, names.LAG) == pytest.approx(2, abs=1)
+    assert value(connected(), names.LAG) == pytest.approx(2, abs=1)
     asked = SourceClock(NOW_US, time.monotonic() - 100)
-    assert value(replace(CONNECTED, connected=False, clock=asked), names.LAG) == pytest.approx(102, abs=1)
+    assert value(replace(connected(), connected=False, clock=asked), names.LAG) == pytest.approx(102, abs=1)
 
 
 def test_the_lag_of_a_capture_that_catches_up_is_that_of_its_last_transaction() -> None:
-    behind = replace(CONNECTED, complete_until_us=0)
+    behind = replace(connected(), complete_until_us=0)
     assert value(behind, names.LAG) == pytest.approx(60, abs=1)
     assert value(behind, names.COMPLETE_UNTIL) is None
     assert value(replace(behind, last_commit_us=0), names.LAG) is None, "nothing is known yet, so nothing is said"
@@ -37,8 +37,8 @@ def test_the_lag_of_a_capture_that_catches_up_is_that_of_its_last_transaction() 
 
 def test_counters_and_position() -> None:
     metrics = (names.TRANSACTIONS, names.EVENTS, names.STORED_BYTES, names.RECEIVED_BYTES, names.RECONNECTS)
-    assert [value(CONNECTED, metric) for metric in metrics] == [3, 9, 500, 900, 2]
-    assert (value(CONNECTED, names.POSITION_FILE), value(CONNECTED, names.POSITION_BYTES)) == (7, 1234)
+    assert [value(connected(), metric) for metric in metrics] == [3, 9, 500, 900, 2]
+    assert (value(connected(), names.POSITION_FILE), value(connected(), names.POSITION_BYTES)) == (7, 1234)
     assert value(None, names.CONNECTED) == 0
 
 
@@ -48,13 +48,13 @@ def test_health_by_the_time_since_the_last_connection() -> None:
     assert monitor.health().ok, "it may still connect"
     now[0] += 61
     assert monitor.health() == (False, "shop: not connected yet, for 1 min 1 s; metrics.unhealthy_after is 1 min.")
-    monitor.observe(CONNECTED)
+    monitor.observe(connected())
     assert monitor.health() == (True, "shop: connected, at binlog.000007:1234.")
     now[0] += 61
     assert not monitor.health().ok, "a capture that hangs is not healthy"
     assert "has not reported for 1 min 1 s" in monitor.health().text
-    monitor.observe(CONNECTED)
-    monitor.observe(replace(CONNECTED, connected=False))
+    monitor.observe(connected())
+    monitor.observe(replace(connected(), connected=False))
     now[0] += 59
     assert monitor.health().ok
     assert "the capture is connecting" in monitor.health().text
