@@ -77,6 +77,7 @@ def test_a_partitioned_table_follows_its_source(mysql9: Server, tmp_path: Path, 
         loop.apply_all()
 
 
+@pytest.mark.long
 def test_other_partitions_need_a_new_table(mysql9: Server, tmp_path: Path, database: Database) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.t: {properties: {towpath_test: 1}}")
     loop.sql(TABLE, ROWS)
@@ -104,8 +105,12 @@ def test_other_partitions_need_a_new_table(mysql9: Server, tmp_path: Path, datab
     ("key", "message"),
     [
         ("partition_by: [region]", r"partition_by names region of the type string; .* empty text in a partition"),
-        ("cluster_by: [nothing]", r"cluster_by names nothing, which the Delta table does not have \(it has id, day,"),
-        ("partition_by: [id, day, region, n]", "partition_by names"),
+        pytest.param(
+            "cluster_by: [nothing]",
+            r"cluster_by names nothing, which the Delta table does not have \(it has id, day,",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("partition_by: [id, day, region, n]", "partition_by names", marks=pytest.mark.long),
     ],
 )
 def test_columns_that_cannot_serve_are_refused(
@@ -176,6 +181,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_vacuum_deletes_what_no_transaction_needs(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

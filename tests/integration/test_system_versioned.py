@@ -22,7 +22,9 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize(
+    "kind", ["explicit", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("implicit", "column"))]
+)
 def test_a_versioned_table_is_refused_from_the_start(
     kind: str, mariadb11: Server, tmp_path: Path, database: Database
 ) -> None:
