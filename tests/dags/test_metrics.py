@@ -93,6 +93,7 @@ def test_a_run_that_fails_or_is_idle_is_counted(statsd: socket.socket, apply: Ap
     assert received(statsd) == ["airflow.towpath.run.shop.succeeded:1|c", "airflow.towpath.run.succeeded:1|c"]
 
 
+@pytest.mark.long
 def test_no_run_fails_because_nobody_listens(
     apply: Apply, pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

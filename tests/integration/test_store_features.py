@@ -242,6 +242,7 @@ def test_a_staged_batch_is_merged_from_its_copies(loop: Loop, cdc: Cdc, tmp_path
 # --- subscribers and retention ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_subscribers_with_filters_and_retention(loop: Loop, cdc: Cdc) -> None:
     change(loop, store={"segment_bytes": 65536, "retain": {"acked_for": 0.001, "lost_after": 0.5}})
     many = "WITH RECURSIVE n AS (SELECT 0 i UNION ALL SELECT i + 1 FROM n WHERE i < 99)"

@@ -302,7 +302,9 @@ _ANSWERS = (
     Answer(r"SHOW GRANTS", lambda *_: [{"Grants": "GRANT ALL PRIVILEGES ON *.* TO `cdc`@`%`"}]),
     Answer(
         r"FROM information_schema\.TABLES",
-        lambda source, _: [{"db": "shop", "tab": table, "coll": "utf8mb4_0900_ai_ci"} for table in source.tables],
+        lambda source, _: [
+            {"db": "shop", "tab": table, "coll": "utf8mb4_0900_ai_ci", "kind": "BASE TABLE"} for table in source.tables
+        ],
     ),
     Answer(r"FROM information_schema\.COLUMNS", _columns),
     Answer(r"SELECT DISTINCT .* FROM information_schema\.COLUMNS\b.*PRIVILEGES", _nothing),
