@@ -1,4 +1,4 @@
-"""Checks regular expressions over ``db.table``."""
+"""Regular expressions over ``db.table``: for one name, and checks of what users write."""
 
 from __future__ import annotations
 
@@ -13,3 +13,13 @@ def is_list(pattern: str) -> bool:
 
     Callers refuse it, because as one expression it would match no table. A comma in a name is written ``\,``."""
     return "," in _MAY_HOLD_COMMA.sub("", pattern)
+
+
+def exact(name: str) -> str:
+    """Returns an expression that matches only this ``db.table``."""
+    return re.escape(name).replace(",", r"\,")
+
+
+def exclusion(name: str) -> str:
+    """Returns the key of the configuration that excludes only this table, as a remedy names it."""
+    return "tables.exclude: ['" + exact(name).replace("'", "''") + "']"

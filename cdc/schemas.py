@@ -14,13 +14,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
+from cdc.patterns import exclusion
 
 FORMAT_VERSION = 1
 VERSIONED = "is system-versioned: its row events do not tell old rows, which SELECT does not show, from the others"
 """Why a system-versioned table is refused."""
-VERSIONED_REMEDY = (
-    "Exclude the table (tables.exclude: ['{name}']), or end it at the source by ALTER TABLE … DROP SYSTEM VERSIONING."
-)
+
+
+def versioned_remedy(table: str) -> str:
+    """Returns the way out for a system-versioned table."""
+    return f"Exclude the table ({exclusion(table)}), or end it at the source by ALTER TABLE … DROP SYSTEM VERSIONING."
 
 
 class ColumnSchema(BaseModel):

@@ -3,6 +3,12 @@
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 fail() { printf 'make: %s\n' "$*" >&2; exit 2; }
 
+# tried_on WHAT COMMAND…: runs a command, and adds its outcome to the array "tried"; a failure sets "code".
+tried_on() {
+  local what=$1; shift
+  if "$@"; then tried+=("$what: passed"); else code=1; tried+=("$what: FAILED"); fi
+}
+
 # apt_install WHAT PACKAGE…: installs Debian packages as root; otherwise fails with the command to run.
 apt_install() {
   local what=$1; shift

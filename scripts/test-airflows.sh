@@ -27,12 +27,7 @@ for one in ${AIRFLOWS:-3.0.6=2025-10-01 $newest=$today}; do
       printf '%s\n' "$wanted" >"$venv/.installed" || { code=1; tried+=("$version: not installed"); continue; }
   fi
   say "The tests of the DAGs on Airflow $version"
-  if "$venv/bin/python" -m pytest tests/dags --ignore-glob 'tests/dags/test_real_*' -q -p no:cacheprovider "$@"; then
-    tried+=("$version: passed")
-  else
-    code=1
-    tried+=("$version: FAILED")
-  fi
+  tried_on "$version" "$venv/bin/python" -m pytest tests/dags --ignore-glob 'tests/dags/test_real_*' -q -p no:cacheprovider "$@"
 done
 printf '%s\n' "${tried[@]}"
 exit "$code"

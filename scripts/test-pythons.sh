@@ -28,12 +28,7 @@ for version in ${PYTHONS:-3.11 3.12 3.13}; do
       printf '%s\n' "$digest" >"$venv/.installed" || { code=1; tried+=("$version: not installed"); continue; }
   fi
   say "The quick tests on $("$venv/bin/python" --version)"
-  if "$venv/bin/python" -m pytest tests/unit -n "$(($(nproc) + 1))" --dist worksteal -q -p no:cacheprovider "$@"; then
-    tried+=("$version: passed")
-  else
-    code=1
-    tried+=("$version: FAILED")
-  fi
+  tried_on "$version" "$venv/bin/python" -m pytest tests/unit -n "$(($(nproc) + 1))" --dist worksteal -q -p no:cacheprovider "$@"
 done
 printf '%s\n' "${tried[@]}"
 exit "$code"

@@ -36,9 +36,8 @@ from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.apply.small_batches import merge_small
-from spark_jobs.delta.layout import differs, follow_configuration
 from spark_jobs.delta.proof import prove
-from spark_jobs.delta.tables import require_ownership, schema_of, target_of
+from spark_jobs.delta.tables import follow_configuration, follows_configuration, require_ownership, target_of
 from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 
@@ -199,7 +198,7 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
     prove(target, state, batch.manifest, batch.subscription, created_here=batch.manifest.ddl and changes)
     if state is not None and not changes:
         return None
-    follows = state is None or not differs(state, target, schema_of(state).fields)
+    follows = state is None or follows_configuration(state, target)
     if follows and batch.config.apply.small_batches.engine == "deltalake":
         merged = merge_small(batch, target, state)
         if merged is not None:
@@ -210,7 +209,7 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         created = state is None
         if state is not None and not follows:
             batch.check()
-            state = follow_configuration(session.spark, target, state, schema_of(state).fields)
+            state = follow_configuration(session.spark, target, state)
         ready = ddl.make_ready(batch, session, target, state)
         if ready is None or (ready.is_untouched and batch.statements and ready.layout is None):
             return None

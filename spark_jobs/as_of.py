@@ -35,7 +35,7 @@ from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, 
 from spark_jobs.delta.log import DeltaState, open_delta, reader_uri
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import MODE_PROPERTY, Target, schema_of, target_of
-from spark_jobs.runtime.session import OLD_VERSIONS, TableSession, setting
+from spark_jobs.runtime.session import OLD_VERSIONS, TableSession, setting_of
 from spark_jobs.source.columns import columns_of_layout
 from spark_jobs.source.row_choice import SEEN
 
@@ -160,7 +160,7 @@ class _Table:
         """Raises TargetError if neither Delta's history nor the store reaches there."""
         found = self._version(seq)
         spark = self._session.spark
-        with setting(spark, OLD_VERSIONS, "false"):
+        with setting_of(spark, {OLD_VERSIONS: "false"}):
             base = spark.read.format("delta").option("versionAsOf", found.version).load(self._target.path)
         if found.exact >= seq:
             return base

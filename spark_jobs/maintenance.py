@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError
 from cdc.log import get_logger
-from spark_jobs.delta.layout import clustering_of, differs, follow_configuration
+from spark_jobs.delta.layout import clustering_of
 from spark_jobs.delta.log import open_newest
-from spark_jobs.delta.tables import require_owner, schema_of, target_of
+from spark_jobs.delta.tables import follow_configuration, require_owner, target_of
 from spark_jobs.runtime.failures import explain, is_concurrent
-from spark_jobs.runtime.session import setting
+from spark_jobs.runtime.session import setting_of
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
     from cdc.config import DestinationConfig
@@ -33,10 +32,12 @@ DEFAULT_RETENTION_H = 168
 """Delta's own default."""
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"second": 1 / 3600, "minute": 1 / 60, "hour": 1.0, "day": 24.0, "week": 168.0}
-_IGNORES_HOURS = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
-"""Setting: whether VACUUM ignores its RETAIN clause, unless that is 0, and takes the table's own retention."""
-_LISTERS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-"""Setting: into how many tasks VACUUM splits the listing of a table's folders; 10,000 by default."""
+_VACUUM = {
+    # Else VACUUM ignores its RETAIN clause, unless that is 0, and takes the table's own retention.
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
+    # Tasks that list the table's folders; 10,000 by default.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+}
 _OPTIMIZE = "OPTIMIZE"
 _WITHOUT_FILES = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD COLUMNS", "VACUUM START", "VACUUM END"})
 """Operations that add no files, as Delta's history names them."""
@@ -45,7 +46,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Maintained:
-    """What was done to a table; the keys of ``cdc maintain --json``."""
+    """The maintenance of one table; the keys of ``cdc maintain --json``."""
 
     table: str
     files_removed: int = 0
@@ -84,11 +85,7 @@ def is_worth_optimizing(target: Target, state: DeltaState) -> bool:
                 return False
             if commit.get("operation") not in _WITHOUT_FILES:
                 break
-        return bool(clustering_of(state)) or _has_several_files(found.delta)
-
-
-def _has_several_files(delta: DeltaTable) -> bool:
-    return len(delta.file_uris()) > 1
+        return bool(clustering_of(state)) or len(found.delta.file_uris()) > 1
 
 
 def maintain_table(
@@ -106,8 +103,7 @@ def maintain_table(
     require_owner(state, target)
     with sessions.one() as session:
         try:
-            if differs(state, target, schema_of(state).fields):
-                state = follow_configuration(session.spark, target, state, schema_of(state).fields)
+            state = follow_configuration(session.spark, target, state)
             done = Maintained(table)
             if is_worth_optimizing(target, state):
                 done = _optimize(session.spark, target)
@@ -135,13 +131,13 @@ def _vacuum(
     own = retention_h(state.properties)
     if own is None:
         note = f"no VACUUM: its property {RETENTION_PROPERTY} is {state.properties[RETENTION_PROPERTY]!r}"
-        return _with(done, note=note)
+        return replace(done, note=note)
     hours = max(math.ceil(own), math.ceil(needed_for_h))
-    with setting(spark, _IGNORES_HOURS, "false"), setting(spark, _LISTERS, "16"):
+    with setting_of(spark, _VACUUM):
         found = spark.sql(f"VACUUM {target.sql} RETAIN {hours} HOURS DRY RUN").collect()
         if found:
             spark.sql(f"VACUUM {target.sql} RETAIN {hours} HOURS").collect()
-    return _with(done, files_deleted=len(found), kept_for_h=hours)
+    return replace(done, files_deleted=len(found), kept_for_h=hours)
 
 
 def retention_h(properties: dict[str, str]) -> float | None:
@@ -152,7 +148,3 @@ def retention_h(properties: dict[str, str]) -> float | None:
         return DEFAULT_RETENTION_H
     found = _INTERVAL.fullmatch(text.strip())
     return None if found is None else int(found[1]) * _HOURS[found[2].lower()]
-
-
-def _with(done: Maintained, **values: Any) -> Maintained:
-    return Maintained(**{**asdict(done), **values})

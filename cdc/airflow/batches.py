@@ -132,7 +132,7 @@ class _RunLog(RunListener):
 
     def merged(self, batch: Merged) -> None:
         self._stats.add(batch.results, batch.lease.manifest)
-        changes = ((name, one.inserted + one.updated + one.deleted) for name, one in self._stats.tables.items())
+        changes = ((name, one.changes) for name, one in self._stats.tables.items())
         if (table := links.most_changed(changes)) is not None:
             self._addresses[links.TABLE] = links.table_address(self._config, table)
         for result in batch.results:

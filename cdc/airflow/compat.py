@@ -1,4 +1,4 @@
-"""What Airflow's versions from 3.0 on keep in different modules.
+"""Names that Airflow's versions from 3.0 on keep in different modules.
 
 From 3.2 on everything is in ``airflow.sdk``. Other modules of this package import these names from here, and nothing of
 Airflow that is not in the ``airflow.sdk`` of 3.0.

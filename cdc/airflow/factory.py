@@ -174,42 +174,21 @@ def apply_dag(of: _Destination) -> DAG:
 
 def snapshot_dag(of: _Destination) -> DAG:
     """Builds the DAG that loads the tables that are due for a snapshot, every ``airflow.snapshot_every``."""
-    dag = _dag(
-        "snapshot",
-        of,
-        schedule=_schedule(of.settings, of.settings.snapshot_every),
-        doc_md=f"Loads the tables of `{of.name}` that are due for a snapshot, beside the apply DAG.",
-    )
-    with dag:
-        TowpathSnapshotOperator(task_id="snapshot", conf_file=of.conf_file, execution_timeout=None)
-    return dag
+    what = f"Loads the tables of `{of.name}` that are due for a snapshot, beside the apply DAG."
+    return _dag_of_one("snapshot", of, TowpathSnapshotOperator, of.settings.snapshot_every, what)
 
 
 def verify_dag(of: _Destination) -> DAG:
     """Builds the DAG that verifies all tables, every ``airflow.verify_every``, or only by hand."""
-    dag = _dag(
-        "verify",
-        of,
-        schedule=_schedule(of.settings, of.settings.verify_every),
-        doc_md=f"Proves that the tables of `{of.name}` equal the source, and fails if they differ.",
-    )
-    with dag:
-        TowpathVerifyOperator(task_id="verify", conf_file=of.conf_file, execution_timeout=None)
-    return dag
+    what = f"Proves that the tables of `{of.name}` equal the source, and fails if they differ."
+    return _dag_of_one("verify", of, TowpathVerifyOperator, of.settings.verify_every, what)
 
 
 def maintain_dag(of: _Destination) -> DAG:
     """Builds the DAG that maintains the store and the Delta tables, every ``airflow.maintain_every``, or only by
     hand."""
-    dag = _dag(
-        "maintain",
-        of,
-        schedule=_schedule(of.settings, of.settings.maintain_every),
-        doc_md=f"Removes what `{of.name}` does not need any more, and compacts its tables, beside the apply DAG.",
-    )
-    with dag:
-        TowpathMaintainOperator(task_id="maintain", conf_file=of.conf_file, execution_timeout=None)
-    return dag
+    what = f"Removes what `{of.name}` does not need any more, and compacts its tables, beside the apply DAG."
+    return _dag_of_one("maintain", of, TowpathMaintainOperator, of.settings.maintain_every, what)
 
 
 def backfill_dag(of: _Destination) -> DAG:
@@ -262,6 +241,16 @@ def _dag(kind: Kind, of: _Destination, *, doc_md: str, **options: Any) -> DAG:
         doc_md=of.error or doc_md,
         **options,
     )
+
+
+def _dag_of_one(
+    kind: Kind, of: _Destination, operator: Callable[..., BaseOperator], every: float | str | None, doc_md: str
+) -> DAG:
+    """Returns a DAG of one task, which may take as long as it takes. ``every``: None if it only runs by hand."""
+    dag = _dag(kind, of, schedule=_schedule(of.settings, every), doc_md=doc_md)
+    with dag:
+        operator(task_id=kind, conf_file=of.conf_file, execution_timeout=None)
+    return dag
 
 
 def _schedule(settings: AirflowConfig, every: float | str | None, *, has_interval: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""What tasks tell about a run: to a Pushgateway (``metrics.push``), and to the metrics of Airflow, which go to StatsD,
+"""Sends the metrics of a run to a Pushgateway (``metrics.push``), and to the metrics of Airflow, which go to StatsD,
 DataDog or OpenTelemetry as Airflow's ``[metrics]`` says.
 
 Counters of StatsD are added up by its server, so they give the totals that a Pushgateway cannot give.

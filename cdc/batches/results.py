@@ -56,7 +56,7 @@ def history_mark(manifest: Manifest) -> HistoryMark | None:
 
 @dataclass
 class TableStats:
-    """What a run did to one table."""
+    """Statistics of a run for one table: sums over its batches."""
 
     table: str
     inserted: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.errors import IdentityError
 from cdc.meta import Meta, Subscription, open_meta
+from cdc.patterns import exact
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
@@ -58,8 +58,7 @@ class TableBatches:
         from cdc.batches.subscribers import make_filter
         from cdc.store.reader.batch_builder import Limits
 
-        limits, reader = self._config.batch, self.reader
-        pattern = re.escape(table).replace(",", r"\,")
+        limits, reader, pattern = self._config.batch, self.reader, exact(table)
         if whole:
             wanted = Limits(1 << 62, until_seq=until_seq)
         else:

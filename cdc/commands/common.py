@@ -49,6 +49,13 @@ class Globals:
         return conf_dir(self.given_conf_dir)
 
 
+def names_argument(without: str, *, metavar: str = "[DEST] [TABLE]…") -> Any:
+    """Returns the argument that names a destination and tables; for :func:`destination_and_tables`. ``without``: what
+    its help says about a call without tables."""
+    text = "The destination, which may be left out where there is only one, and tables as DB.TABLE."
+    return typer.Argument(metavar=metavar, help=f"{text} {without}".rstrip(), show_default=False)
+
+
 def options(ctx: typer.Context) -> Globals:
     """Returns the global options of this invocation."""
     found = ctx.find_object(Globals)

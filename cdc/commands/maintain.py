@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
+from cdc.commands.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
 from cdc.units import human_bytes
 
 
@@ -18,12 +18,7 @@ def maintain(
     ctx: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[DEST] [TABLE]…",
-            help="The destination, which may be left out where there is only one, and tables as DB.TABLE. Without "
-            "tables: all of them.",
-            show_default=False,
-        ),
+        names_argument("Without tables: all of them."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what the store would lose, and change nothing.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.commands.common import Json, destination_and_tables, err, print_json, tables
+from cdc.commands.common import Json, destination_and_tables, err, names_argument, print_json, tables
 from cdc.errors import UsageError
 from cdc.units import human_bytes
 
@@ -24,11 +24,7 @@ def replay(
     ctx: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[DEST] TABLE…",
-            help="The destination, which may be left out where there is only one, and tables as DB.TABLE.",
-            show_default=False,
-        ),
+        names_argument("", metavar="[DEST] TABLE…"),
     ] = None,
     from_: Annotated[
         str | None,

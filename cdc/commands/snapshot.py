@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.commands.common import Json, destination_and_tables, err, out, print_json, tables
+from cdc.commands.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
 from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ def snapshot(
     ctx: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[DEST] [TABLE]…",
-            help="The destination, which may be left out where there is only one, and tables as DB.TABLE. Without "
-            "tables: all that wait for a snapshot.",
-            show_default=False,
-        ),
+        names_argument("Without tables: all that wait for a snapshot."),
     ] = None,
     as_json: Json = False,
 ) -> None:

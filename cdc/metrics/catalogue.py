@@ -147,7 +147,7 @@ CAPTURE = (
     POSITION_FILE, POSITION_BYTES, POSITION_SEQ, STORE_TRANSACTIONS, STORE_BYTES, DISK_TOTAL, DISK_FREE, DISK_LIMIT,
     CURSOR_LAG, BEHIND_TRANSACTIONS, BEHIND_BYTES, ACKED_SEQ, OUTSTANDING, EXPIRED, PARKED, READABLE,
 )  # fmt: skip
-"""What a capture serves."""
+"""Metrics that a capture serves."""
 
 RUN_SUCCESS = Metric("towpath_run_success", "1 if the last run succeeded, 0 if it failed.")
 RUN_END = Metric("towpath_run_end_timestamp_seconds", "When the last run ended, as Unix time.")
@@ -185,4 +185,4 @@ RUN = (
     TABLE_CHANGES, TABLE_INSERTED, TABLE_UPDATED, TABLE_DELETED, TABLE_SKIPPED, TABLE_NULL_DATES, TABLE_SECONDS,
     TABLE_FILES, TABLE_PARKED,
 )  # fmt: skip
-"""What a run pushes. The tables are those of the last run that had any."""
+"""Metrics that a run pushes. The tables are those of the last run that had any."""

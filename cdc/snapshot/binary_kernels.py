@@ -82,6 +82,12 @@ def fill_doubles(buf: Bytes, at: Longs, size: Ints, out: Longs) -> int:
 
 
 @inlined
+def is_moment(length: int) -> bool:
+    """Whether a date, or a date with a time, has values of so many bytes."""
+    return length == 0 or length == 4 or length == 7 or length == 11
+
+
+@inlined
 def days_at(buf: Bytes, p: int, length: int) -> int:
     """Days since 1970 of the date at ``p``; as :func:`days_of` has it. Zero dates have no bytes at all."""
     if length == 0:
@@ -108,7 +114,7 @@ def fill_dates(buf: Bytes, at: Longs, size: Ints, out: Ints, valid: Bytes) -> in
         length = size[row]
         if length < 0:
             continue
-        if length != 0 and length != 4 and length != 7 and length != 11:
+        if not is_moment(length):
             return row
         days = days_at(buf, at[row], length)
         if days == DAMAGED_DATE:
@@ -128,7 +134,7 @@ def fill_datetimes(buf: Bytes, at: Longs, size: Ints, out: Longs, valid: Bytes) 
         length = size[row]
         if length < 0:
             continue
-        if length != 0 and length != 4 and length != 7 and length != 11:
+        if not is_moment(length):
             return row
         p = at[row]
         days = days_at(buf, p, length)

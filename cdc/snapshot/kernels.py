@@ -45,6 +45,21 @@ _DAY_US = 86_400_000_000
 
 
 @inlined
+def prefix_width(first: int) -> int:
+    """The bytes of a length behind its first byte, which is above 250; 0 if that begins none (251 is NULL)."""
+    return 2 if first == 252 else 3 if first == 253 else 8 if first == 254 else 0
+
+
+@inlined
+def long_length(buf: Bytes, p: int, width: int) -> int:
+    """The length in ``width`` bytes at ``p``; negative above 63 bits."""
+    length = np.int64(0)
+    for i in range(width):
+        length |= np.int64(buf[p + i]) << 8 * i
+    return length
+
+
+@inlined
 def locate_values(buf: Bytes, p: int, stop: int, at: Longs, size: Ints, row: int) -> int:
     """Finds the values of a row between ``p`` and ``stop``. Returns the offset behind the last one, or -1."""
     for column in range(at.shape[0]):
@@ -57,12 +72,10 @@ def locate_values(buf: Bytes, p: int, stop: int, at: Longs, size: Ints, row: int
             size[column, row] = -1
             continue
         if length > 251:
-            width = 2 if length == 252 else 3 if length == 253 else 8
-            if length == 255 or p + width > stop:
+            width = prefix_width(length)
+            if width == 0 or p + width > stop:
                 return -1
-            length = np.int64(0)
-            for i in range(width):
-                length |= np.int64(buf[p + i]) << 8 * i
+            length = long_length(buf, p, width)
             p += width
         if length < 0 or length > 0x7FFFFFFF or length > stop - p:
             return -1
@@ -94,12 +107,10 @@ def locate_binary_values(buf: Bytes, p: int, stop: int, widths: Longs, at: Longs
             length = np.int64(buf[p])
             p += 1
             if length > 250:
-                width = 2 if length == 252 else 3 if length == 253 else 8
-                if length == 251 or length == 255 or p + width > stop:
+                width = prefix_width(length)
+                if width == 0 or p + width > stop:
                     return -1
-                length = np.int64(0)
-                for i in range(width):
-                    length |= np.int64(buf[p + i]) << 8 * i
+                length = long_length(buf, p, width)
                 p += width
         if length < 0 or length > 0x7FFFFFFF or length > stop - p:
             return -1

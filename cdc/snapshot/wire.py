@@ -42,7 +42,7 @@ class WireColumn:
 
     @property
     def kind(self) -> Kind | None:
-        """What the values in binary form are; None for a type that is not known."""
+        """The form of the values of a prepared statement; None for a type that is not known."""
         if self.type in _INTEGERS:
             return "integer"
         if self.type in _DATES:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from cdc.config import ApplyConfig, ColumnPolicy, DestinationConfig
-from cdc.schemas import VERSIONED, VERSIONED_REMEDY, ColumnSchema, Schemas, TableSchema
+from cdc.patterns import exclusion
+from cdc.schemas import VERSIONED, ColumnSchema, Schemas, TableSchema, versioned_remedy
 from cdc.source.findings import Finding, error, ok, warning
 from cdc.targets import MODE_COLUMNS, PLAIN_READER, expected_reader, split_table, table_path
 
@@ -44,7 +45,7 @@ def check_names(tables: list[tuple[str, str]]) -> Iterator[Finding]:
             yield error(
                 f"table {name}",
                 f"`{first[0]}`.`{first[1]}` and `{db}`.`{table}` share the name {name}, which must identify one table",
-                f"Rename one of the two, or exclude both (tables.exclude: ['{exact(name)}']).",
+                f"Rename one of the two, or exclude both ({exclusion(name)}).",
             )
 
 
@@ -53,7 +54,7 @@ def check_tables(config: DestinationConfig, schemas: Schemas) -> list[Finding]:
     found: list[Finding] = []
     for name, table in sorted(schemas.tables.items()):
         if table.system_versioned:
-            found.append(error(f"table {name}", VERSIONED, VERSIONED_REMEDY.format(name=exact(name))))
+            found.append(error(f"table {name}", VERSIONED, versioned_remedy(name)))
         found += _columns(config, name, table)
         found += _keys(config, name, table)
         found += _reader(config, name, table)
@@ -85,7 +86,7 @@ def _columns(config: DestinationConfig, name: str, table: TableSchema) -> Iterat
             yield error(
                 f"table {name}",
                 f"column {column.name!r} has {reason}, which Towpath does not support",
-                f"Exclude the table (tables.exclude: ['{exact(name)}']), or change the column's type.",
+                f"Exclude the table ({exclusion(name)}), or change the column's type.",
             )
         # Spark compares column names case-insensitively.
         own = (_lake_name(apply, column) or "").lower()
@@ -93,7 +94,7 @@ def _columns(config: DestinationConfig, name: str, table: TableSchema) -> Iterat
             yield error(
                 f"table {name}",
                 f"column {column.name!r} has the name of one of Towpath's metadata columns",
-                f"Rename the column, or exclude the table (tables.exclude: ['{exact(name)}']).",
+                f"Rename the column, or exclude the table ({exclusion(name)}).",
             )
 
 
@@ -146,11 +147,6 @@ def _reader(config: DestinationConfig, name: str, table: TableSchema) -> Iterato
     )
     if reader != PLAIN_READER:
         yield ok(f"table {name}", f"its Delta table needs {reader} to be read")
-
-
-def exact(name: str) -> str:
-    """Returns a regular expression for ``tables.exclude`` that matches only this ``db.table``."""
-    return re.escape(name).replace("'", "''")
 
 
 # --- column policies and type mappings

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from cdc.batches.parking import job_lock
 from cdc.errors import CdcError, LeaseHeldError
-from cdc.log import get_logger
 from cdc.meta import open_meta
 from cdc.table_jobs.job import SUBSCRIBER, raise_failure, require_included, table_sessions
 from cdc.targets import split_table
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 _MARGIN_H = 1.0
 """Added to the age of the store's first transaction: clocks differ, and apply follows its source."""
-_log = get_logger(__name__)
 
 
 def maintain_tables(

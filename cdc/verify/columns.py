@@ -125,7 +125,7 @@ class ComparedColumn:
     """SQL of the value as people read it, as text; null stays null."""
     form: Form = "piece"
     terms: tuple[Term, ...] = ()
-    """What the word is the sum of; empty for ``piece``."""
+    """The numbers that add up to the word; empty for ``piece``."""
     is_counted: str | None = None
     """SQL that is true if the terms make the word, else it is that of null. None: if they are not null."""
 

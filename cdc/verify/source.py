@@ -6,7 +6,6 @@ are in it is not known; on MariaDB there are none. ``docs/decisions/0060`` has t
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -18,6 +17,7 @@ import pymysql
 
 from cdc.config import TablesConfig
 from cdc.errors import CdcError, IdentityError, UnsupportedError
+from cdc.patterns import exact
 from cdc.positions import BinlogPosition, make_seq
 from cdc.snapshot import positions
 from cdc.snapshot.positions import Marks
@@ -287,7 +287,7 @@ class SourceSnapshot:
 
     def schema(self, db: str, table: str, config: DestinationConfig) -> TableSchema | None:
         """Returns the definition of a table; None if there is no such table."""
-        name = re.escape(f"{db}.{table}").replace(",", r"\,")
+        name = exact(f"{db}.{table}")
         overrides = {key: one for key, one in config.tables.overrides.items() if key == f"{db}.{table}"}
         only = TablesConfig(include=(name,), overrides=overrides)
         return read_schemas(self._conn, only).tables.get(f"{db}.{table}")

@@ -7,8 +7,8 @@ greatest text of a column. Measured in decision 0030.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -18,6 +18,7 @@ from cdc.decode.columns import METADATA_COLUMNS
 from spark_jobs.apply.rows import DELETE
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tables import LARGE_PROPERTY, schema_of
+from spark_jobs.runtime.session import setting_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,16 +49,9 @@ _IDENTITY = ("_seq", "_row", "_op")
 """The columns that identify a change: an update that changes its key is two, with different ``_op``."""
 
 
-@contextmanager
-def careful_parquet(spark: SparkSession) -> Iterator[None]:
+def careful_parquet(spark: SparkSession) -> AbstractContextManager[None]:
     """Sets up Parquet's writer for such values inside the block."""
-    for name, value in _PARQUET.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in _PARQUET:
-            spark.conf.unset(name)
+    return setting_of(spark, _PARQUET)
 
 
 def keep_last(

@@ -1,4 +1,5 @@
-"""Delta tables: creates them empty, adds columns, and refuses tables of other destinations."""
+"""Delta tables: creates them empty, adds columns, lets them follow the configuration, and refuses tables of other
+destinations."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from cdc.targets import (
     split_table,
     table_path,
 )
-from spark_jobs.delta.layout import layout_of
+from spark_jobs.delta.layout import Layout, clustering_of, layout_of
 from spark_jobs.delta.log import KEPT_TRANSACTIONS, TRANSACTION_RETENTION, DeltaState, clear_unborn, read_state
 from spark_jobs.delta.sql import literal, quote
 from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record
@@ -304,6 +305,62 @@ def record_policies(
     text = literal(labels_json(recorded | labels))
     spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({literal(COLUMNS_PROPERTY)} = {text})")
     return target.state() or state
+
+
+def follows_configuration(state: DeltaState, target: Target) -> bool:
+    """Whether the table has the layout and the properties that the configuration says. Raises as
+    :func:`spark_jobs.delta.layout.layout_of`."""
+    return not _changed_properties(state, target) and not _differing_layout(state, target)
+
+
+def follow_configuration(spark: SparkSession, target: Target, state: DeltaState) -> DeltaState:
+    """Gives a table the clustering and the properties that the configuration says. Returns its state. Partitions are
+    part of a table from its beginning: they change when a snapshot or a replay writes it anew.
+
+    Raises TargetError if the table has other partitions, or cannot be clustered, and as
+    :func:`spark_jobs.delta.layout.layout_of`.
+    """
+    changed, layout = _changed_properties(state, target), _differing_layout(state, target)
+    if layout is not None:
+        _require_partitions(state, target, layout)
+        if layout.cluster_by is not None and layout.cluster_by != clustering_of(state):
+            columns = ", ".join(quote(name) for name in layout.cluster_by)
+            spark.sql(f"ALTER TABLE {target.sql} CLUSTER BY {f'({columns})' if columns else 'NONE'}").collect()
+            changed |= layout.properties
+    if not changed:
+        return state
+    spark.sql(f"ALTER TABLE {target.sql} SET TBLPROPERTIES ({sql_properties(changed)})").collect()
+    return target.state() or state
+
+
+def _changed_properties(state: DeltaState, target: Target) -> dict[str, str]:
+    return {key: value for key, value in target.apply.properties.items() if state.properties.get(key) != value}
+
+
+def _differing_layout(state: DeltaState, target: Target) -> Layout | None:
+    """Returns the layout that the configuration says; None if it says nothing, or the table has it."""
+    if target.apply.partition_by is None and target.apply.cluster_by is None:
+        return None
+    layout = layout_of(target, schema_of(state).fields)
+    same_partitions = layout.partition_by in (None, state.partition_by)
+    return None if same_partitions and layout.cluster_by in (None, clustering_of(state)) else layout
+
+
+def _require_partitions(state: DeltaState, target: Target, layout: Layout) -> None:
+    there, wanted = ", ".join(state.partition_by) or "nothing", layout.partition_by
+    anew = f"have the table written anew by `cdc replay {target.destination} {target.table}` or, in mode upsert, by "
+    if wanted is not None and wanted != state.partition_by:
+        raise TargetError(
+            f"the Delta table is partitioned by {there}, and the configuration says {', '.join(wanted) or 'nothing'}",
+            place=f"table {target.table} at {target.path}",
+            remedy=f"Set partition_by back, or {anew}`cdc snapshot`.",
+        )
+    if layout.cluster_by and state.partition_by:
+        raise TargetError(
+            f"the Delta table is partitioned by {there}, so it cannot be clustered",
+            place=f"table {target.table} at {target.path}",
+            remedy=f"Write partition_by: [] beside cluster_by, and {anew}`cdc snapshot`.",
+        )
 
 
 def missing_features(state: DeltaState, types: Iterable[t.DataType]) -> dict[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.log import get_logger
 from spark_jobs.delta.log import DeltaState
-from spark_jobs.runtime.session import setting
+from spark_jobs.runtime.session import setting_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +43,6 @@ def add_deletion_vectors(spark: SparkSession, target: Target, state: DeltaState)
     return replace(state, properties=state.properties | {VECTORS_PROPERTY: "true"})
 
 
-@contextmanager
-def marking_rows(spark: SparkSession, use: bool) -> Iterator[None]:
+def marking_rows(spark: SparkSession, use: bool) -> AbstractContextManager[None]:
     """Lets a MERGE in the block mark changed rows of a table with deletion vectors, or rewrite the files."""
-    with setting(spark, _MERGE_SETTING, "true" if use else "false"):
-        yield
+    return setting_of(spark, {_MERGE_SETTING: "true" if use else "false"})

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,17 +239,19 @@ def discard() -> None:
 
 
 @contextmanager
-def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Gives a setting of the session this value inside the block."""
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, value)
+def setting_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Gives settings of the session these values inside the block."""
+    before = {name: spark.conf.get(name, None) for name in values}
     try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
+        for name, value_before in before.items():
+            if value_before is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value_before)
 
 
 @contextmanager

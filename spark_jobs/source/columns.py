@@ -28,7 +28,7 @@ from cdc.decode.policies import (
     value_policies,
 )
 from cdc.errors import ConfigError, UnsupportedError
-from cdc.schemas import VERSIONED, VERSIONED_REMEDY
+from cdc.schemas import VERSIONED, versioned_remedy
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.source.column_types import from_arrow, spark_type, to_arrow
 
@@ -242,10 +242,7 @@ def columns_of_schema(schema: TableSchema, policies: TablePolicies) -> SourceCol
 def require_supported(schema: TableSchema, table: str) -> None:
     """Raises UnsupportedError for a system-versioned table."""
     if schema.system_versioned:
-        name = re.escape(table).replace("'", "''")
-        raise UnsupportedError(
-            f"the table {VERSIONED}", place=f"table {table}", remedy=VERSIONED_REMEDY.format(name=name)
-        )
+        raise UnsupportedError(f"the table {VERSIONED}", place=f"table {table}", remedy=versioned_remedy(table))
 
 
 def _require_fit(policies: TablePolicies, name: str, policy: ColumnPolicy, plain: pa.DataType) -> None:

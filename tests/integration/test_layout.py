@@ -17,6 +17,8 @@ from cdc.testing.servers import Server
 from tests.support.apply import Loop
 
 Database = Callable[[Server], str]
+KEEPS_NOTHING = "DB.t: {properties: {delta.deletedFileRetentionDuration: interval 0 hours}}"
+"""Override of a table whose files may go as soon as they are replaced."""
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, day DATE NOT NULL, region VARCHAR(9) NOT NULL, n INT)"
 ROWS = "INSERT INTO t VALUES " + ", ".join(
     f"({i}, '2026-01-0{1 + i % 3}', '{('', 'eu', 'us')[i % 3]}', {i})" for i in range(30)
@@ -151,12 +153,7 @@ def test_clustering_and_properties_follow_the_configuration(mysql9: Server, tmp_
 def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
     mysql9: Server, tmp_path: Path, database: Database
 ) -> None:
-    loop = Loop(
-        tmp_path,
-        mysql9,
-        database(mysql9),
-        overrides="DB.t: {properties: {delta.deletedFileRetentionDuration: interval 0 hours}}",
-    )
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=KEEPS_NOTHING)
     loop.sql(TABLE, "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)")
     for i in range(4):
         loop.sql(f"INSERT INTO t VALUES ({i}, '2026-01-01', 'eu', {i})")
@@ -185,12 +182,7 @@ def test_maintenance_compacts_what_changed_and_keeps_what_is_readable(
 def test_vacuum_deletes_what_no_transaction_needs(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = Loop(
-        tmp_path,
-        mysql9,
-        database(mysql9),
-        overrides="DB.t: {properties: {delta.deletedFileRetentionDuration: interval 0 hours}}",
-    )
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides=KEEPS_NOTHING)
     loop.sql(TABLE, ROWS)
     loop.capture()
     loop.apply_all()

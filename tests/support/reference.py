@@ -104,13 +104,13 @@ Prometheus endpoint. Where a cell is empty, they tell nothing like it.
 """
 _METRICS_PARTS = (
     (
-        "Of a capture",
+        "Metrics of a capture",
         """A capture serves these at `/metrics`, together with `process_cpu_seconds_total`, `process_resident_memory_bytes`
         and the other `process_…` metrics of Prometheus' client. Counters begin at 0 when the capture is started.""",
         catalogue.CAPTURE,
     ),
     (
-        "Of a run",
+        "Metrics of a run",
         """A run of `cdc apply`, or of the apply DAG, pushes these to `metrics.push`. They tell about the last run, and
         those with the label `table` about the last run that changed a table.""",
         catalogue.RUN,

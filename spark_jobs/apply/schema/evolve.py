@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cdc.errors import ConfigError, TargetError, UnsupportedDdlError
 from cdc.schemas import TableSchema
 from cdc.sql.changes import CreateTable, UnknownEffect, Unsupported
-from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, NEEDS_MAPPING, begins_of
+from cdc.targets import BEGINS_PROPERTY, GENERATION_PROPERTY, MODE_COLUMNS, NEEDS_MAPPING, begins_of
 from spark_jobs.apply.schema.columns import (
     MAPPING,
     WIDENING,
@@ -45,7 +45,6 @@ from spark_jobs.delta.tables import (
     Origin,
     Target,
     create,
-    delta_schema,
     feature_properties,
     labels_json,
     missing_features,
@@ -56,8 +55,6 @@ from spark_jobs.delta.tracked import SCHEMA_PROPERTY, Record, outdated_records, 
 from spark_jobs.source.columns import columns_of_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import types as t
-
     from cdc.batches.manifest import Manifest
     from spark_jobs.runtime.session import TableSession
 
@@ -427,9 +424,10 @@ class Evolution:
         """Raises ConfigError if a column goes by which the table is laid out, NeedsSnapshotError if one of its
         partitions' columns gets another type: Delta changes neither in place."""
         target = self._target
+        kept = {c.was.name: c for c in found.columns if c.was is not None}
+        ours = MODE_COLUMNS[target.apply.mode]
+        types = {column.name: column.type for column in columns_of(state)}
         for key, names in (("partition_by", state.partition_by), ("cluster_by", clustering_of(state))):
-            kept = {c.was.name: c for c in found.columns if c.was is not None}
-            ours = {field.name for field in delta_schema([], target.apply.mode).fields}
             lost = [name for name in names if name not in kept and name not in ours]
             if lost:
                 raise ConfigError(
@@ -438,7 +436,7 @@ class Evolution:
                     remedy=f"Write tables.overrides.{target.table}.{key} without it, and have the table written anew: "
                     f"`cdc snapshot {target.destination} {target.table}`.",
                 )
-            changed = [name for name in names if name in kept and kept[name].type != _type_of(state, name)]
+            changed = [name for name in names if name in kept and kept[name].type != types[name]]
             if changed and key == "partition_by":
                 raise unknown(target, by, f"it changes the type of {', '.join(changed)}, which partitions the table")
 
@@ -553,10 +551,6 @@ def is_shadow(origin: str, table: str) -> bool:
     return db == origin_db and copy.startswith("_") and copy.lstrip("_") in (
         f"{name.lstrip('_')}_gho", f"{name.lstrip('_')}_new"
     )  # fmt: skip
-
-
-def _type_of(state: DeltaState, name: str) -> t.DataType | None:
-    return next((column.type for column in columns_of(state) if column.name == name), None)
 
 
 def _same_columns(stored: TableSchema, schema: TableSchema) -> bool:
