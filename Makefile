@@ -23,7 +23,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-long test-kill test-soak test-fuzz test-nemesis test-ddl types docs docs-reference bench bench-peers demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-readers types docs docs-reference bench bench-peers demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -65,6 +65,9 @@ test-soak: install ## kills by the hundred, 200,000 random steps, a cut at every
 		$(WITH_JAVA) $(PY) -m pytest tests/fault/test_store_kills.py tests/fault/test_standby_kills.py tests/model \
 		tests/slow/store/test_crash_bytes.py tests/unit/store/test_recover.py tests/slow/capture tests/soak \
 		tests/servers/capture/test_capture.py::test_memory_stays_bounded_with_a_large_transaction -v --timeout 3600 $(ARGS)
+
+test-readers: install ## every reader of Delta on every feature of a table; READERS_WRITE=1 writes docs/reference/readers.md
+	@$(WITH_JAVA) READERS_WRITE=$(READERS_WRITE) scripts/test-readers.sh $(ARGS)
 
 test-fuzz: install ## 10,000 random tables (FUZZ_TABLES) decoded and compared, value by value (an hour)
 	@TOWPATH_FUZZ_TABLES=$(FUZZ_TABLES) $(PY) -m pytest tests/servers/decode/test_fuzz.py -v -s --timeout 14400 $(ARGS)

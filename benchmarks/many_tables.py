@@ -24,7 +24,7 @@ from benchmarks.workload import capture, destination
 
 _STEPS = {
     "spark_jobs.delta.tables": ("read_state",),
-    "spark_jobs.apply.merge": ("make_plan", "planned_frame", "_is_above"),
+    "spark_jobs.apply.merge": ("make_plan", "planned_frame"),
     "spark_jobs.apply.commit": ("Commit.execute",),
 }
 """The functions whose seconds are shown, by module."""

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accounting import Run, run
+from cdc.cache import cache_dir
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
-from spark_jobs.runtime.jars import cache_dir
 
 PROGRAMS = Path(__file__).with_name("programs")
 

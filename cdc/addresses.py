@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 from cdc.errors import ConfigError
@@ -24,3 +25,11 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"{text!r} is not an address; write host:port")
     return Address(host, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, reached without a network."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -94,7 +94,20 @@ def locked(path: Path, what: str, *, wait_s: float = 0.0, shared: bool = False) 
         os.close(fd)  # closing releases the lock
 
 
-def _wait_for(fd: int, path: Path, what: str, wait_s: float, kind: int) -> None:
+@contextlib.contextmanager
+def locked_as_it_is(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Holds the flock of a file that exists, and that this process may only read, exclusively. Its content stays, so
+    the error does not name the holder. See :func:`locked`."""
+    with storage_errors(path):
+        fd = files.plain.open(path, os.O_RDONLY)
+    try:
+        _wait_for(fd, path, what, wait_s, fcntl.LOCK_EX, names_holder=False)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wait_for(fd: int, path: Path, what: str, wait_s: float, kind: int, *, names_holder: bool = True) -> None:
     deadline, pause_s = time.monotonic() + wait_s, 0.001
     while True:
         try:
@@ -103,7 +116,7 @@ def _wait_for(fd: int, path: Path, what: str, wait_s: float, kind: int) -> None:
         except BlockingIOError:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+                pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() if names_holder else ""
                 raise LeaseHeldError(
                     f"{what} (process {pid or 'unknown'}) holds this lock",
                     place=str(path),

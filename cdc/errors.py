@@ -10,7 +10,7 @@ The first level of the tree says whether another try may succeed::
     │   ├── StoreIncompleteError         the store may still lack transactions from before the time limit
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
     │   ├── StorageError                 the disk is full, a write or fsync failed
-    │   ├── PeerUnavailableError         the master or the standby at the other end is gone, or does not answer
+    │   ├── PeerUnavailableError         the server, master or standby at the other end is gone, or does not answer
     │   ├── SchemaChangedError           a table was altered while a snapshot of it was read
     │   ├── MetaUnavailableError         ZooKeeper cannot be reached, or the session with it was lost
     │   └── ChannelFullError             a channel has no room for a transaction, or cannot be made smaller
@@ -98,7 +98,7 @@ class StorageError(RetryableError):
 
 
 class PeerUnavailableError(RetryableError):
-    """The store at the other end, master or standby, cannot be reached, or the connection to it broke."""
+    """The store at the other end (a server, master or standby) cannot be reached, or the connection to it broke."""
 
 
 class MetaUnavailableError(RetryableError):

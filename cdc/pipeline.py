@@ -21,6 +21,7 @@ from cdc.errors import MergeFailedError
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.errors import LeaseHeldError, StoreIncompleteError
     from cdc.snapshot.progress import ProgressCallback
     from cdc.table_jobs.plan import Plan
     from cdc.table_jobs.replay import ReplayResult
@@ -46,9 +47,9 @@ def fetch(
     taken. Raises StoreIncompleteError if the store has no more of them, and is not known to be complete up to
     ``until`` within ``wait_s`` (default: ``batch.until_wait_s``). Raises LeaseHeldError.
     """
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    return BatchService(config).get(owner, wait_s=wait_s, until=until)
+    return open_batches(config).get(owner, wait_s=wait_s, until=until)
 
 
 def fetch_following(
@@ -60,31 +61,43 @@ def fetch_following(
 ) -> Lease | None:
     """Takes the batch that follows one that the caller has just acked; see :func:`fetch`. Raises TokenError if another
     process of this owner has taken it."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    return BatchService(config).get_following(acked, owner, wait_s=wait_s, until=until)
+    return open_batches(config).get_following(acked, owner, wait_s=wait_s, until=until)
 
 
 def stored_seq(config: DestinationConfig) -> int:
     """Returns the seq up to which the store has the source's transactions; 0 if it is empty."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    return BatchService(config).last_seq()
+    return open_batches(config).last_seq()
 
 
 def next_seq(config: DestinationConfig) -> int | None:
     """Returns the seq of the first transaction that no batch has yet; None if there is none."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    return BatchService(config).next_seq()
+    return open_batches(config).next_seq()
+
+
+def obstacle(
+    config: DestinationConfig, owner: str, until: datetime | None = None
+) -> LeaseHeldError | StoreIncompleteError | None:
+    """Returns the error for which :func:`fetch` would wait or end; None if nothing is in its way, or only the server of
+    the store could tell."""
+    if config.store.kind == "server":
+        return None
+    from cdc.batches import waiting
+
+    return waiting.obstacle(config, owner, until)
 
 
 def resume(config: DestinationConfig, batch: int, fingerprint: str) -> Lease:
     """Returns the lease that :func:`fetch` returned to another process of the same run, by its
     :attr:`Lease.fingerprint`. Raises TokenError if the batch never had it, DamagedError if the manifest is gone."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    return BatchService(config).resume(batch, fingerprint)
+    return open_batches(config).resume(batch, fingerprint)
 
 
 def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
@@ -94,18 +107,18 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     the table that failed. After an error call :func:`finalize` to roll the batch back: it stays outstanding.
     """
     from cdc.batches.lease import renewed
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
     # A driver on a Connect server cannot be killed from here; the check before each statement stops its merge.
-    with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
+    with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
         return _submit(config, lease) if _is_submitted(config) else _merge_here(config, lease)
 
 
 def finalize(config: DestinationConfig, lease: Lease, ok: bool, results: Any = None) -> None:
     """Acks the batch with the results of its merge, or rolls it back. Either may be repeated."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    service, manifest = BatchService(config), lease.manifest
+    service, manifest = open_batches(config), lease.manifest
     if ok:
         service.ack(manifest.batch, lease.token, subscriber=manifest.subscriber, results=results)
     else:
@@ -117,9 +130,9 @@ def release(config: DestinationConfig, owner: str) -> list[int]:
 
     Call this only from the owner's sole process, after a process before it was killed.
     """
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    return BatchService(config).release(owner)
+    return open_batches(config).release(owner)
 
 
 def stop() -> None:
@@ -167,10 +180,10 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
 
 def _prepared(config: DestinationConfig, lease: Lease) -> PreparedBatch:
     from cdc.batches.parking import TableGate
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
     from spark_jobs.apply.prepare import prepare
 
-    service, manifest = BatchService(config), lease.manifest
+    service, manifest = open_batches(config), lease.manifest
 
     def check() -> object:
         return service.check(manifest.batch, lease.token, subscriber=manifest.subscriber)
@@ -199,7 +212,7 @@ def _submit(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     """Merges in a driver under spark-submit."""
     if not lease.manifest.row_events and not _prepared(config, lease).tables:
         return []
-    arguments = {"manifest": str(lease.manifest_path), "token": lease.token}
+    arguments = {"lease": lease.as_dict()}
     place = f"batch {lease.manifest.batch}"
     found = _run_submitted(config, "apply_batch", arguments, place, "the batch was merged")
     return [TableResult.model_validate(item) for item in found]
@@ -274,9 +287,9 @@ def verify(
 
 def has_captured(config: DestinationConfig) -> bool:
     """Whether capture has described the source's tables; without that no snapshot can be taken."""
-    from cdc.store.reader.reader import StoreReader
+    from cdc.client import open_store
 
-    return StoreReader(config.store.path).newest_schema_path() is not None
+    return open_store(config).newest_schemas() is not None
 
 
 def _progress_of(callback: ProgressCallback | None) -> Callable[[dict[str, Any]], object]:
@@ -336,14 +349,14 @@ def retry_parked(config: DestinationConfig, lease: Lease | None = None) -> list[
     """Tries the tables again that were parked because of an error; see :func:`cdc.table_jobs.catch_up.retry_parked`.
     ``lease``: the batch that waits meanwhile; it is renewed as in :func:`merge`."""
     from cdc.batches.lease import renewed
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
     from cdc.table_jobs import catch_up
 
     if not catch_up.waiting_tables(config):
         return []
     if lease is None:
         return _retry_parked(config)
-    with renewed(BatchService(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
+    with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
         return _retry_parked(config)
 
 

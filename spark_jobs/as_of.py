@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from cdc.batches.manifest import Manifest
-from cdc.batches.table_batches import TableBatches
+from cdc.batches.table_batches import TableChanges
+from cdc.client import open_table_batches
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.errors import CdcError, TargetError, UnsupportedError, UsageError
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
 from cdc.positions import format_seq
-from cdc.schemas import Schemas
 from cdc.sql.changes import NoEffect, SetDefault, SetTableCharset, table_of
 from cdc.store.reader.points import find_point
 from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, local_path
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
+from spark_jobs.apply.prepare import schemas_of
 from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.schema.statements import read_statements
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, same_key, versions
@@ -61,7 +62,7 @@ def read_as_of(
 ) -> dict[str, DataFrame]:
     """Returns the tables of a destination as of one transaction, by ``db.table``; see :func:`cdc.read_as_of`."""
     config = _config(destination)
-    batches = TableBatches(config)
+    batches = open_table_batches(config)
     wanted = _seq(batches, seq, time, gtid)
     subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
     found: dict[str, DataFrame] = {}
@@ -112,7 +113,7 @@ def _config(destination: DestinationConfig | str | Path | None) -> DestinationCo
     return load_destination(conf_dir(), destination)
 
 
-def _seq(batches: TableBatches, seq: int | None, time: datetime | str | None, gtid: str | None) -> int:
+def _seq(batches: TableChanges, seq: int | None, time: datetime | str | None, gtid: str | None) -> int:
     """Returns the seq of the point that the caller named."""
     given = [point for point in (seq, time, gtid) if point is not None]
     if len(given) != 1:
@@ -148,7 +149,7 @@ class _Table:
         spark: SparkSession,
         config: DestinationConfig,
         table: str,
-        batches: TableBatches,
+        batches: TableChanges,
         subscription: Subscription,
     ) -> None:
         self._session = TableSession(spark)
@@ -268,7 +269,9 @@ class _Table:
         from deltalake.exceptions import DeltaError
 
         try:
-            with reader_uri(self._target.path) as uri:
+            with reader_uri(self._target.path, whole=True) as uri:
+                if uri is None:
+                    return None
                 delta = _open(uri, version)
                 metadata = delta.metadata()
                 properties = {key: str(value) for key, value in metadata.configuration.items()}
@@ -287,7 +290,7 @@ class _Table:
         folder = local_path(self._target.path)
         if state is not None and folder is not None:
             with reader_uri(self._target.path, rows=True) as uri:
-                missing = not all(Path(file).exists() for file in _open(uri, found.version).file_uris())
+                missing = uri is None or not all(Path(file).exists() for file in _open(uri, found.version).file_uris())
         if missing:
             raise TargetError(
                 f"version {found.version} of the Delta table, which seq {format_seq(seq)} needs, is not whole now: "
@@ -307,7 +310,7 @@ class _Table:
             raise UsageError(f"it begins at {format_seq(begins.seq)}")
         if last is None or last < upto_seq:
             raise UsageError(f"it ends at {format_seq(last or 0)}", remedy="Wait until capture has read that far.")
-        if self._config.store.stage is not None:
+        if self._config.store.stages_batches:
             raise UsageError(
                 "executors read the store through store.stage, whose copies live no longer than a batch",
                 remedy="Choose a transaction at which a batch of the table ended.",
@@ -342,7 +345,7 @@ class _Table:
     def _overlaid(self, base: DataFrame, found: _Version, manifest: Manifest) -> DataFrame:
         """Returns the version with the changes over it."""
         table, policies = self._target.table, value_policies(self._target.apply)
-        schemas = None if manifest.schema_path is None else Schemas.load(Path(manifest.schema_path))
+        schemas = schemas_of(manifest)
         mask = manifest.table_mask(table)
         masks = {} if mask is None else {"table_mask": mask}
         layout = survey(manifest.ranges, [table], schemas, lambda _: policies, **masks).layouts.get(table)

@@ -16,7 +16,7 @@ from spark_jobs.delta.tables import target_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc.batches.table_batches import TableBatches
+    from cdc.batches.table_batches import TableChanges
     from cdc.config import DestinationConfig
     from cdc.meta import Subscription
     from spark_jobs.runtime.session import TableSessions
@@ -59,7 +59,7 @@ class CatchUp:
 def catch_up(
     config: DestinationConfig,
     table: str,
-    batches: TableBatches,
+    batches: TableChanges,
     subscription: Subscription,
     sessions: TableSessions,
     *,

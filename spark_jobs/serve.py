@@ -35,15 +35,16 @@ Report = Callable[[Any], None]
 
 
 def apply_batch(
-    spark: SparkSession, config: DestinationConfig, _report: Report, manifest: str, token: str
+    spark: SparkSession, config: DestinationConfig, _report: Report, lease: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Merges the batch of a manifest. Returns its results as JSON objects."""
-    from cdc.batches.manifest_files import load_manifest
+    """Merges the batch of a lease. Returns its results as JSON objects."""
+    from cdc.batches.lease import Lease
     from cdc.batches.parking import TableGate
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
     from spark_jobs.apply_batch import run
 
-    batch, service = load_manifest(Path(manifest)), BatchService(config)
+    leased, service = Lease.from_dict(lease), open_batches(config)
+    batch, token = leased.manifest, leased.token
     results = run(
         spark,
         batch,

@@ -28,6 +28,7 @@ from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, T
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
 from spark_jobs.apply.merge import TableMerge, read_changes
+from spark_jobs.apply.prepare import schemas_of
 from spark_jobs.delta.log import open_delta
 from spark_jobs.delta.proof import position_of
 from spark_jobs.delta.sql import quote
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
-    from cdc.schemas import Schemas
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions
 
@@ -121,7 +121,7 @@ class TableRows:
         buckets: Buckets,
         base: int,
     ) -> None:
-        """``base``: the seq of the newest rebuild of a table in mode ``append``; rows before it do not count."""
+        """``base``: the seq of the newest snapshot of a table in mode ``append``; rows before it do not count."""
         self._session, self._table, self._columns = session, table, columns
         self._buckets, self._base = buckets, base
 
@@ -241,7 +241,7 @@ class TableRows:
     def _changed(self, manifest: Manifest) -> DataFrame | None:
         """Returns the images of a batch's changes after the table's position; None if it has none of the table."""
         target = self._table.target
-        schemas, mask = _schemas(manifest), manifest.table_mask(target.table)
+        schemas, mask = schemas_of(manifest), manifest.table_mask(target.table)
         found = survey(
             manifest.ranges,
             [target.table],
@@ -336,16 +336,6 @@ def _types(rows: DataFrame, prefix: str) -> dict[str, t.DataType]:
         assert isinstance(image, t.StructType)
         found = image
     return {one.name.lower(): one.dataType for one in found.fields}
-
-
-def _schemas(manifest: Manifest) -> Schemas | None:
-    from cdc.schemas import Schemas
-    from cdc.store.reader.staged import local_copy
-
-    if manifest.schema_path is None:
-        return None
-    with local_copy(manifest.schema_path) as path:
-        return Schemas.load(path)
 
 
 def _bits(value: Column, method: str, kind: str) -> Column:

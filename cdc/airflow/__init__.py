@@ -1,4 +1,4 @@
-"""Towpath's provider for Airflow: operators, a task group, a hook, and DAGs built from the configuration files.
+"""Towpath's provider for Airflow: operators, triggers, a task group, a hook, and DAGs from the configuration files.
 
 The only package in ``cdc`` that imports Airflow; ``dags/`` imports nothing else. The rules for batches and acks are in
 ``cdc.batches`` and ``cdc.pipeline``. Promises that a run either acks its batch or rolls it back and fails, and that
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cdc.airflow.hook import TowpathHook
     from cdc.airflow.operators import (
         TowpathCaptureOperator,
+        TowpathCaptureWatchOperator,
         TowpathFetchOperator,
         TowpathFinalizeBackfillOperator,
         TowpathFinalizeOperator,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TowpathApplyTaskGroup",
     "TowpathCaptureOperator",
+    "TowpathCaptureWatchOperator",
     "TowpathFetchOperator",
     "TowpathFinalizeBackfillOperator",
     "TowpathFinalizeOperator",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from cdc.airflow import interval, links, xcom
 from cdc.airflow.base import BatchOperator
-from cdc.airflow.compat import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TriggerRule
+from cdc.airflow.compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    TriggerRule,
+    default_deferrable,
+)
 from cdc.airflow.metrics import tell
+from cdc.airflow.triggers import TowpathBatchTrigger
 from cdc.batches.results import RunStats, run_stats
 from cdc.config import DestinationConfig
 from cdc.runs import Merged, Run, RunListener
+from cdc.units import iso_time
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,16 +34,33 @@ class TowpathFetchOperator(BatchOperator):
     If there is nothing to apply, parked tables are tried again, and merge and finalize are skipped. With
     ``airflow.until: interval_end`` the batch holds only transactions that were committed before the end of the run's
     data interval.
+
+    ``deferrable`` (default: Airflow's ``[operators] default_deferrable``): while another owner holds the batch, or the
+    store is not complete up to the interval's end, the task waits in the triggerer instead of in a slot, for at most
+    ``batch.until_wait_s``. The merge then never has to wait.
     """
 
     operator_extra_links = (links.TowpathManifestLink(),)
 
+    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises LeaseHeldError (retried) while another owner holds the batch, StoreIncompleteError (retried) while
         the store is not known to be complete up to the interval's end."""
+        return self._fetch(context, None)
+
+    def resume(self, context: Context, event: dict[str, str]) -> dict[str, Any]:
+        """Goes on after a wait in the triggerer, and looks at everything anew. ``event``: the deadline of the waits."""
+        return self._fetch(context, datetime.fromisoformat(event["deadline"]))
+
+    def _fetch(self, context: Context, deadline: datetime | None) -> dict[str, Any]:
         with xcom.airflow_errors():
             config = self._config()
             until = interval.end(config, context)
+            if self.deferrable:
+                self._wait_for_turn(config, until, deadline)
             # Waiting would cost a slot of the worker, and the schedule brings the next run anyway.
             lease = xcom.pipeline().fetch(config, self._owner, until, 0.0 if until is None else None)
             if lease is None:
@@ -47,6 +72,24 @@ class TowpathFetchOperator(BatchOperator):
         self.link_targets[links.MANIFEST] = links.manifest_address(config, lease)
         self.log.info("Batch %d is leased.", lease.manifest.batch)
         return xcom.from_lease(lease)
+
+    def _wait_for_turn(self, config: DestinationConfig, until: datetime | None, deadline: datetime | None) -> None:
+        """Defers the task while something is in the way of a fetch. Raises that when the deadline has passed."""
+        error = xcom.pipeline().obstacle(config, self._owner, until)
+        if error is None:
+            return
+        now = datetime.now(UTC)
+        ends = now + timedelta(seconds=config.batch.until_wait_s) if deadline is None else deadline
+        if now >= ends:
+            raise error
+        self.log.info("Waiting in the triggerer, until %s at most: %s", iso_time(ends), error)
+        trigger = TowpathBatchTrigger(
+            conf_file=self.conf_file,
+            owner=self._owner,
+            until=None if until is None else until.isoformat(),
+            deadline=ends.isoformat(),
+        )
+        self.defer(trigger=trigger, method_name="resume")
 
     def _later_steps(self) -> list[str]:
         """Returns the ids of the run's later steps. Other tasks of the DAG follow their own trigger rules."""

@@ -1,13 +1,18 @@
-"""The operator that runs capture."""
+"""The operators that run capture, and that watch a capture outside Airflow."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cdc.airflow import xcom
 from cdc.airflow.base import DestinationOperator
+from cdc.airflow.compat import AirflowFailException
 from cdc.airflow.connections import airflow_connections
+from cdc.airflow.triggers import TowpathCaptureTrigger
 from cdc.config import DestinationConfig
 from cdc.errors import PermanentError
 
@@ -15,10 +20,35 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+_PARENT_POLL_S = 0.5
+
+
+@contextmanager
+def ended_with_parent(stop: threading.Event) -> Iterator[None]:
+    """Sets ``stop`` when the parent of this process ends during the block."""
+    parent, over = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_PARENT_POLL_S):
+            if os.getppid() != parent:
+                stop.set()
+                return
+
+    thread = threading.Thread(target=watch, name="watch-supervisor", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 class TowpathCaptureOperator(DestinationOperator):
     """Runs capture for ``capture_for_s`` seconds, then ends cleanly; the DAG's next run continues.
 
     SIGTERM (the task was cleared or marked, the worker shuts down) ends it within a second: Airflow kills after five.
+    So does the end of the task's supervisor: without it nobody could end the task, and it would keep the next run from
+    the store.
     A permanent error (a wrong password, a statement that cannot be captured) is logged at once, but the task fails only
     ``failure_pause_s`` later: a continuous DAG starts its next run immediately, and would fill its history with failed
     runs.
@@ -50,7 +80,7 @@ class TowpathCaptureOperator(DestinationOperator):
         from cdc.metrics.serve import served
 
         self.log.info("Capturing %s into %s", config.source.url, config.store.path)
-        with served(config) as observe:
+        with served(config) as observe, ended_with_parent(stop):
             Capture(config, observe).run(stop, for_s=self.capture_for_s)
 
     def on_kill(self) -> None:
@@ -60,3 +90,29 @@ class TowpathCaptureOperator(DestinationOperator):
             # Airflow calls this from a signal handler. Its thread may hold the event's lock, so that set() would
             # block for ever; another thread sets the event.
             threading.Thread(target=self._stop.set, name="stop-capture").start()
+
+
+class TowpathCaptureWatchOperator(DestinationOperator):
+    """Watches a capture that runs outside Airflow (``airflow.capture: external``), in the triggerer and not in a slot.
+
+    It ends well after ``watch_for_s`` seconds, and fails as soon as the capture has been away, without a connection, or
+    without progress for ``metrics.unhealthy_after``. A source without changes is progress. The triggerer has to see the
+    store's disk, on the machine where capture runs.
+    """
+
+    def __init__(self, *, watch_for_s: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.watch_for_s = watch_for_s
+
+    def execute(self, context: Context) -> None:
+        """Raises AirflowFailException if the configuration is broken."""
+        with xcom.airflow_errors():
+            self._config()
+        trigger = TowpathCaptureTrigger(conf_file=self.conf_file, watch_for_s=self.watch_for_s)
+        self.defer(trigger=trigger, method_name="resume")
+
+    def resume(self, context: Context, event: dict[str, Any]) -> None:
+        """Raises AirflowFailException if the capture is dead or stuck: a retry would only say so later."""
+        if not event["ok"]:
+            raise AirflowFailException(event["text"])
+        self.log.info("%s", event["text"])

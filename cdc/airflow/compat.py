@@ -12,17 +12,21 @@ from airflow.sdk import BaseOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import (
+        AssetOrTimeSchedule,
         BaseHook,
         CronDataIntervalTimetable,
         CronTriggerTimetable,
         DeltaDataIntervalTimetable,
+        DeltaTriggerTimetable,
         TriggerRule,
     )
+    from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
         AirflowFailException,
         AirflowNotFoundException,
         AirflowSkipException,
         DownstreamTasksSkipped,
+        TaskDeferred,
     )
 else:
     try:
@@ -31,25 +35,41 @@ else:
         from airflow.hooks.base import BaseHook
         from airflow.utils.trigger_rule import TriggerRule
     try:
-        from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
+        from airflow.sdk import (
+            AssetOrTimeSchedule,
+            CronDataIntervalTimetable,
+            CronTriggerTimetable,
+            DeltaDataIntervalTimetable,
+            DeltaTriggerTimetable,
+        )
+        from airflow.sdk.configuration import conf
         from airflow.sdk.exceptions import (
             AirflowFailException,
             AirflowNotFoundException,
             AirflowSkipException,
             DownstreamTasksSkipped,
+            TaskDeferred,
         )
     except ImportError:  # 3.0 and 3.1
+        from airflow.configuration import conf
         from airflow.exceptions import (
             AirflowFailException,
             AirflowNotFoundException,
             AirflowSkipException,
             DownstreamTasksSkipped,
+            TaskDeferred,
         )
+        from airflow.timetables.assets import AssetOrTimeSchedule
         from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-        from airflow.timetables.trigger import CronTriggerTimetable
+        from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
 
 RETRY_BACKOFF: float = 2 if type(BaseOperator.retry_exponential_backoff) is not bool else True
 """The value of ``retry_exponential_backoff`` with which pauses double; early versions only know whether they grow."""
+
+
+def default_deferrable() -> bool:
+    """Returns Airflow's ``[operators] default_deferrable``."""
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def is_executor(name: str) -> bool:
@@ -69,11 +89,15 @@ __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
+    "AssetOrTimeSchedule",
     "BaseHook",
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
     "DeltaDataIntervalTimetable",
+    "DeltaTriggerTimetable",
     "DownstreamTasksSkipped",
+    "TaskDeferred",
     "TriggerRule",
+    "default_deferrable",
     "is_executor",
 ]

@@ -16,18 +16,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk import DAG, BaseOperator, get_parsing_context
+from airflow.sdk import DAG, Asset, AssetWatcher, BaseOperator, get_parsing_context
 
 from cdc.airflow import forms
 from cdc.airflow.compat import (
     RETRY_BACKOFF,
+    AssetOrTimeSchedule,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
     is_executor,
 )
 from cdc.airflow.operators import (
     TowpathCaptureOperator,
+    TowpathCaptureWatchOperator,
     TowpathFetchOperator,
     TowpathFinalizeBackfillOperator,
     TowpathFinalizeOperator,
@@ -39,6 +42,7 @@ from cdc.airflow.operators import (
     TowpathVerifyOperator,
 )
 from cdc.airflow.task_group import FINALIZE_RETRIES
+from cdc.airflow.triggers import TowpathStoreTrigger
 from cdc.config import AirflowConfig, DestinationConfig, as_named, destinations, load
 from cdc.errors import ConfigError
 
@@ -68,19 +72,24 @@ def build_dags(
 ) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
-    ``default_args``: arguments for all tasks, as a DAG takes them, before those of the configuration. If Airflow needs
+    A destination whose store a server has has no capture DAG here: capture runs beside the server. ``default_args``:
+    arguments for all tasks, as a DAG takes them, before those of the configuration. If Airflow needs
     a single DAG because a task is about to run, only that one is built.
     """
-    wanted = get_parsing_context().dag_id
+    wanted, built = get_parsing_context().dag_id, sorted(kinds)
     dags: dict[str, DAG] = {}
     for name in destinations(conf_dir):
-        if not _DAG_NAME.fullmatch(name):
-            continue
-        for kind in sorted(kinds):
-            dag_id = f"{kind}_{name}"
-            if wanted is None or wanted == dag_id:
-                dags[dag_id] = _BUILD[kind](_read(conf_dir / f"{name}.yaml", default_args))
+        ids = {kind: f"{kind}_{name}" for kind in built}
+        chosen = [kind for kind, dag_id in ids.items() if wanted is None or wanted == dag_id]
+        if chosen and _DAG_NAME.fullmatch(name):
+            of = _read(conf_dir / f"{name}.yaml", default_args)
+            dags |= {ids[kind]: _BUILD[kind](of) for kind in chosen if _is_ours(kind, of)}
     return dags
+
+
+def _is_ours(kind: Kind, of: _Destination) -> bool:
+    """Whether the DAG's work can be done here: capture writes to the disk of the store."""
+    return kind != "capture" or of.config is None or of.config.store.kind == "file"
 
 
 def check_configurations(conf_dir: Path) -> None:
@@ -139,13 +148,21 @@ def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
 
 
 def capture_dag(of: _Destination) -> DAG:
-    """Builds the DAG that runs capture for ``airflow.capture_for`` at a time, one run after the other."""
-    dag = _dag(
-        "capture",
-        of,
-        schedule="@continuous",
-        doc_md=f"Reads the source of `{of.name}` into its store. After a stop it resumes at its last position.",
-    )
+    """Builds the DAG that runs capture, or watches the one that runs elsewhere, for ``airflow.capture_for`` at a time,
+    one run after the other."""
+    if of.settings.capture == "external":
+        what = f"Watches the capture of `{of.name}`, which runs outside Airflow, and fails while it is dead or stuck."
+        dag = _dag("capture", of, schedule="@continuous", doc_md=what)
+        with dag:
+            TowpathCaptureWatchOperator(
+                task_id="capture",
+                conf_file=of.conf_file,
+                watch_for_s=of.settings.capture_for,
+                execution_timeout=None,
+            )
+        return dag
+    what = f"Reads the source of `{of.name}` into its store. After a stop it resumes at its last position."
+    dag = _dag("capture", of, schedule="@continuous", doc_md=what)
     with dag:
         TowpathCaptureOperator(
             task_id="capture", conf_file=of.conf_file, capture_for_s=of.settings.capture_for, execution_timeout=None
@@ -154,14 +171,15 @@ def capture_dag(of: _Destination) -> DAG:
 
 
 def apply_dag(of: _Destination) -> DAG:
-    """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every``: a run applies what the store
-    has, within ``airflow.run_for``, or its data interval."""
+    """Builds the DAG ``fetch >> merge >> finalize``, every ``airflow.apply_every`` and, with ``airflow.start: data``,
+    when the store has got changes: a run applies what the store has, within ``airflow.run_for``, or its data
+    interval."""
     whole = of.settings.until == "none"
     what = "the changes" if whole else "what was committed before the end of each run's interval"
     dag = _dag(
         "apply",
         of,
-        schedule=_schedule(of.settings, of.settings.apply_every, has_interval=not whole),
+        schedule=_schedule(of.settings, of.settings.apply_every, has_interval=not whole, asset=_store_asset(of)),
         doc_md=f"Merges {what} of `{of.name}` into the Delta tables, then acks or rolls back.",
     )
     with dag:
@@ -253,11 +271,33 @@ def _dag_of_one(
     return dag
 
 
-def _schedule(settings: AirflowConfig, every: float | str | None, *, has_interval: bool = False) -> Any:
+def _store_asset(of: _Destination) -> Asset | None:
+    """Returns the asset that stands for a store, watched by Airflow's triggerer; None unless changes start the runs."""
+    if of.config is None or of.settings.start != "data":
+        return None
+    trigger = TowpathStoreTrigger(
+        conf_file=of.conf_file, store=str(of.config.store.path), pause_s=of.settings.start_pause
+    )
+    name = f"towpath_store_{of.name}"
+    return Asset(
+        name=name, uri=f"towpath://store/{of.name}", watchers=[AssetWatcher(name=f"{name}_watcher", trigger=trigger)]
+    )
+
+
+def _schedule(
+    settings: AirflowConfig, every: float | str | None, *, has_interval: bool = False, asset: Asset | None = None
+) -> Any:
     """Returns a schedule. ``has_interval``: runs have a data interval from one time to the next; with a plain schedule
-    Airflow 3 gives them one of length zero."""
+    Airflow 3 gives them one of length zero. ``asset``: its events start runs too."""
     if every is None:
         return None
+    if asset is not None:
+        by_time = (
+            CronTriggerTimetable(every, timezone=settings.timezone)
+            if isinstance(every, str)
+            else DeltaTriggerTimetable(timedelta(seconds=every))
+        )
+        return AssetOrTimeSchedule(timetable=by_time, assets=[asset])
     if isinstance(every, str):
         timetable = CronDataIntervalTimetable if has_interval else CronTriggerTimetable
         return timetable(every, timezone=settings.timezone)

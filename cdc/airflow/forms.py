@@ -155,13 +155,13 @@ def _literal(pattern: str) -> str | None:
 
 def _stored(config: DestinationConfig) -> list[str]:
     """Returns the tables in the newest stored schemas; none if there are none that can be read here."""
+    from cdc.client import open_store
     from cdc.errors import CdcError
-    from cdc.schemas import Schemas
-    from cdc.store.reader.reader import StoreReader
 
+    if config.store.kind == "server":
+        return []  # the file is parsed every few seconds, and must not wait for a network
     try:
-        reader = StoreReader(config.store.path)
-        path = reader.newest_schema_path()
-        return [] if path is None else list(Schemas.load(path).tables)
+        newest = open_store(config).newest_schemas()
+        return [] if newest is None else list(newest[1].tables)
     except (CdcError, OSError):  # the DAG is built all the same; the task's own error says what is wrong
         return []

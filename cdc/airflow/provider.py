@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["cdc.airflow.operators", "cdc.airflow.task_group"],
             }
         ],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["cdc.airflow.triggers"]}],
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["cdc.airflow.hook"]}],
         "extra-links": [
             f"cdc.airflow.links.{name}" for name in ("TowpathManifestLink", "TowpathTableLink", "TowpathSparkLink")

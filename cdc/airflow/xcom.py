@@ -19,6 +19,7 @@ from cdc.runs import Steps
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
     from cdc.config import DestinationConfig
+    from cdc.errors import LeaseHeldError, StoreIncompleteError
     from cdc.runs import Merged
 
 
@@ -29,6 +30,10 @@ class Pipeline(Steps, Protocol):
     def fetch(
         self, config: DestinationConfig, owner: str, until: datetime | None = None, wait_s: float | None = None
     ) -> Lease | None: ...
+
+    def obstacle(
+        self, config: DestinationConfig, owner: str, until: datetime | None = None
+    ) -> LeaseHeldError | StoreIncompleteError | None: ...
 
     def resume(self, config: DestinationConfig, batch: int, fingerprint: str) -> Lease: ...
 

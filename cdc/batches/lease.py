@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batches.manifest import Manifest
-from cdc.durable import locked
+from cdc.durable import locked, locked_as_it_is
 from cdc.errors import BatchError, CdcError, TokenError, UsageError
 from cdc.log import get_logger
 from cdc.permissions import CHANGE, secure_folder
@@ -32,6 +33,7 @@ class Lease:
 
     manifest: Manifest
     manifest_path: Path
+    """The manifest's file, on the machine that has the meta."""
     token: str
     expires: datetime
 
@@ -65,6 +67,11 @@ class Lease:
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is not a lease as `cdc batch get --json` prints it: {error}") from None
         return cls(manifest, path, token, expires)
+
+
+def new_token() -> str:
+    """Returns a random token for a lease."""
+    return secrets.token_hex(16)
 
 
 def fingerprint(token: str) -> str:
@@ -186,6 +193,10 @@ def exclusive(config: DestinationConfig, *, wait_s: float = 0.0) -> Iterator[Non
 
     Raises LeaseHeldError, naming the other process, if that one does not end within ``wait_s``.
     """
+    if config.store.kind == "server":  # the owner's name has the host, so a lock of this machine is enough
+        with locked_as_it_is(config.file, f"another `cdc` command for {config.name}", wait_s=wait_s):
+            yield
+        return
     secure_folder(config.meta.path, config.meta.permissions, CHANGE)
     with locked(config.meta.path / OWNER_LOCK_NAME, f"another `cdc` command for {config.name}", wait_s=wait_s):
         yield

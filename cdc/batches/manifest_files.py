@@ -49,6 +49,26 @@ class ManifestFiles:
             names = (p.stem for p in (self.folder / subscriber).glob("*.json"))
             return sorted(int(name) for name in names if name.isdecimal())
 
+    def acked(self, subscriber: str, after_batch: int = 0, most: int | None = None) -> list[Manifest]:
+        """Returns the manifests of the acked batches that are kept, oldest first: those after a batch, at most
+        ``most``. Raises DamagedError, StorageError."""
+        found: list[Manifest] = []
+        for batch in self.ids(subscriber):
+            if batch <= after_batch:
+                continue
+            if most is not None and len(found) >= most:
+                break
+            path = self.path(subscriber, batch)
+            try:
+                manifest = load_manifest(path)
+            except DamagedError:
+                if path.exists():
+                    raise
+                continue  # an ack has removed it meanwhile: only the newest are kept
+            if manifest.acked is not None:
+                found.append(manifest)
+        return found
+
     def mark_acked(self, path: Path, time: datetime, results: tuple[TableResult, ...]) -> Manifest:
         """Adds the results to a manifest; returns the manifest without them. Raises DamagedError if it is missing or
         damaged."""

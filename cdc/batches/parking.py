@@ -13,6 +13,7 @@ table ahead of it and does nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
@@ -33,6 +34,22 @@ again."""
 QUIET_WAIT_S = 10.0
 """A wait that takes longer is logged, with the process that holds the lock."""
 _log = get_logger(__name__)
+
+
+class ParksElsewhere(ABC):
+    """A meta whose tables are parked by a server, which alone changes it."""
+
+    @abstractmethod
+    def park(self, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None: ...
+
+    @abstractmethod
+    def keep_from(self, subscriber: str, table: str, keep_seq: int | None) -> None: ...
+
+    @abstractmethod
+    def unpark(self, subscriber: str, result: TableResult, level_seq: int) -> int | None: ...
+
+    @abstractmethod
+    def release_parked(self, subscriber: str, table: str) -> None: ...
 
 
 def park_left_out(known: Subscription, results: Iterable[TableResult], now: datetime) -> None:
@@ -59,7 +76,15 @@ def _further(before: ParkedTable, now: ParkedTable) -> ParkedTable:
 def park(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
     """Parks a table, and returns its former record. Waits until a running commit to the table is done, so that none
     follows. Raises LeaseHeldError, UsageError."""
-    with commit_lock(meta, table, shared=False), meta.change() as state:
+    with commit_lock(meta, table, shared=False):
+        return record_parked(meta, subscriber, table, parked)
+
+
+def record_parked(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
+    """Does what :func:`park` does, for a caller who holds the table's commit lock exclusively."""
+    if isinstance(meta, ParksElsewhere):
+        return meta.park(subscriber, table, parked)
+    with meta.change() as state:
         known = state.subscription(subscriber)
         before = known.parked.get(table)
         known.parked[table] = parked
@@ -68,6 +93,9 @@ def park(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> Parked
 
 def keep_from(meta: Meta, subscriber: str, table: str, keep_seq: int | None) -> None:
     """Changes what a parked table needs from the store. Raises UsageError if it is not parked."""
+    if isinstance(meta, ParksElsewhere):
+        meta.keep_from(subscriber, table, keep_seq)
+        return
     with meta.change() as state:
         known = state.subscription(subscriber)
         known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
@@ -82,6 +110,8 @@ def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> 
     """
     from cdc.batches.results import record_tables
 
+    if isinstance(meta, ParksElsewhere):
+        return meta.unpark(subscriber, result, level_seq)
     with meta.change() as state:
         known = state.subscription(subscriber)
         _require(known, result.table)
@@ -95,6 +125,9 @@ def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> 
 
 def release_parked(meta: Meta, subscriber: str, table: str) -> None:
     """Removes the record of a table that does not exist any more. Does nothing if there is none."""
+    if isinstance(meta, ParksElsewhere):
+        meta.release_parked(subscriber, table)
+        return
     with meta.change() as state:
         state.subscription(subscriber).parked.pop(table, None)
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from cdc.batches.manifest import ByteRange, Manifest
-from cdc.errors import BatchError, CutOffError, DamagedError, StorageError, StoreIncompleteError, TokenError
+from cdc.errors import (
+    BatchError,
+    CutOffError,
+    DamagedError,
+    LeaseHeldError,
+    StorageError,
+    StoreIncompleteError,
+    TokenError,
+)
 from cdc.meta import Outstanding, State, Subscription
 from cdc.positions import format_seq
 from cdc.units import iso_time, iso_time_us
@@ -148,6 +156,15 @@ def cut_off_error(path: Path, name: str, beginning: Beginning, position: int) ->
         remedy="Put back the store that has them; or set source.start to a position that is not behind the cursor, "
         f"remove this store and start `cdc capture {name}`; or start a new destination; or, if the tables may lack "
         f"these changes, accept the gap with `cdc batch accept-gap {name}`.",
+    )
+
+
+def held_error(name: str, subscriber: str, entry: Outstanding) -> LeaseHeldError:
+    """Returns the error for a batch that another owner holds."""
+    return LeaseHeldError(
+        f"batch {entry.batch} is held by {entry.owner} until {iso_time(entry.expires)}",
+        place=f"{name}, subscriber {subscriber}",
+        remedy="Wait until it is acked or rolled back there, or until its lease has expired.",
     )
 
 

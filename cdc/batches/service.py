@@ -7,21 +7,21 @@ removed later.
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.batches.lease import Lease
+from cdc.batches.lease import Lease, new_token
 from cdc.batches.lease import fingerprint as fingerprint_of
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.batches.manifest_files import ManifestFiles, load_manifest
 from cdc.batches.parking import park_left_out
 from cdc.batches.preconditions import (
     are_same_bytes,
+    held_error,
     incomplete_error,
     is_repeated,
     require_last_acked,
@@ -32,17 +32,18 @@ from cdc.batches.preconditions import (
 from cdc.batches.results import history_mark, read_results, record_tables
 from cdc.batches.subscribers import (
     accept_beginning,
+    accept_tables,
     add_subscriber,
     make_filter,
     remove_subscriber,
     roll_back_from,
     skip_filtered,
 )
-from cdc.errors import DamagedError, IdentityError, LeaseHeldError, StorageError, TokenError
+from cdc.errors import DamagedError, IdentityError, StorageError, TokenError
 from cdc.log import get_logger
-from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, open_meta
+from cdc.meta import Gap, Meta, Outstanding, SourceIdentity, State, Subscription, TableRecord, open_meta
 from cdc.meta.state import check_name
-from cdc.units import iso_time, time_us
+from cdc.units import time_us
 
 if TYPE_CHECKING:
     from cdc.batches.stage import Stage
@@ -92,8 +93,11 @@ class _Request:
     """By the monotonic clock."""
     lease_s: float
     ahead: bool
-    after: Lease | None = None
-    """The batch that this process has just acked: only the one that follows it is wanted."""
+    token: str = field(repr=False)
+    """The token of the lease. A request that repeats one whose answer was lost has the same token, by which the batch
+    that was handed out then is found."""
+    after: tuple[int, str] | None = field(default=None, repr=False)
+    """The batch that this process has just acked, and its token: only the one that follows it is wanted."""
 
 
 class BatchService:
@@ -113,8 +117,10 @@ class BatchService:
         self.meta: Meta = open_meta(config) if meta is None else meta
         self.manifests = ManifestFiles(config.meta.path, permissions=config.meta.permissions)
         self._stage: Stage | None = None
-        if config.store.stage is not None:
+        if config.store.stages_batches:
             from cdc.batches.stage import Stage
+
+            assert config.store.stage is not None
 
             self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
 
@@ -130,6 +136,7 @@ class BatchService:
         lease_s: float | None = None,
         ahead: bool = False,
         until: datetime | None = None,
+        token: str | None = None,
     ) -> Lease | None:
         """Hands out a batch; None if there is nothing to hand out within ``wait_s``.
 
@@ -142,6 +149,9 @@ class BatchService:
         means that there are no more. While the store may lack some of them, the call waits. An outstanding batch that
         reaches beyond ``until`` is rolled back.
 
+        ``token``: the new lease's token, which the caller has made at random; None: a new one. Called again with the
+        same token, it returns the same lease, so that a call whose answer was lost can be repeated.
+
         ``limits``, ``wait_s`` and ``lease_s`` default to the configuration. Raises LeaseHeldError, naming owner and
         expiry, if another owner's lease is live; CutOffError if retention has removed the next transactions, or the
         store begins behind the cursor; StorageError if the meta knows of a store that is missing; and
@@ -149,7 +159,10 @@ class BatchService:
         """
         lease_s = self._config.batch.lease_s if lease_s is None else lease_s
         limits, deadline = self._limits(limits, until), self._deadline(wait_s, until)
-        return self._get_and_clean(_Request(owner, check_name(subscriber), limits, until, deadline, lease_s, ahead))
+        token = token or new_token()
+        return self._get_and_clean(
+            _Request(owner, check_name(subscriber), limits, until, deadline, lease_s, ahead, token)
+        )
 
     def get_following(
         self, acked: Lease, owner: str, *, wait_s: float | None = None, until: datetime | None = None
@@ -159,9 +172,27 @@ class BatchService:
         Raises TokenError if another process of the owner has gone on in the meantime: only one of them may, and the one
         that came later has the batch.
         """
+        return self.get_after(
+            acked.batch, acked.token, owner, subscriber=acked.manifest.subscriber, wait_s=wait_s, until=until
+        )
+
+    def get_after(
+        self,
+        acked: int,
+        acked_token: str,
+        owner: str,
+        *,
+        subscriber: str = "apply",
+        wait_s: float | None = None,
+        until: datetime | None = None,
+        token: str | None = None,
+    ) -> Lease | None:
+        """Does what :meth:`get_following` does; the acked batch is given by its id and token."""
         limits, deadline = self._limits(None, until), self._deadline(wait_s, until)
-        subscriber, lease_s = acked.manifest.subscriber, self._config.batch.lease_s
-        return self._get_and_clean(_Request(owner, subscriber, limits, until, deadline, lease_s, False, acked))
+        lease_s, token, after = self._config.batch.lease_s, token or new_token(), (acked, acked_token)
+        return self._get_and_clean(
+            _Request(owner, check_name(subscriber), limits, until, deadline, lease_s, False, token, after)
+        )
 
     def next_seq(self, subscriber: str = "apply") -> int | None:
         """Returns the seq of the first transaction that no batch has yet; None if the store has no more for the
@@ -335,6 +366,15 @@ class BatchService:
         self._remove_files(subscriber, rolled_back)
         return gap
 
+    def accept_tables(self, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+        """Accepts Delta tables as they are now; see :func:`cdc.batches.subscribers.accept_tables`."""
+        return accept_tables(self.meta, subscriber, tables)
+
+    def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]:
+        """Returns the manifests of the acked batches that are kept, those after a batch, oldest first. Raises
+        DamagedError, StorageError."""
+        return self.manifests.acked(check_name(subscriber), after_batch)
+
     def _first_seq(self) -> int:
         """Returns the seq behind which the store has all transactions. Raises StorageError if there is no store."""
         beginning = self._reader.beginning() if self._reader.exists() else None
@@ -379,8 +419,11 @@ class BatchService:
                 time.sleep(min(pause_s, left_s))
                 continue
             known = seen or self._add_subscriber(subscriber)
+            repeated = self._handed_out(known, request)
+            if repeated is not None:
+                return repeated
             if request.after is not None:
-                require_last_acked(known, request.after.batch, request.after.token)
+                require_last_acked(known, *request.after)
             if self._due(known, request) is not None:
                 lease = self._get_outstanding(known, request)
                 if lease is not None:
@@ -411,16 +454,24 @@ class BatchService:
         begins_seq = 0 if beginning is None else beginning.seq
         return add_subscriber(self.meta, subscriber, first_batch, self._reader.removed_seq(), begins_seq)
 
+    def _handed_out(self, known: Subscription, request: _Request) -> Lease | None:
+        """Returns the lease with the request's token, which an earlier try got; None if there is none."""
+        entry = next((entry for entry in known.outstanding if entry.token == request.token), None)
+        if entry is None or entry.owner != request.owner or entry.expires <= self._clock():
+            return None
+        path = self.manifests.path(request.subscriber, entry.batch)
+        try:
+            manifest = load_manifest(path)
+        except DamagedError:
+            return None  # the batch is rolled back, with a warning, when it is handed out again
+        return Lease(manifest.model_copy(update={"acked": None}), path, entry.token, entry.expires)
+
     def _due(self, known: Subscription, request: _Request) -> Outstanding | None:
         """Returns the outstanding batch to hand out again; None if a new one is due. Raises LeaseHeldError."""
         for entry in known.outstanding if request.ahead else known.outstanding[:1]:
             if entry.owner != request.owner:
                 if entry.expires > self._clock():
-                    raise LeaseHeldError(
-                        f"batch {entry.batch} is held by {entry.owner} until {iso_time(entry.expires)}",
-                        place=f"{self._config.name}, subscriber {request.subscriber}",
-                        remedy="Wait until it is acked or rolled back there, or until its lease has expired.",
-                    )
+                    raise held_error(self._config.name, request.subscriber, entry)
                 return entry
             if not request.ahead:
                 return entry
@@ -462,11 +513,7 @@ class BatchService:
                 roll_back_from(known, entry.batch)
                 return None
             entry.replaced = [*entry.replaced, entry.token][-_REMEMBERED_TOKENS:]
-            entry.owner, entry.token, entry.expires = (
-                request.owner,
-                secrets.token_hex(16),
-                self._expiry(request.lease_s),
-            )
+            entry.owner, entry.token, entry.expires = request.owner, request.token, self._expiry(request.lease_s)
             # If an ack was killed, the file may have `acked` already; but the batch is not acked.
             manifest = manifest.model_copy(update={"acked": None})
             return Lease(manifest, path, entry.token, entry.expires)
@@ -499,7 +546,7 @@ class BatchService:
                     last_seq=manifest.last_seq,
                     after_seq=manifest.after_seq,
                     owner=request.owner,
-                    token=secrets.token_hex(16),
+                    token=request.token,
                     expires=self._expiry(request.lease_s),
                 )
                 known.add(entry)

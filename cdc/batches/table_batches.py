@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from cdc.batches.manifest import BatchFiles, ByteRange, Manifest, build_manifest
 from cdc.errors import IdentityError
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from cdc.batches.stage import Stage
     from cdc.config import DestinationConfig
     from cdc.store.reader.reader import StoreReader
+    from cdc.store.reader.store import Store
+
+
+class TableChanges(Protocol):
+    """The methods that :class:`TableBatches` and :class:`~cdc.client.batches.RemoteTableBatches` share."""
+
+    meta: Meta
+
+    @property
+    def reader(self) -> Store: ...
+
+    def next(
+        self, table: str, after_seq: int, until_seq: int | None = None, *, whole: bool = False
+    ) -> AbstractContextManager[Manifest | None]: ...
 
 
 class TableBatches:
@@ -26,8 +40,10 @@ class TableBatches:
         self._config = config
         self.meta: Meta = open_meta(config) if meta is None else meta
         self._stage: Stage | None = None
-        if config.store.stage is not None:
+        if config.store.stages_batches:
             from cdc.batches.stage import Stage
+
+            assert config.store.stage is not None
 
             self._stage = Stage(config.store.stage, config.name, permissions=config.store.permissions)
 

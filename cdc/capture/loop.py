@@ -86,11 +86,12 @@ class Capture:
         stop = threading.Event() if stop is None else stop
         deadline = None if for_s is None else time.monotonic() + for_s
         config = self._config
+        folder = config.store.path  # an error if another machine has the store
         replication.require_no_standby(config)
         # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
         control: pymysql.connections.Connection[Any] | None = self._open_control()
         store = RelayLog(
-            config.store.path,
+            folder,
             destination=config.name,
             segment_bytes=config.store.segment_bytes,
             policy=_flush_policy(config.store),

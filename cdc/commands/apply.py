@@ -113,7 +113,7 @@ def apply(
 
 def _show_parked(config: DestinationConfig) -> None:
     """Names the tables that the run has left out."""
-    from cdc.meta import open_meta
+    from cdc.client import open_meta
 
     known = open_meta(config).read().subscriptions.get("apply")
     waiting = {} if known is None else known.parked

@@ -50,14 +50,14 @@ def get(
 ) -> None:
     """Get a batch: the owner's first outstanding one again, under a new token, else the next one."""
     from cdc.batches.lease import cli_owner, exclusive
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
     config = load(ctx, dest)
     with ExitStack() as stack:
         if owner is None and subscriber == "apply":
             # `cdc apply` is the same owner: getting its batch again would invalidate its token.
             stack.enter_context(exclusive(config))
-        found = BatchService(config).get(
+        found = open_batches(config).get(
             owner or cli_owner(config), subscriber=subscriber, wait_s=wait, lease_s=lease, ahead=ahead
         )
     if as_json:
@@ -78,9 +78,9 @@ def ack(
     as_json: Json = False,
 ) -> None:
     """Ack a batch: its changes are done. Only the first outstanding batch can be acked."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    BatchService(load(ctx, dest)).ack(batch, token, subscriber=subscriber)
+    open_batches(load(ctx, dest)).ack(batch, token, subscriber=subscriber)
     if as_json:
         print_json({"batch": batch, "acked": True})
     else:
@@ -97,9 +97,9 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Roll back a batch and all later ones; their transactions are handed out again."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
-    rolled_back = BatchService(load(ctx, dest)).rollback(batch, token, subscriber=subscriber)
+    rolled_back = open_batches(load(ctx, dest)).rollback(batch, token, subscriber=subscriber)
     if as_json:
         print_json({"batch": batch, "rolled_back": rolled_back})
         return
@@ -112,10 +112,10 @@ def list_batches(
     ctx: typer.Context, dest: Destination = None, subscriber: Subscriber = "apply", as_json: Json = False
 ) -> None:
     """List the outstanding batches of a subscriber, in order."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
     config = load(ctx, dest)
-    found = BatchService(config).outstanding(subscriber)
+    found = open_batches(config).outstanding(subscriber)
     if as_json:
         print_json({"subscriber": subscriber, "outstanding": [batch_document(entry) for entry in found]})
         return
@@ -151,11 +151,11 @@ def subscribe(
     as_json: Json = False,
 ) -> None:
     """Add a subscriber that begins at the store's first transaction, or replace the filter of an existing one."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
     from cdc.store.reader.batch_builder import join_filters
 
     config = load(ctx, dest)
-    service = BatchService(config)
+    service = open_batches(config)
     before = service.meta.read().subscriptions.get(subscriber)
     known = service.subscribe(subscriber, join_filters(table_filter or []))
     document = {
@@ -189,10 +189,10 @@ def unsubscribe(
     as_json: Json = False,
 ) -> None:
     """Remove a subscriber with its cursor and batches, so that it no longer holds back retention."""
-    from cdc.batches.service import BatchService
+    from cdc.client import open_batches
 
     config = load(ctx, dest)
-    BatchService(config).unsubscribe(subscriber)
+    open_batches(config).unsubscribe(subscriber)
     waited_for = subscriber in config.store.retain.wait_for
     if as_json:
         print_json({"subscriber": subscriber, "unsubscribed": True, "waited_for": waited_for})
@@ -223,15 +223,12 @@ def accept_gap(
 ) -> None:
     """Accept a gap: tables lack the changes before the store's beginning, or, with --table, changes that a Delta table
     has lost. The gap is recorded, `cdc status` shows it, and every later batch carries it."""
-    from cdc.batches.service import BatchService
-    from cdc.batches.subscribers import accept_tables
+    from cdc.client import open_batches
 
     config = load(ctx, dest)
-    service = BatchService(config)
+    service = open_batches(config)
     if table:
-        gaps = accept_tables(
-            service.meta, subscriber, {name: table_record(config, name) for name in dict.fromkeys(table)}
-        )
+        gaps = service.accept_tables(subscriber, {name: table_record(config, name) for name in dict.fromkeys(table)})
     else:
         gaps = [service.accept_beginning(subscriber)]
     if as_json:

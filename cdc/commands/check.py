@@ -45,27 +45,33 @@ def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> N
 
 def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     """Returns all findings and the exit code, which is 1 if the only error is that the source does not answer."""
+    from cdc.client import open_store
     from cdc.commands import check_local
     from cdc.source.findings import from_error
     from cdc.source.preflight import check_source
     from cdc.store.formats.state import is_locked
-    from cdc.store.reader.reader import StoreReader
 
     findings: list[Finding] = []
     unreachable: list[Finding] = []
     local = check_local.examine(config)
     last_seq: int | None = None
-    first_start = False
+    is_here = config.store.kind == "file"  # else capture runs where the server does
+    first_start = running = False
     try:
-        last_seq = StoreReader(config.store.path).last_seq()
+        store = open_store(config)
+        last_seq = store.last_seq()
         first_start = last_seq is None
+        if not is_here:
+            capture = store.capture_state()
+            running = capture is not None and capture.running
     except CdcError as trouble:
-        if not any(f.subject == "store" and f.level == "error" for f in local):
+        if not any(f.subject in ("store", "server") and f.level == "error" for f in local):
             findings.append(from_error("store", trouble))
     try:
-        running = config.store.path.is_dir() and is_locked(config.store.path)
+        if is_here:
+            running = config.store.path.is_dir() and is_locked(config.store.path)
         findings += check_source(config, own_capture_running=running, first_start=first_start)
-        if last_seq is not None and not any(f.level == "error" for f in findings):
+        if is_here and last_seq is not None and not any(f.level == "error" for f in findings):
             findings.append(_history(config, last_seq))
     except CdcError as trouble:
         (unreachable if trouble.retryable else findings).append(from_error("source", trouble))

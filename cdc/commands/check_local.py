@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cdc.config import DestinationConfig
+from cdc.config.lake import Lake
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
 from cdc.targets import LOG_FOLDER, local_path
@@ -24,7 +25,19 @@ _MIN_JAVA = 17
 
 def examine(config: DestinationConfig) -> list[Finding]:
     """Returns the findings about this machine."""
-    return [*_store(config), *_meta(config), *_target(config), *_spark(config), *_metrics(config)]
+    where = _server(config) if config.store.kind == "server" else [*_store(config), *_meta(config)]
+    return [*where, *_target(config), *_spark(config), *_metrics(config)]
+
+
+def _server(config: DestinationConfig) -> list[Finding]:
+    """The server that has store and meta answers, and knows the token."""
+    from cdc.client import connect
+
+    try:
+        subscriber = connect(config).call("whoami", once=True)
+    except CdcError as trouble:
+        return [from_error("server", trouble)]
+    return [ok("server", f"{config.store.url} serves the store to subscriber {subscriber}")]
 
 
 def _store(config: DestinationConfig) -> list[Finding]:
@@ -81,6 +94,8 @@ def _removable(subject: str, path: Path, key: str) -> list[Finding]:
 def _target(config: DestinationConfig) -> list[Finding]:
     target = config.apply.target
     parts = urlsplit(target)
+    if config.spark.lake is not None:
+        return [_bucket(config.spark.lake)]
     if "://" in target and parts.scheme != "file":
         return [
             warning(
@@ -103,6 +118,29 @@ def _target(config: DestinationConfig) -> list[Finding]:
     if found[0].level == "ok":
         found += _foreign_folders(config, folder)
     return found
+
+
+def _bucket(lake: Lake) -> Finding:
+    """Checks that the bucket can be written, and that it guards commits. Leaves nothing behind."""
+    from cdc.object_stores import can_put_if_absent
+
+    try:
+        guarded = can_put_if_absent(lake.target)
+    except FileNotFoundError as trouble:
+        return error("target", f"{lake.target}: {trouble}", "Make the bucket, or correct apply.target and s3.")
+    except CdcError as trouble:
+        return error("target", str(trouble), trouble.remedy or "Correct s3: endpoint, region and access key.")
+    if not lake.has_conditional_puts:
+        text = f"{lake.target} is writable; nothing guards its tables against two drivers that commit at once"
+        return warning("target", text, "Set s3.log_store: conditional_put." if guarded else "Keep it at one driver.")
+    if guarded:
+        return ok("target", f"{lake.target} is writable, and refuses a commit whose name is taken")
+    return error(
+        "target",
+        f"{lake.target} has no conditional puts: two drivers could replace each other's commits",
+        "Update the object store; or set s3.log_store: single_driver and see to it that there is only ever one driver, "
+        "and no orphan of one.",
+    )
 
 
 def _foreign_folders(config: DestinationConfig, folder: Path) -> list[Finding]:

@@ -61,7 +61,7 @@ def history(
     if "." not in table.strip("."):
         raise UsageError(f"{table!r} is not the name of a table", remedy="Write it as db.table.")
     source = open_meta(config).read().source
-    reader = StoreReader(config.store.path) if source is None else StoreReader(config.store.path, source.base_name)
+    reader = StoreReader(config.store.path, None if source is None else source.base_name)
     if not reader.exists():
         raise UsageError("there is no store yet", place=str(config.store.path), remedy="Start `cdc capture` first.")
     key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)

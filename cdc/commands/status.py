@@ -15,7 +15,7 @@ from cdc.units import human_bytes, human_seconds, iso_time_us
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.meta import State
-    from cdc.store.reader.reader import StoreReader
+    from cdc.store.reader.store import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -34,11 +34,10 @@ def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) 
 
 def collect(config: DestinationConfig) -> dict[str, Any]:
     """Returns the document of ``--json``. Raises DamagedError, VersionError and StorageError of store and meta."""
-    from cdc.meta import open_meta
-    from cdc.store.reader.reader import StoreReader
+    from cdc.client import open_meta, open_store
 
     state = open_meta(config).read()
-    reader = StoreReader(config.store.path, state.source.base_name) if state.source else StoreReader(config.store.path)
+    reader = open_store(config, state.source.base_name if state.source else None)
     capture, totals, first_seq, last_seq = (
         reader.capture_state(),
         reader.totals(),
@@ -71,7 +70,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "begins": None if begins is None else {**asdict(begins), "time": _iso(begins.time_us)},
         },
         "standby": _standby(config),
-        "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config)},
+        "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config, reader)},
         "subscriptions": _subscriptions(config, state, reader),
         "tables": _tables(config, reader, last_seq),
         "snapshots": _snapshots(config),
@@ -82,6 +81,8 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
     """Returns the store's role as master or standby; ``peers`` is empty if none is connected."""
     from cdc.replication.role import read_epoch, read_status
 
+    if config.store.kind == "server":  # `cdc status` there tells more
+        return {"role": "none", "term": None, "state": None, "running": False, "peers": []}
     last, epoch = read_status(config.store.path), read_epoch(config.store.path)
     fresh = last is not None and last.is_fresh
     return {
@@ -96,7 +97,7 @@ def _standby(config: DestinationConfig) -> dict[str, Any]:
     }
 
 
-def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader) -> list[dict[str, Any]]:
+def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> list[dict[str, Any]]:
     from cdc.commands.batch import batch_document, gap_document
 
     found = []
@@ -133,7 +134,7 @@ def _subscriptions(config: DestinationConfig, state: State, reader: StoreReader)
     return found
 
 
-def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
+def _is_cut_off(reader: Store, acked_seq: int) -> bool:
     from cdc.errors import CutOffError
 
     try:
@@ -143,8 +144,12 @@ def _is_cut_off(reader: StoreReader, acked_seq: int) -> bool:
     return False
 
 
-def _disk(config: DestinationConfig) -> dict[str, Any] | None:
+def _disk(config: DestinationConfig, reader: Store) -> dict[str, Any] | None:
     """Returns the usage of the store's disk; None if there is no store yet."""
+    from cdc.client.reader import RemoteReader
+
+    if isinstance(reader, RemoteReader):
+        return reader.disk()
     from cdc.batches.retention import make_watch
     from cdc.table_jobs.maintain import disk_document
 
@@ -153,7 +158,7 @@ def _disk(config: DestinationConfig) -> dict[str, Any] | None:
 
 def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
     """Returns the progress of each snapshot that was begun and is not loaded yet."""
-    if config.store.stage is None and not (config.store.path / "snapshots").is_dir():
+    if config.store.stage is None and (config.store.kind == "server" or not (config.store.path / "snapshots").is_dir()):
         return []  # without loading what reads snapshots
     from cdc.snapshot.files import unfinished
 
@@ -163,7 +168,7 @@ def _snapshots(config: DestinationConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[dict[str, Any]]:
+def _tables(config: DestinationConfig, reader: Store, last_seq: int | None) -> list[dict[str, Any]]:
     from cdc.targets import split_table, table_path
     from spark_jobs.delta.log import TablePosition, read_position
 
@@ -188,16 +193,14 @@ def _tables(config: DestinationConfig, reader: StoreReader, last_seq: int | None
     ]
 
 
-def _captured(config: DestinationConfig, reader: StoreReader, last_seq: int | None) -> list[str]:
+def _captured(config: DestinationConfig, reader: Store, last_seq: int | None) -> list[str]:
     """Returns the tables that capture knows: those of the newest schemas, and those whose changes it has stored."""
-    from cdc.schemas import Schemas
-    from cdc.store.formats.state import TableNumbers
     from cdc.targets import split_table
 
-    names = set(TableNumbers(config.store.path).names)
-    path = reader.schema_path(last_seq or 0)
-    if path is not None:
-        names.update(Schemas.load(path).tables)
+    names = set(reader.table_names())
+    schemas = reader.schemas(last_seq or 0)
+    if schemas is not None:
+        names.update(schemas[1].tables)
     return sorted(name for name in names if config.tables.includes(*split_table(name)))
 
 

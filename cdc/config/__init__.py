@@ -4,8 +4,8 @@ Nothing else reads the file. An unknown key, a wrong value, or two values that c
 :class:`~cdc.errors.ConfigError`, which names file, key, value and remedy.
 
 Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``snapshot``, ``apply``,
-``spark``, ``airflow``); ``columns`` holds the policies that ``apply`` and ``tables`` share, ``schedules`` the
-schedules of DAGs, and ``destination`` the whole.
+``s3``, ``spark``, ``airflow``, ``metrics``, ``server``); ``columns`` holds the policies that ``apply`` and ``tables``
+share, ``schedules`` the schedules of DAGs, and ``destination`` the whole.
 ``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
 defaults and descriptions are written in the models, once; ``descriptions`` reads the latter from their source.
@@ -21,6 +21,8 @@ from cdc.config.destination import DestinationConfig
 from cdc.config.loading import as_named, conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
+from cdc.config.s3 import S3Config
+from cdc.config.server import ServerConfig, TokenConfig
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig, StartPosition
 from cdc.config.spark import SparkConfig
@@ -39,6 +41,8 @@ __all__ = [
     "MetaConfig",
     "MetricsConfig",
     "RetainConfig",
+    "S3Config",
+    "ServerConfig",
     "SnapshotConfig",
     "SourceConfig",
     "SparkConfig",
@@ -46,6 +50,7 @@ __all__ = [
     "StartPosition",
     "StoreConfig",
     "TablesConfig",
+    "TokenConfig",
     "as_named",
     "conf_dir",
     "destinations",

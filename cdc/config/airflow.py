@@ -89,6 +89,20 @@ class AirflowConfig(Section):
 
     apply_every: ScheduleText = 60.0
     """Interval of the apply DAG, or a cron expression of five fields such as `'*/5 6-22 * * *'`."""
+    start: Annotated[
+        Literal["schedule", "data"],
+        Doc(
+            choices={
+                "schedule": "every `apply_every`",
+                "data": "when the store has got changes, within seconds, and also every `apply_every`, which repeats "
+                "what failed; needs Airflow's triggerer, which has to see the store, the meta and this file",
+            }
+        ),
+    ] = "schedule"
+    """The start of a run of the apply DAG. Changes cannot start runs with `until: interval_end`, because such a run has
+    no data interval."""
+    start_pause: Annotated[DurationS, Doc(only_with="start: data")] = 10.0
+    """Shortest time between two starts by changes: under steady traffic a table gets about one commit in that time."""
     run_for: DurationS = 300.0
     """Time budget of a run of the apply DAG, and of `cdc apply` without options. A run takes batch after batch until it
     has applied what the store had when it began; once the budget is spent it begins no further batch and ends as a
@@ -102,6 +116,17 @@ class AirflowConfig(Section):
     only when it is triggered."""
     timezone: TimeZoneName = "UTC"
     """Time zone of the cron expressions. Without one, another value than UTC is refused."""
+    capture: Annotated[
+        Literal["task", "external"],
+        Doc(
+            choices={
+                "task": "it runs capture, in a task that keeps a slot of a worker all the time",
+                "external": "it watches a capture that runs as a service on the triggerer's machine, without a slot, "
+                "and fails while that one is away, not connected or without progress for `metrics.unhealthy_after`",
+            }
+        ),
+    ] = "task"
+    """The work of the capture DAG."""
     capture_for: DurationS = 3600.0
     """Duration of a run of the capture DAG. The run ends cleanly, and the next run starts at once."""
     retries: Whole = Field(default=3, ge=0)
@@ -132,6 +157,17 @@ class AirflowConfig(Section):
     the DAGs, as MODULE.FUNCTION. It has to be importable where DAG files are parsed."""
     default_args: TaskDefaultsConfig = TaskDefaultsConfig()
     links: LinksConfig = LinksConfig()
+
+    @model_validator(mode="after")
+    def _start_by_data(self) -> Self:
+        if self.start == "data" and self.until == "interval_end":
+            raise ValueError(
+                "start: data and until: interval_end contradict each other: a run that changes start has no data "
+                "interval; remove one of them"
+            )
+        if self.start != "data" and "start_pause" in self.model_fields_set:
+            raise ValueError("start_pause has no effect without start: data; remove it, or add start: data")
+        return self
 
     @model_validator(mode="after")
     def _zone_of_a_cron_expression(self) -> Self:

@@ -21,6 +21,6 @@ class BatchConfig(Section):
     """How long `cdc apply` and `cdc batch get` wait for a first transaction. A run of the apply DAG does not wait."""
     until_wait_s: WaitS = 60.0
     """How long a run with a time limit (`cdc apply --until`, `airflow.until`) waits until the store is complete up to
-    that time."""
+    that time. A deferrable fetch in Airflow also waits as long for a batch that another owner holds."""
     lease_s: DurationS = 3600.0
     """Lease time: how long an owner that does not renew its batch keeps it before another owner may take it over."""

@@ -15,20 +15,14 @@ _OF_USERS = frozenset(
         "delta.checkpoint.writeStatsAsStruct",
         "delta.checkpointInterval",
         "delta.checkpointPolicy",
-        "delta.compatibility.symlinkFormatManifest.enabled",
         "delta.deletedFileRetentionDuration",
         "delta.enableChangeDataFeed",
         "delta.enableExpiredLogCleanup",
         "delta.enableInCommitTimestamps",
-        "delta.enableRowTracking",
         "delta.isolationLevel",
         "delta.logRetentionDuration",
-        "delta.parquet.compression.codec",
         "delta.randomizeFilePrefixes",
         "delta.randomPrefixLength",
-        "delta.targetFileSize",
-        "delta.tuneFileSizesForRewrites",
-        "delta.universalFormat.enabledFormats",
         "delta.enableIcebergCompatV2",
     }
 )
@@ -39,6 +33,17 @@ _INSTEAD = {
     "delta.enabletypewidening": "Towpath switches type widening on when a table needs it",
     "delta.dataskippingnumindexedcols": "Towpath sets it so that the keys have statistics",
     "delta.appendonly": "merges need tables that can be updated",
+    "delta.compatibility.symlinkformatmanifest.enabled": (
+        "Delta writes no manifests for tables with column mapping or deletion vectors, and OPTIMIZE fails there"
+    ),
+    "delta.enablerowtracking": "Delta refuses the names of its hidden columns when Towpath writes a table anew",
+    **dict.fromkeys(
+        ("delta.parquet.compression.codec", "delta.targetfilesize", "delta.tunefilesizesforrewrites"),
+        "Delta 4.4 does not know it outside Databricks",
+    ),
+    "delta.universalformat.enabledformats": (
+        "UniForm needs Delta's packages for Iceberg or Hudi, which are not published for this Spark"
+    ),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from cdc.config.airflow import AirflowConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
+from cdc.config.lake import LOG_STORES, SAFE_LOG_STORES
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
+from cdc.config.s3 import S3Config, is_s3
+from cdc.config.server import ServerConfig
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig
 from cdc.config.spark import SparkConfig
@@ -25,13 +28,15 @@ class DestinationConfig(Section):
     source: SourceConfig
     tables: TablesConfig
     store: StoreConfig
-    meta: MetaConfig
+    meta: MetaConfig = MetaConfig()
     batch: BatchConfig = BatchConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     apply: ApplyConfig
+    s3: S3Config = S3Config()
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
     metrics: MetricsConfig = MetricsConfig()
+    server: ServerConfig = ServerConfig()
 
     _name: str = ""
     _file: Path = Path()
@@ -61,9 +66,43 @@ class DestinationConfig(Section):
 
 def check_sections(config: DestinationConfig, file: Path) -> None:
     """Checks that sections do not contradict each other, as far as the file alone can tell. Raises ConfigError."""
+    _check_meta(config, file)
     _check_folders(config, file)
     _check_policies(config, file)
     _check_small_batches(config, file)
+    _check_s3(config, file)
+    _check_triggers(config, file)
+
+
+def _check_triggers(config: DestinationConfig, file: Path) -> None:
+    """A trigger looks at the files of a store."""
+    if config.store.kind != "server":
+        return
+    for key, value in (("start", "data"), ("capture", "external")):
+        if getattr(config.airflow, key) == value:
+            raise ConfigError(
+                f"airflow.{key}: {value} and store.kind: server contradict each other: the triggerer looks at the "
+                "store's files, which another machine has",
+                place=str(file),
+                remedy=f"Remove airflow.{key}.",
+            )
+
+
+def _check_meta(config: DestinationConfig, file: Path) -> None:
+    """The meta is beside the store."""
+    given = "meta" in config.model_fields_set
+    if config.store.kind == "server":
+        for key in ("meta", "server"):
+            if key in config.model_fields_set:
+                raise ConfigError(
+                    f"{key} and store.kind: server contradict each other: the server at {config.store.url} has its own",
+                    place=str(file),
+                    remedy=f"Remove the section {key}; it belongs into the configuration that `cdc server` reads.",
+                )
+    elif not given:
+        raise ConfigError("meta: is missing; add it", place=str(file))
+    elif config.meta.__dict__["path"] is None:
+        raise ConfigError("meta.path: is missing; add it", place=str(file))
 
 
 def _check_small_batches(config: DestinationConfig, file: Path) -> None:
@@ -86,9 +125,65 @@ def _check_small_batches(config: DestinationConfig, file: Path) -> None:
         )
 
 
+_S3A = "spark.hadoop.fs.s3a."
+_OF_S3 = {
+    f"{_S3A}endpoint": "s3.endpoint",
+    f"{_S3A}endpoint.region": "s3.region",
+    f"{_S3A}path.style.access": "s3.path_style",
+    f"{_S3A}access.key": "s3.access_key_id",
+    f"{_S3A}secret.key": "s3.secret_access_key_env",
+    f"{_S3A}session.token": "s3.session_token_env",
+}
+"""Settings of Spark that keys of ``s3`` stand for."""
+_CONDITIONAL = f"{_S3A}create.conditional.enabled"
+
+
+def _check_s3(config: DestinationConfig, file: Path) -> None:
+    """Spark and this process reach one object store, whose commits are guarded."""
+    conf = config.spark.conf
+    if not is_s3(config.apply.target):
+        if config.s3 != S3Config():
+            raise ConfigError(
+                f"s3 has no effect with apply.target {config.apply.target}",
+                place=str(file),
+                remedy="Remove s3, or give apply.target a URI like s3a://bucket/lake.",
+            )
+        return
+    if "@" in config.apply.target.split("//", 1)[1].split("/", 1)[0]:
+        raise ConfigError(
+            "apply.target must not hold a key", place=str(file), remedy="Use s3.access_key_id and its secret."
+        )
+    for key, instead in _OF_S3.items():
+        if key in conf:
+            raise ConfigError(
+                f"spark.conf: {key} would hold for Spark only, and this process reads the tables' logs, too",
+                place=str(file),
+                remedy=f"Set {instead} instead.",
+            )
+    if config.s3.log_store == "single_driver":
+        return
+    way_out = "Remove it, or set s3.log_store: single_driver and see to it that there is only ever one driver."
+    for key in (*LOG_STORES, "spark.delta.logStore.class"):
+        if key in conf and conf[key] not in SAFE_LOG_STORES:
+            raise ConfigError(
+                f"spark.conf: {key} is {conf[key]}, of which Towpath does not know whether two drivers may commit at "
+                "once",
+                place=str(file),
+                remedy=way_out,
+            )
+    if conf.get(_CONDITIONAL, "true") != "true":
+        raise ConfigError(
+            f"spark.conf: without {_CONDITIONAL} two drivers could replace each other's commits",
+            place=str(file),
+            remedy=way_out,
+        )
+
+
 def _check_folders(config: DestinationConfig, file: Path) -> None:
     """Store, meta and tables must not lie in each other, since each owns the names in its folder."""
-    folders = [("store.path", config.store.path), ("meta.path", config.meta.path)]
+    folders: list[tuple[str, Path]] = []
+    if config.store.kind == "file":
+        folders = [("store.path", config.store.path), ("meta.path", config.meta.path)]
     if config.store.stage is not None and config.store.stage.startswith("file://"):
         folders.append(("store.stage", Path(config.store.stage.removeprefix("file://"))))
     if "://" not in config.apply.target:

@@ -14,8 +14,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from cdc import object_stores
 from cdc.config.destination import DestinationConfig, check_sections
+from cdc.config.lake import Lake
 from cdc.config.messages import explain
+from cdc.config.meta import MetaConfig
+from cdc.config.s3 import is_s3
+from cdc.config.store import StoreConfig
 from cdc.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -101,6 +106,10 @@ def parse(text: str, file: Path) -> DestinationConfig:
     config = _with_absolute_paths(config, file)
     check_sections(config, file)
     config._name, config._file = file.stem, file
+    if is_s3(config.apply.target):
+        lake = Lake(config.apply.target, config.s3)
+        config.spark._lake = lake
+        object_stores.register(lake.target, lake.reader_options)
     return config
 
 
@@ -118,10 +127,21 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
             "ssl_ca": of_file(config.source.ssl_ca),
         },
         "store": {
-            "path": _below(base, config.store.path),
+            **_folder(base, config.store),
+            "token_file": of_file(config.store.token_file),
+            "ca_file": of_file(config.store.ca_file),
             "standby": standby.model_copy(update={"secret_file": of_file(standby.secret_file)}),
         },
-        "meta": {"path": _below(base, config.meta.path)},
+        "meta": _folder(base, config.meta),
+        "server": {
+            "certificate": of_file(config.server.certificate),
+            "key": of_file(config.server.key),
+            "tokens": {
+                name: one.model_copy(update={"file": of_file(one.file)}) for name, one in config.server.tokens.items()
+            },
+        },
+        "s3": {"secret_access_key_file": of_file(config.s3.secret_access_key_file)},
+        "spark": {},
         "metrics": {"push_password_file": of_file(config.metrics.push_password_file)},
         "apply": {
             "target": target if "://" in target else str(_below(base, Path(target))),
@@ -129,8 +149,16 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
         },
     }
     return config.model_copy(
-        update={name: getattr(config, name).model_copy(update=values) for name, values in changed.items()}
+        update={
+            name: getattr(config, name).model_copy(update=values)
+            for name, values in changed.items()
+            if name not in ("meta", "server") or name in config.model_fields_set  # as the checks of the whole read it
+        }
     )
+
+
+def _folder(base: Path, section: StoreConfig | MetaConfig) -> dict[str, Path]:
+    return {} if section.__dict__["path"] is None else {"path": _below(base, section.path)}
 
 
 # --- YAML

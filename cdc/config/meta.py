@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from cdc.config.values import Doc, FilledPath, FilledText, Section
+from cdc.config.values import Doc, FilledText, Folder, SectionWithFolder, no_folder
 from cdc.permissions import Permissions
 
 _ZOOKEEPER = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 
 
-class MetaConfig(Section):
-    """The state of the store's readers: subscriptions, cursors and outstanding batches."""
+class MetaConfig(SectionWithFolder):
+    """The state of the store's readers: subscriptions, cursors and outstanding batches. It is beside the store: with
+    `store.kind: server` the section is left out."""
 
     kind: Annotated[
         Literal["file", "zookeeper"],
@@ -26,9 +27,9 @@ class MetaConfig(Section):
         ),
     ] = "file"
     """Storage of the state."""
-    path: Annotated[FilledPath, Doc(example="./data/shop/meta")]
-    """Folder of the batch manifests and, with `kind: file`, of the meta file. A relative path is taken from the folder
-    above that of this file."""
+    path: Annotated[Folder, Doc(example="./data/shop/meta")] = no_folder()
+    """Folder of the batch manifests and, with `kind: file`, of the meta file; it must be given.
+    A relative path is taken from the folder above that of this file."""
     permissions: Annotated[
         Permissions,
         Doc(

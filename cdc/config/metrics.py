@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
+from cdc.config.values import Doc, DurationS, FilledText, Section, Whole, require_http
 
 
 class MetricsConfig(Section):
@@ -20,7 +19,8 @@ class MetricsConfig(Section):
     host: FilledText = "0.0.0.0"
     """Address of this machine at which they are served; `127.0.0.1` admits this machine only."""
     unhealthy_after: DurationS = 60.0
-    """Time without a connection to the source after which `/health` answers 503."""
+    """Time without a connection to the source after which `/health` answers 503, and after which the capture DAG with
+    `airflow.capture: external` counts a capture as dead or stuck."""
     push: Annotated[str | None, Doc(example="http://pushgateway.example:9091")] = None
     """URL of a Prometheus Pushgateway that gets the metrics of each run; null means that none gets them. A gateway that
     cannot be reached is logged and fails no run."""
@@ -38,11 +38,12 @@ class MetricsConfig(Section):
     def _push(cls, push: str | None) -> str | None:
         if push is None:
             return None
-        parts = urlsplit(push)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("is not a URL; write http://pushgateway.example:9091")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("must not hold a user or a password; use push_user and push_password_env")
+        require_http(
+            push,
+            otherwise="is not a URL; write http://pushgateway.example:9091",
+            with_secrets="must not hold a user or a password; use push_user and push_password_env",
+            path=True,
+        )
         return push
 
     @model_validator(mode="after")

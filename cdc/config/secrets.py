@@ -16,8 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 from cdc.config.apply import ApplyConfig
 from cdc.config.metrics import MetricsConfig
+from cdc.config.s3 import S3Config
+from cdc.config.server import TokenConfig
 from cdc.config.source import SourceConfig
-from cdc.config.store import StandbyConfig
+from cdc.config.store import StandbyConfig, StoreConfig
 from cdc.errors import ConfigError
 
 _LEAST_SECRET_BYTES = 16
@@ -96,6 +98,47 @@ def standby_secret(standby: StandbyConfig) -> bytes | None:
     return found
 
 
+def server_token(store: StoreConfig) -> str:
+    """Returns the token for the server that has the store. Raises ConfigError."""
+    return _token(
+        _Secret(
+            "the token that the server knows",
+            env_key="store.token_env",
+            env=store.token_env,
+            file_key="store.token_file",
+            file=store.token_file,
+        )
+    )
+
+
+def subscriber_token(subscriber: str, token: TokenConfig) -> str:
+    """Returns the token of a subscriber, for the server. Raises ConfigError."""
+    key = f"server.tokens.{subscriber}"
+    return _token(
+        _Secret(
+            f"the token of {subscriber}", env_key=f"{key}.env", env=token.env, file_key=f"{key}.file", file=token.file
+        )
+    )
+
+
+def _token(secret: _Secret) -> str:
+    """Returns a token that can be a header of HTTP. Raises ConfigError."""
+    text = (secret.text() or "").strip()
+    if len(text) < _LEAST_SECRET_BYTES:
+        raise ConfigError(
+            f"the token has {len(text)} characters; at least {_LEAST_SECRET_BYTES} are needed",
+            place=secret.place,
+            remedy="Make one with: openssl rand -hex 32",
+        )
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(
+            "the token has other characters than letters, digits and signs of ASCII",
+            place=secret.place,
+            remedy="Make one with: openssl rand -hex 32",
+        )
+    return text
+
+
 def push_credentials(metrics: MetricsConfig) -> Credentials | None:
     """Returns the user and the password for the Pushgateway; None if the configuration names none. Raises
     ConfigError."""
@@ -109,6 +152,36 @@ def push_credentials(metrics: MetricsConfig) -> Credentials | None:
         file=metrics.push_password_file,
     ).text()
     return Credentials(metrics.push_user, password or "")
+
+
+@dataclass(frozen=True)
+class AccessKey:
+    """An access key of S3; ``repr`` shows its id only."""
+
+    id: str
+    secret: str = field(repr=False)
+    token: str | None = field(repr=False, default=None)
+
+
+def s3_access_key(s3: S3Config) -> AccessKey | None:
+    """Returns the access key; None if the configuration names none. Raises ConfigError."""
+    if s3.access_key_id is None:
+        return None
+    secret = _Secret(
+        f"the secret of the access key {s3.access_key_id}",
+        env_key="s3.secret_access_key_env",
+        env=s3.secret_access_key_env,
+        file_key="s3.secret_access_key_file",
+        file=s3.secret_access_key_file,
+    )
+    token = _Secret(
+        f"the session token of the access key {s3.access_key_id}",
+        env_key="s3.session_token_env",
+        env=s3.session_token_env,
+        file_key="",
+        file=None,
+    )
+    return AccessKey(s3.access_key_id, (secret.text() or "").strip(), token.text())
 
 
 @dataclass(frozen=True)

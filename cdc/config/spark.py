@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
+from cdc.config.lake import Lake
 from cdc.config.values import Section
 
 _FALSE_ONLY = {
@@ -33,6 +34,13 @@ class SparkConfig(Section):
         ),
     ] = Field(default_factory=dict)
     """Settings of Spark, like `{spark.executor.memory: 4g}`."""
+
+    _lake: Lake | None = None
+
+    @property
+    def lake(self) -> Lake | None:
+        """The lake in S3 that is written; None for another kind of lake."""
+        return self._lake
 
     @field_validator("master")
     @classmethod

@@ -1,7 +1,7 @@
 """``store``: where changes are kept between capture and apply.
 
 Its sub-sections are ``retain`` and ``disk`` (when segments are removed) and ``standby`` (replication to a second
-machine).
+machine). With ``kind: server`` it is kept by another machine's ``cdc server``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,26 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from cdc.config.values import AddressText, Doc, DurationS, FilledPath, FilledText, Section, Whole
+from cdc.addresses import is_loopback
+from cdc.config.values import (
+    AddressText,
+    Doc,
+    DurationS,
+    FilledText,
+    Folder,
+    Section,
+    SectionWithFolder,
+    Whole,
+    no_folder,
+    require_http,
+)
 from cdc.permissions import Permissions
 
 _ASYNC = "flush: async"
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
 _HOURS = r"\s*\d{1,2}\s*"
+_SERVER_KEYS = ("url", "token_env", "token_file", "ca_file", "retry_for_s")
+_KEYS_OF_BOTH = {"kind", "stage", "permissions", *_SERVER_KEYS}
 
 
 class RetainConfig(Section):
@@ -137,13 +151,33 @@ class StandbyConfig(Section):
         return self
 
 
-class StoreConfig(Section):
+class StoreConfig(SectionWithFolder):
     """The durable store between capture and apply: binlog segments on a local disk."""
 
-    kind: Literal["file"] = "file"
-    """Kind of the store. It is always `file`: segments in a folder."""
-    path: Annotated[FilledPath, Doc(example="./data/shop/store")]
-    """Folder of the store. A relative path is taken from the folder above that of this file."""
+    kind: Annotated[
+        Literal["file", "server"],
+        Doc(
+            choices={
+                "file": "segments in a folder of this machine",
+                "server": "the store of another machine, which `cdc server` serves at `url`",
+            }
+        ),
+    ] = "file"
+    """Kind of the store."""
+    path: Annotated[Folder, Doc(example="./data/shop/store")] = no_folder()
+    """Folder of the store, which `kind: file` needs. A relative path is taken from the folder above that of this
+    file."""
+    url: Annotated[FilledText | None, Doc(example="https://store.example:8040", only_with="kind: server")] = None
+    """Address of the server. `http://` is possible for a server on this machine only."""
+    token_env: Annotated[FilledText | None, Doc(example="SHOP_APPLY_TOKEN", only_with="kind: server")] = None
+    """Environment variable that holds the token that the server knows."""
+    token_file: Annotated[Path | None, Doc(only_with="kind: server", instead_of="token_env")] = None
+    """File whose first line is the token. A relative path is taken from the folder of this file."""
+    ca_file: Annotated[Path | None, Doc(example="ca.pem", only_with="kind: server")] = None
+    """File with the certificates (PEM) by which the server's own is verified; null means those of the system. A
+    relative path is taken from the folder of this file."""
+    retry_for_s: Annotated[DurationS, Doc(only_with="kind: server")] = 60.0
+    """How long a request is repeated while the server cannot be reached."""
     segment_bytes: Whole = Field(default=268435456, ge=65536, le=2**40)
     """Size at which a new segment is begun. Segments are written, removed and copied as a whole."""
     flush: Annotated[
@@ -176,10 +210,21 @@ class StoreConfig(Section):
     """Access to the store's files, and to the copies below `stage` where that is a `file://` URI."""
     stage: str | None = None
     """URI below which the bytes of each batch are copied, like `s3://bucket/stage`, for executors that do not see
-    `path`. null means that they see it."""
+    `path`. null means that they see it. With `kind: server` executors read batches from the server, and only the
+    chunks of snapshots lie here."""
     retain: RetainConfig = RetainConfig()
     disk: DiskConfig = DiskConfig()
     standby: StandbyConfig = StandbyConfig()
+
+    @property
+    def place(self) -> str:
+        """The folder of the store, or the address of the server that has it, for messages."""
+        return str(self.path) if self.url is None else self.url
+
+    @property
+    def stages_batches(self) -> bool:
+        """Whether the bytes of batches are copied to :attr:`stage`."""
+        return self.stage is not None and self.kind == "file"
 
     @field_validator("kind", mode="before")
     @classmethod
@@ -190,6 +235,39 @@ class StoreConfig(Section):
                 "(programs of your own may use cdc.event_store.memory_store.MemoryStore)"
             )
         return kind
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = require_http(
+            url,
+            otherwise="is not the address of a server; write https://HOST:PORT",
+            with_secrets="must not hold a user or a password; use token_env or token_file",
+        )
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            raise ValueError("would send the token through the network in clear; write https://HOST:PORT")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _keys_of_the_kind(self) -> Self:
+        given = self.model_fields_set
+        if self.kind == "file":
+            if self.__dict__["path"] is None:
+                raise ValueError("path is missing; add it, or read a server's store with kind: server")
+            for key in _SERVER_KEYS:
+                if key in given:
+                    raise ValueError(f"{key} belongs to kind: server; remove it, or change kind")
+            return self
+        if self.url is None:
+            raise ValueError("kind server needs url; add url: https://HOST:PORT")
+        if (self.token_env is None) == (self.token_file is None):
+            raise ValueError("kind server needs either token_env or token_file")
+        for key in type(self).model_fields:
+            if key in given and key not in _KEYS_OF_BOTH:
+                raise ValueError(f"{key} is set where the server runs; remove it here")
+        return self
 
     @model_validator(mode="after")
     def _flush_keys(self) -> Self:

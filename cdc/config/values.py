@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -32,6 +33,19 @@ class Doc:
     """The setting that gives this key its effect; with another one the key is refused."""
     instead_of: str = ""
     """The key of the same section that this key replaces. Only one of them may be given."""
+
+
+def require_http(url: str, *, otherwise: str, with_secrets: str, path: bool = False) -> SplitResult:
+    """Returns the parts of an address of HTTP. ``path``: whether it may have a path and a query. Raises ValueError with
+    the message ``otherwise`` for anything else, and with ``with_secrets`` if it holds a user or a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(otherwise)
+    if not path and (parts.path.strip("/") or parts.query):
+        raise ValueError(otherwise)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(with_secrets)
+    return parts
 
 
 def seconds(value: Any) -> Any:
@@ -100,3 +114,31 @@ class Section(BaseModel):
 
     # Built when the whole file is checked: the schema of each section alone is not needed.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class SectionWithFolder(Section):
+    """A section with the folder ``path``, which is missing where a server keeps it. Reading it then is an error, so
+    that what needs the server's disk says so."""
+
+    if not TYPE_CHECKING:  # type checkers would take every name for an attribute
+
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            if name == "path" and found is None:
+                raise ConfigError(
+                    "this needs the disk of the store, which is on another machine (store.kind is server)",
+                    remedy="Do it where `cdc server` runs, with the configuration there.",
+                )
+            return found
+
+
+if TYPE_CHECKING:
+    Folder = Path
+else:
+    Folder = FilledPath | None
+"""The ``path`` of a :class:`SectionWithFolder`: whoever gets a value gets a path."""
+
+
+def no_folder() -> Path:
+    """Returns the value of a ``path`` that is not given."""
+    return cast(Path, None)

@@ -186,3 +186,16 @@ RUN = (
     TABLE_FILES, TABLE_PARKED,
 )  # fmt: skip
 """Metrics that a run pushes. The tables are those of the last run that had any."""
+
+SERVER_REQUESTS = Metric(
+    "towpath_server_requests_total",
+    "Requests that were answered, by operation and outcome: `ok`, `refused` (a wrong token or version), the type of "
+    "the error, or `failed`.",
+    "counter",
+    labels=("operation", "outcome"),
+)
+SERVER_BYTES = _counter("towpath_server_sent_bytes_total", "Bytes of segments and table definitions that were sent.")
+SERVER_LOCKS = Metric("towpath_server_locks", "Locks that clients hold.")
+
+SERVER = (SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS)
+"""Metrics that `cdc server` serves."""

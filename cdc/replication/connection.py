@@ -73,15 +73,17 @@ class StandbyConnection:
         destination: str,
         epoch: LeadershipEpoch,
         settings: MasterSettings,
+        seen: set[str],
         on_change: Callable[[StandbyConnection], None],
     ) -> None:
-        """``on_change`` is called whenever :attr:`progress` has changed."""
+        """``on_change`` is called whenever :attr:`progress` has changed; ``seen`` is that of :class:`Stream`."""
         self._store = store
         self._channel = channel
         self._destination = destination
         self._epoch = epoch
         self._secret = settings.secret
         self._timing = settings.timing
+        self._seen = seen
         self._on_change = on_change
         self.progress = Progress(channel.peer)
         self._wake = threading.Event()
@@ -237,7 +239,7 @@ class StandbyConnection:
     def _stream(self, hello: Hello) -> None:
         follow = self._answer_comparisons()
         known = sorted({*self._names, *(one.segment for one in follow.have)})
-        stream = self._sent = Stream(self._store, self._send, follow.have, known, hello.files)
+        stream = self._sent = Stream(self._store, self._send, follow.have, known, hello.files, seen=self._seen)
         self._sent_at = time.monotonic()
         self._channel.received_at = time.monotonic()
         listener = threading.Thread(target=self._listen, name=f"reports of {self.progress.peer}", daemon=True)

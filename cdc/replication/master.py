@@ -38,6 +38,8 @@ class Master:
         self._settings = settings
         self._changed = threading.Condition()
         self._connections: list[StandbyConnection] = []
+        self._seen: set[str] = set()
+        """The small files that the store has had since this start."""
         self._confirmed = 0
         self._closing = False
         listen = settings.listen
@@ -155,6 +157,7 @@ class Master:
                 destination=self._destination,
                 epoch=self._epoch,
                 settings=self._settings,
+                seen=self._seen,
                 on_change=self._progressed,
             )
             with self._changed:

@@ -34,12 +34,20 @@ class Stream:
     """Sends the store to one standby, and remembers how far it has got. Not thread-safe."""
 
     def __init__(
-        self, store: Path, send: Send, have: list[Have], known: list[str], their_files: dict[str, int]
+        self,
+        store: Path,
+        send: Send,
+        have: list[Have],
+        known: list[str],
+        their_files: dict[str, int],
+        *,
+        seen: set[str] | None = None,
     ) -> None:
         """Starts behind what the standby has.
 
         ``have`` is the list of FOLLOW, ``known`` the names of segments that the standby may have, ``their_files`` the
-        CRC32 of its small files.
+        CRC32 of its small files. ``seen`` has the small files that this master has ever had; the streams of a master
+        share it, and add to it.
         """
         self._store = store
         self._send = send
@@ -48,6 +56,7 @@ class Stream:
         self._known = set(known)
         self._files: dict[str, tuple[int, int, int]] = {}
         self._their_files = dict(their_files)
+        self._seen = set() if seen is None else seen
         self._name = ""
         self._fd = self._index_fd = -1
         self._offset = self._entries = 0
@@ -212,6 +221,7 @@ class Stream:
         require_store_present(self._store, found)
         if found == self._files:
             return
+        self._seen.update(found)
         for name, mark in found.items():
             if self._files.get(name) == mark:
                 continue
@@ -225,7 +235,7 @@ class Stream:
         for name in set(self._their_files).difference(found, PERMANENT_FILES):
             # Only retention removes a file that was here. A file that never was here belongs to another store.
             seq = Path(name).stem
-            if name not in self._files or (seq.isdigit() and int(seq) <= removed_seq):
+            if name not in self._seen or (seq.isdigit() and int(seq) <= removed_seq):
                 self._send(Kind.FORGET, name.encode())
                 del self._their_files[name]
         self._files = found

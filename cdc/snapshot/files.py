@@ -26,13 +26,13 @@ from pydantic import BaseModel, ValidationError
 from cdc import files as file_layer
 from cdc.config import DestinationConfig
 from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
-from cdc.errors import DamagedError, UsageError, VersionError
+from cdc.errors import ConfigError, DamagedError, UsageError, VersionError
 from cdc.permissions import READ, secure_folder
 from cdc.snapshot import positions
 from cdc.snapshot.keys import Key
 from cdc.snapshot.records import FORMAT_VERSION, ChunkRecord, Loaded, SnapshotInfo
-from cdc.store.reader.reader import StoreReader
 from cdc.store.reader.staged import fetch_errors, filesystem
+from cdc.store.reader.store import Store
 from cdc.targets import encode_name
 
 INFO = "snapshot.json"
@@ -196,6 +196,12 @@ def snapshots_folder(config: DestinationConfig) -> Folder:
     """Returns the folder of all snapshots of a destination: in its store, or at ``store.stage`` if that is set."""
     if config.store.stage is not None:
         return Folder(f"{config.store.stage.rstrip('/')}/{config.name}/snapshots")
+    if config.store.kind == "server":
+        raise ConfigError(
+            "store.stage is not set, and chunks of snapshots need a place that this machine and Spark's executors see",
+            place=str(config.file),
+            remedy="Set store.stage to a URI like s3://bucket/stage, or to file:///folder if Spark runs here only.",
+        )
     return Folder(str(config.store.path / "snapshots"))
 
 
@@ -295,11 +301,11 @@ class SnapshotFiles:
         :func:`cdc.snapshot.positions.high_seq`."""
         return positions.high_seq(self.info.epoch, [record.high.value() for record in self._all()])
 
-    def low_seq(self, reader: StoreReader) -> int:
+    def low_seq(self, reader: Store) -> int:
         """Returns L; see :func:`cdc.snapshot.positions.low_seq`."""
         return positions.low_seq(reader, self.info.epoch, [record.low.mark() for record in self._all()])
 
-    def is_exact(self, reader: StoreReader) -> bool:
+    def is_exact(self, reader: Store) -> bool:
         """Whether the snapshot shows the table at exactly :meth:`high_seq`, which a table without a key needs. Call it
         when the store is complete up to there."""
         if all(record.is_exact for record in self._all()) and len({record.high for record in self._all()}) == 1:

@@ -31,8 +31,7 @@ from cdc.errors import IdentityError, RetryableError, SourceUnavailableError, St
 from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_seq
 from cdc.source.connection import query
 from cdc.source.server import Connection, ServerInfo, clock_and_position, current_position, variables
-from cdc.store.formats.state import TableNumbers
-from cdc.store.reader.reader import StoreReader
+from cdc.store.reader.store import Store
 
 Method = Literal["exact", "gtids", "margin"]
 
@@ -201,7 +200,7 @@ def _seq(epoch: int, position: BinlogPosition) -> int:
     return make_seq(epoch, position.file_number, min(position.pos, MAX_OFFSET))
 
 
-def low_seq(reader: StoreReader, epoch: int, lows: Sequence[LowMark]) -> int:
+def low_seq(reader: Store, epoch: int, lows: Sequence[LowMark]) -> int:
     """Returns L: the largest seq such that every transaction up to it is visible in every chunk.
 
     Call it when the store is complete up to :func:`high_seq`. Raises StoreIncompleteError before that; IdentityError if
@@ -214,20 +213,20 @@ def low_seq(reader: StoreReader, epoch: int, lows: Sequence[LowMark]) -> int:
     if begins is None or max(last, begins.seq) < max(_seq(epoch, low.position) for low in lows):
         raise StoreIncompleteError(
             "the store does not reach the snapshot's positions yet",
-            place=str(reader.path),
+            place=reader.place,
             remedy="Let `cdc capture` run, and try again.",
         )
     found = min([first, *_uncertain(reader, epoch, lows)])
     if found < max(begins.seq, reader.removed_seq()):
         raise IdentityError(
             "the store begins behind the snapshot's first position, so changes between the two are missing",
-            place=str(reader.path),
+            place=reader.place,
             remedy="Take a new snapshot of the table.",
         )
     return found
 
 
-def _uncertain(reader: StoreReader, epoch: int, lows: Sequence[LowMark]) -> Iterator[int]:
+def _uncertain(reader: Store, epoch: int, lows: Sequence[LowMark]) -> Iterator[int]:
     """Yields seqs that L may not exceed, because a transaction behind them may not have been visible."""
     begins = reader.beginning()
     assert begins is not None  # low_seq has looked
@@ -249,7 +248,7 @@ def _uncertain(reader: StoreReader, epoch: int, lows: Sequence[LowMark]) -> Iter
             yield from _before_pending(reader, epoch, low, begins.seq)
 
 
-def _before_pending(reader: StoreReader, epoch: int, low: LowMark, begin_seq: int) -> Iterator[int]:
+def _before_pending(reader: Store, epoch: int, low: LowMark, begin_seq: int) -> Iterator[int]:
     """Yields the seq before each transaction that may not have been visible in this chunk.
 
     MySQL waits at the end of a binlog file until the engines have committed everything in it. So such a transaction is
@@ -285,15 +284,15 @@ def _unsure(why: str) -> RetryableError:
     )
 
 
-def may_have_changed(reader: StoreReader, table: str, low: int, high: int) -> bool:
+def may_have_changed(reader: Store, table: str, low: int, high: int) -> bool:
     """Returns whether a transaction of the table (``db.table``) may lie behind ``low``, up to ``high``.
 
     A table without a key can be loaded only if there is none, because no row of the snapshot could be told from a row
     of the stream. Call it when the store is complete up to ``high``. The index alone answers, so a transaction of
     another table may count that shares the table's bit in it.
     """
-    numbers = TableNumbers(reader.path)
-    if low >= high or table not in numbers.names:
+    mask = reader.table_mask(table) if low < high else 0
+    if not mask:
         return False
-    bit = np.uint64(1 << numbers.bit(table))
+    bit = np.uint64(mask)
     return any(bool((entries["table_mask"] & bit).any()) for entries in reader.all_entries(low, high))

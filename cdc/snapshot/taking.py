@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from cdc.client import open_store
 from cdc.config import DestinationConfig
 from cdc.errors import (
     CdcError,
@@ -30,7 +31,6 @@ from cdc.snapshot.table import TableReading
 from cdc.source.connection import place_of, query
 from cdc.source.privileges import read_grants
 from cdc.source.server import Connection, current_position, describe
-from cdc.store.reader.reader import StoreReader
 
 SEGMENTS_PER_READER = 4
 """More segments than connections keep all of them busy when borders are uneven."""
@@ -152,11 +152,11 @@ def _begin_all(
     source: SourceIdentity,
     found: dict[str, SnapshotFiles | CdcError],
 ) -> dict[str, SnapshotFiles]:
-    begins = StoreReader(config.store.path, source.base_name).beginning()
+    begins = open_store(config, source.base_name).beginning()
     if begins is None:
         raise StoreIncompleteError(
             "capture has not begun, and a snapshot needs the changes that happen while it is read",
-            place=str(config.store.path),
+            place=config.store.place,
             remedy="Start `cdc capture` first.",
         )
     begun: dict[str, SnapshotFiles] = {}

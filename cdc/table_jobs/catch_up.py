@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from cdc.batches.manifest import TableResult
+from cdc.client import open_meta
 from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError
 from cdc.log import get_logger
-from cdc.meta import open_meta
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
 from cdc.targets import split_table
 

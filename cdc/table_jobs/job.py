@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from cdc.batches import parking
 from cdc.batches.manifest import TableResult
-from cdc.batches.table_batches import TableBatches
+from cdc.batches.table_batches import TableChanges
+from cdc.client import open_table_batches
 from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription
@@ -31,7 +32,7 @@ class Job:
 
     config: DestinationConfig
     table: str
-    batches: TableBatches
+    batches: TableChanges
 
     def subscription(self) -> Subscription:
         """Returns the subscription as a merge of this table alone needs it: with the record of this table only, and
@@ -86,7 +87,7 @@ def job(config: DestinationConfig, table: str, record: ParkedTable | None) -> It
     table, UsageError if it is not parked or not included.
     """
     require_included(config, table)
-    batches = TableBatches(config)
+    batches = open_table_batches(config)
     with parking.job_lock(batches.meta, table):
         if record is not None:
             parking.park(batches.meta, SUBSCRIBER, table, record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cdc.log import get_logger
 from cdc.units import iso_time_us
 
 if TYPE_CHECKING:
@@ -11,20 +12,25 @@ if TYPE_CHECKING:
     from cdc.store.retention.cleaner import CleanerRun, LogCleaner, SubscriberBacklog
     from cdc.store.retention.disk import DiskWatch
 
+_log = get_logger(__name__)
+
 
 def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Removes segments of the store that no subscriber needs any more, and snapshots without changes behind them.
     Returns what was removed, what is left and who holds it back, as a JSON object.
 
-    ``dry_run``: nothing is removed, and the document says what would be. Raises UsageError on a standby, ConfigError
+    ``dry_run``: nothing is removed, and the document says what would be. Nothing is removed either if a server has the
+    store, because it is maintained there. Raises UsageError on a standby, ConfigError
     if there is no store yet.
     """
     from cdc.batches.retention import make_cleaner
     from cdc.capture.replication import require_no_standby
     from cdc.errors import ConfigError
-    from cdc.meta import open_meta
+    from cdc.meta import open_meta  # the store's own
     from cdc.table_jobs.snapshot import remove_useless
 
+    if config.store.kind == "server":
+        return _nothing_removed(config, dry_run)
     require_no_standby(config)  # the master's retention decides there
     if not config.store.path.is_dir():
         raise ConfigError(
@@ -36,6 +42,29 @@ def maintain(config: DestinationConfig, *, dry_run: bool = False) -> dict[str, A
     document = _document(config, cleaner.run(by_hand=True, dry_run=dry_run), cleaner, dry_run)
     document["snapshots_removed"] = [] if dry_run else remove_useless(config)
     return document
+
+
+def _nothing_removed(config: DestinationConfig, dry_run: bool) -> dict[str, Any]:
+    """Returns the document for a store that another machine maintains."""
+    from cdc.client import open_store
+    from cdc.client.reader import RemoteReader
+
+    reader = open_store(config)
+    assert isinstance(reader, RemoteReader)
+    _log.info("the store is maintained where the server runs", destination=config.name, server=reader.place)
+    return {
+        "destination": config.name,
+        "dry_run": dry_run,
+        "removed": [],
+        "removed_bytes": 0,
+        "removed_until": reader.removed_seq() or None,
+        "bytes_left": reader.totals().bytes,
+        "over_bytes": 0,
+        "cut_off": [],
+        "subscriptions": [],
+        "disk": reader.disk(),
+        "snapshots_removed": [],
+    }
 
 
 def held_document(held: SubscriberBacklog) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cdc.batches.parking import job_lock
+from cdc.client import open_meta, open_store
 from cdc.errors import CdcError, LeaseHeldError
-from cdc.meta import open_meta
 from cdc.table_jobs.job import SUBSCRIBER, raise_failure, require_included, table_sessions
 from cdc.targets import split_table
 
@@ -62,11 +62,9 @@ def maintain_tables(
 
 def kept_for_h(config: DestinationConfig) -> float:
     """Returns the age of the store's oldest transaction in hours: from there on, tables can be read as of any."""
-    from cdc.store.reader.reader import StoreReader
-
-    if not config.store.path.is_dir():
+    reader = open_store(config)
+    if not reader.exists():
         return 0.0
-    reader = StoreReader(config.store.path)
     first = reader.first_seq()
     entry = None if first is None else reader.entry_at(first)
     if entry is None:

@@ -18,7 +18,7 @@ from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.store.reader.reader import StoreReader
+    from cdc.store.reader.store import Store
     from cdc.table_jobs.replay import Request
 
 START_S = 15.0
@@ -124,13 +124,13 @@ def _reading_s(config: DestinationConfig, table: str, rows: int) -> float:
 
 def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Request) -> Plan:
     """Returns what a replay would do. Raises what the replay itself would refuse: UsageError, CutOffError."""
-    from cdc.batches.table_batches import TableBatches
+    from cdc.client import open_table_batches
     from cdc.store.reader.points import find_point
     from cdc.table_jobs.replay import find_base, require_reaches, require_repeatable, require_sensible
     from spark_jobs.delta.tables import target_of
 
     require_sensible(config, tables, request)
-    batches = TableBatches(config)
+    batches = open_table_batches(config)
     reader, known = batches.reader, batches.meta.read().subscription(SUBSCRIBER)
     rate = _merge_rate(config)
     found = []
@@ -153,15 +153,13 @@ def plan_replay(config: DestinationConfig, tables: Sequence[str], request: Reque
     return Plan(tuple(found))
 
 
-def _changes(reader: StoreReader, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:
+def _changes(reader: Store, table: str, after_seq: int, upto_seq: int) -> tuple[int, int]:
     """Returns the row events and bytes of the transactions that may have rows of a table. Tables that share a bit of
     the mask, and other tables in the same transactions, are counted too."""
-    from cdc.store.formats.state import TableNumbers
-
-    numbers = TableNumbers(reader.path)
-    if table not in numbers.names:  # capture has not met it
+    bit = reader.table_mask(table)
+    if not bit:  # capture has not met it
         return 0, 0
-    mask = np.uint64(1 << numbers.bit(table))
+    mask = np.uint64(bit)
     events = size = 0
     for entries in reader.all_entries(after_seq, upto_seq):
         ours = entries[(entries["table_mask"] & mask) != 0]
@@ -172,17 +170,13 @@ def _changes(reader: StoreReader, table: str, after_seq: int, upto_seq: int) -> 
 
 def _merge_rate(config: DestinationConfig) -> float:
     """Returns the rows that recent merges changed in a second."""
-    from cdc.batches.manifest_files import ManifestFiles, load_manifest
-    from cdc.errors import DamagedError
+    from cdc.client import open_batches
 
-    files = ManifestFiles(config.meta.path, permissions=config.meta.permissions)
+    batches = open_batches(config)
+    known = batches.subscription(SUBSCRIBER)
     rows, seconds = 0, 0.0
-    for batch in sorted(files.ids(SUBSCRIBER))[-_MEASURED_BATCHES:]:
-        try:
-            acked = load_manifest(files.path(SUBSCRIBER, batch)).acked
-        except DamagedError:  # removed meanwhile
-            continue
-        for one in () if acked is None else acked.tables:
+    for manifest in batches.acked_manifests(SUBSCRIBER, after_batch=known.next_batch - 1 - _MEASURED_BATCHES):
+        for one in () if manifest.acked is None else manifest.acked.tables:
             rows += one.inserted + one.updated + one.deleted
             seconds += one.seconds
     return rows / seconds if rows > 1000 and seconds > 0 else MERGE_ROWS_PER_S

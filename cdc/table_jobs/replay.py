@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cdc.batches.table_batches import TableBatches
+from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES
 from cdc.errors import CdcError, CutOffError, UsageError
 from cdc.log import get_logger
-from cdc.meta import ParkedTable, Subscription, open_meta
+from cdc.meta import ParkedTable, Subscription
 from cdc.positions import format_seq
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
@@ -29,7 +29,7 @@ from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure,
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.snapshot.files import SnapshotFiles
-    from cdc.store.reader.reader import StoreReader
+    from cdc.store.reader.store import Store
     from spark_jobs.catch_up import CatchUp
 
 Progress = Callable[["CatchUp"], None]
@@ -126,7 +126,7 @@ class _Points:
 def _points(config: DestinationConfig, request: Request) -> _Points:
     from cdc.store.reader.points import find_point
 
-    reader = TableBatches(config).reader
+    reader = open_table_batches(config).reader
     first = None if request.from_ is None else find_point(reader, request.from_)
     return _Points(first, None if request.to is None else find_point(reader, request.to))
 
@@ -168,7 +168,7 @@ def _in_place(
 
     began = time.monotonic()
     target = target_of(config, table)
-    reader = TableBatches(config).reader
+    reader = open_table_batches(config).reader
     base = find_base(config, table, reader, target.state())
     if points.last is not None:
         require_reaches(base, points.last, table)
@@ -196,7 +196,7 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
     from spark_jobs.load import begin_generation
 
     began = time.monotonic()
-    batches = TableBatches(config)
+    batches = open_table_batches(config)
     require_repeatable(config, batches.reader, first, table)
     _require_no_ddl(Job(config, table, batches), first)
     with _replay_job(config, table, first) as mine:
@@ -267,7 +267,7 @@ def _into(config: DestinationConfig, table: str, request: Request, points: _Poin
             place=target.path,
             remedy="Give --into another folder, or move the table away.",
         )
-    mine = Job(config, table, TableBatches(config))
+    mine = Job(config, table, open_table_batches(config))
     reader = mine.batches.reader
     base = find_base(config, table, reader, target_of(config, table).state())
     upto = _end(mine, base) if points.last is None else points.last
@@ -342,7 +342,7 @@ def _remove(side: str, table: str) -> None:
 # --- from what -------------------------------------------------------------------------------------------------------
 
 
-def find_base(config: DestinationConfig, table: str, reader: StoreReader, state: Any) -> Base:
+def find_base(config: DestinationConfig, table: str, reader: Store, state: Any) -> Base:
     """Returns what a table can be built from. Raises CutOffError if the store has neither all of its changes nor a
     snapshot with all changes after it."""
     from cdc.snapshot.files import SnapshotFiles
@@ -360,35 +360,35 @@ def find_base(config: DestinationConfig, table: str, reader: StoreReader, state:
         raise CutOffError(
             f"the store has no snapshot of table {table} with all changes after it, and the table cannot be made from "
             "its changes alone: it took over rows of another table, or of a snapshot",
-            place=str(config.store.path),
+            place=config.store.place,
             remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
         )
     raise CutOffError(
         f"the store has no snapshot of table {table}, and not all of its changes: it begins after "
         f"{kept} ({format_seq(kept)})",
-        place=str(config.store.path),
+        place=config.store.place,
         remedy=f"Run `cdc snapshot {config.name} {table}`, which reads the table from the source.",
     )
 
 
-def _kept_seq(reader: StoreReader) -> int:
+def _kept_seq(reader: Store) -> int:
     """Returns the seq behind which the store has all transactions."""
     begins = reader.beginning()
     return max(reader.removed_seq(), begins.seq if begins is not None else 0)
 
 
-def require_kept(reader: StoreReader, seq: int, table: str) -> None:
+def require_kept(reader: Store, seq: int, table: str) -> None:
     """Raises CutOffError if the store lacks changes of the table behind a seq."""
     kept = _kept_seq(reader)
     if seq < kept:
         raise CutOffError(
             f"the store has no changes of table {table} before {kept} ({format_seq(kept)})",
-            place=str(reader.path),
+            place=reader.place,
             remedy="Give a later point.",
         )
 
 
-def require_repeatable(config: DestinationConfig, reader: StoreReader, first: int, table: str) -> None:
+def require_repeatable(config: DestinationConfig, reader: Store, first: int, table: str) -> None:
     """Raises UsageError or CutOffError if the changes after a seq cannot be applied once more to the table as it is."""
     from spark_jobs.delta.tables import target_of
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.batches import parking
+from cdc.client import open_batches, open_meta, open_store
 from cdc.errors import (
     CdcError,
     CutOffError,
@@ -26,8 +27,7 @@ from cdc.errors import (
     UsageError,
 )
 from cdc.log import get_logger
-from cdc.meta import ParkedTable, open_meta
-from cdc.schemas import Schemas
+from cdc.meta import ParkedTable
 from cdc.table_jobs.catch_up import bring_level
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, position_of, raise_failure, require_included, table_sessions
 from cdc.targets import split_table
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.snapshot import SnapshotFiles
     from cdc.snapshot.progress import ProgressCallback
-    from cdc.store.reader.reader import StoreReader
+    from cdc.store.reader.store import Store
     from spark_jobs.apply.schema.statements import DdlStatement
 
 ATTEMPTS = 5
@@ -85,17 +85,14 @@ def due_tables(config: DestinationConfig) -> list[str]:
 
 def _source_tables(config: DestinationConfig) -> list[str]:
     """Returns the included tables that the source had when capture last looked. Raises UsageError if it never did."""
-    from cdc.store.reader.reader import StoreReader
-
-    reader = StoreReader(config.store.path)
-    path = reader.newest_schema_path()
-    if path is None:
+    newest = open_store(config).newest_schemas()
+    if newest is None:
         raise UsageError(
             "nothing was captured yet, and a snapshot needs the changes that happen while it is taken",
             place=config.name,
             remedy=f"Start `cdc capture {config.name}` first, and leave it running.",
         )
-    return sorted(Schemas.load(path).tables)
+    return sorted(newest[1].tables)
 
 
 def take_snapshots(
@@ -171,9 +168,8 @@ def remove_useless(config: DestinationConfig) -> list[str]:
     """Removes loaded snapshots from which no table can be built again, because retention has removed changes behind
     them. Returns their tables."""
     from cdc.snapshot.files import all_snapshots
-    from cdc.store.reader.reader import StoreReader
 
-    kept = StoreReader(config.store.path).removed_seq()
+    kept = open_store(config).removed_seq()
     found = []
     for files in all_snapshots(config):
         loaded = files.loaded()
@@ -201,11 +197,8 @@ def _loaded_before(mine: Job) -> SnapshotFiles | None:
 def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> None:
     """Removes the records of parked tables that the source has dropped, once apply is behind the statement. Their Delta
     tables stay as they are."""
-    from cdc.store.reader.reader import StoreReader
-
-    path = StoreReader(config.store.path).newest_schema_path()
-    meta = open_meta(config)
-    if not tables or path is None or meta.read().subscription(SUBSCRIBER).position() < int(path.stem):
+    newest, meta = open_store(config).newest_schemas() if tables else None, open_meta(config)
+    if newest is None or meta.read().subscription(SUBSCRIBER).position() < newest[0]:
         return
     for table in tables:
         with parking.job_lock(meta, table):
@@ -215,9 +208,7 @@ def _release_dropped(config: DestinationConfig, tables: Sequence[str]) -> None:
 
 def _require_subscriber(config: DestinationConfig) -> None:
     """Adds the subscriber ``apply`` if there is none yet, so that tables can be parked."""
-    from cdc.batches.service import BatchService
-
-    service = BatchService(config)
+    service = open_batches(config)
     if SUBSCRIBER not in service.meta.read().subscriptions:
         service.subscribe(SUBSCRIBER)
 
@@ -239,12 +230,10 @@ def _snapshot_job(config: DestinationConfig, table: str, *, asked: bool) -> Iter
         yield mine
 
 
-def _safe_low(reader: StoreReader) -> int:
+def _safe_low(reader: Store) -> int:
     """Returns a seq that surely lies before every position of a snapshot that begins now, and that retention has not
     removed: the beginning of the last but one segment."""
-    from cdc.store.formats.layout import list_segments, segment_start
-
-    starts = [start for segment in list_segments(reader.path) if (start := segment_start(segment)) is not None]
+    starts = reader.segment_starts()
     return max(reader.removed_seq(), starts[-2] if len(starts) > 1 else 0)
 
 
@@ -390,7 +379,7 @@ def _has_more(mine: Job, after_seq: int, until_seq: int) -> bool:
         return manifest is not None
 
 
-def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
+def _wait_for(mine: Job, reader: Store, high: int) -> None:
     """Waits until the store has every transaction up to a position. Raises StoreIncompleteError."""
     from cdc.source.connection import connect
     from cdc.source.server import clock_and_position
@@ -412,7 +401,7 @@ def _wait_for(mine: Job, reader: StoreReader, high: int) -> None:
             running = capture is not None and capture.running
             raise StoreIncompleteError(
                 f"the store of {mine.config.name} does not reach the position of the snapshot of {mine.table} yet",
-                place=str(mine.config.store.path),
+                place=mine.config.store.place,
                 remedy="Capture is behind: call the command again, which reads no chunk again."
                 if running
                 else f"Capture is not running: start `cdc capture {mine.config.name}`, then call the command again. No "

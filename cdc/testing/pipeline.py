@@ -11,7 +11,7 @@ from typing import Any
 from cdc.batches.lease import Lease
 from cdc.batches.manifest import Manifest, Position, Positions
 from cdc.config import DestinationConfig
-from cdc.errors import TokenError
+from cdc.errors import LeaseHeldError, StoreIncompleteError, TokenError
 
 
 def sample_manifest(batch: int, destination: str = "shop", rows: int = 1) -> Manifest:
@@ -44,7 +44,7 @@ class FakePipeline:
 
     ``acked`` and ``rolled_back`` record the batches' ids in order, ``calls`` every called step, ``limits`` the
     ``until`` of each fetch, ``sessions`` the number of sessions for merges, and ``retries`` that of the tries
-    of parked tables. A function in ``fail`` under a step's
+    of parked tables. ``obstacles`` has what is in the way of the next fetches. A function in ``fail`` under a step's
     name (``fetch``, ``merge``, ``finalize``, ``release``) is called in that step, and may raise. Appending to
     ``waiting`` puts a transaction into the store.
     """
@@ -61,6 +61,7 @@ class FakePipeline:
         self.limits: list[datetime | None] = []
         self.sessions = 0
         self.retries = 0
+        self.obstacles: list[LeaseHeldError | StoreIncompleteError | None] = []
         self._tokens: dict[int, str] = {}
         self.leases: dict[tuple[int, str], Lease] = {}
 
@@ -85,6 +86,10 @@ class FakePipeline:
         lease = Lease(manifest, path, token, datetime.now(UTC) + timedelta(hours=1))
         self.leases[manifest.batch, lease.fingerprint] = lease
         return lease
+
+    def obstacle(self, config: DestinationConfig, owner: str, until: datetime | None = None) -> Any:
+        """Returns the error in ``obstacles`` that is due; None if there is none."""
+        return self.obstacles.pop(0) if self.obstacles else None
 
     def fetch_following(
         self, config: DestinationConfig, owner: str, acked: Lease, until: datetime | None, wait_s: float | None

@@ -10,14 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cdc.errors import CdcError
-from cdc.positions import format_seq, split_seq
-from cdc.store.formats.index import IndexFile
-from cdc.store.formats.layout import segment_start, segments_folder
-from cdc.store.formats.missing import kept_names, read_damaged
-from cdc.store.formats.segment_header import segment_header_size
+from cdc.positions import format_seq
 from cdc.verify.gtids import GtidSet, parse_mariadb
 from cdc.verify.report import HistoryReport
 from cdc.verify.source import SourceSnapshot
@@ -37,7 +31,9 @@ def check_history(
     """Compares the store with the source."""
     report = HistoryReport()
     try:
-        check_files(store, report)
+        files = store.reader.check_files()
+        report.faults += files.faults
+        report.remarks += files.remarks
         with SourceSnapshot(config, known) as snapshot:
             before = snapshot.position.gtids_before
             if before is None:
@@ -132,64 +128,6 @@ def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str,
                 f"the source executed transactions of the GTID domain {domain} up to {number}, and the store has them "
                 f"up to {reached}"
             )
-
-
-# --- the store's files
-
-
-def check_files(store: StoreView, report: HistoryReport) -> None:
-    """Checks that the store's segments follow one another, and that their indexes have every byte of them."""
-    path = store.reader.path
-    names = kept_names(path)
-    before = None
-    for number, name in enumerate(names):
-        segment = segments_folder(path) / name
-        start = segment_start(segment)
-        assert start is not None  # only names that say where they begin are listed
-        if before is not None:
-            _check_step(before, start, name, report)
-        index = IndexFile(segment)
-        _check_bytes(index, name, report, is_newest=number == len(names) - 1)
-        before = max(start, int(index.entries["seq"][-1])) if len(index.entries) else start
-    for lost in read_damaged(path):
-        report.remarks.append(
-            f"the loss of the transactions {lost.first_seq} to {lost.last_seq} in {lost.segment} was accepted on "
-            f"{lost.accepted}"
-        )
-
-
-def _check_step(before: int, start: int, name: str, report: HistoryReport) -> None:
-    one, other = split_seq(before), split_seq(start)
-    if one.epoch != other.epoch:
-        return
-    if other.file_number == one.file_number and other.offset > one.offset:
-        report.faults.append(f"the store lacks what lies between {format_seq(before)} and the segment {name}")
-    elif other.file_number > one.file_number + 1:
-        report.faults.append(
-            f"the store lacks the binlog files {one.file_number + 1} to {other.file_number - 1}, before the segment "
-            f"{name}"
-        )
-
-
-def _check_bytes(index: IndexFile, name: str, report: HistoryReport, *, is_newest: bool) -> None:
-    """Checks that each transaction of the segment begins where the one before it ends."""
-    there = index.entries[index.entries["length"] > 0]
-    if not len(there):
-        return
-    starts = there["offset"].astype(np.int64)
-    ends = starts + there["length"].astype(np.int64)
-    expected = np.concatenate([[segment_header_size(index.segment)], ends[:-1]])
-    wrong = np.flatnonzero(starts != expected)
-    lost = {(one.offset, one.offset + one.length) for one in read_damaged(index.segment.parent.parent)}
-    for at in wrong.tolist():
-        if not any(a <= int(expected[at]) and int(starts[at]) <= b for a, b in lost):
-            report.faults.append(
-                f"the index of {name} lacks the transactions before {format_seq(int(there['seq'][at]))}"
-            )
-    if not is_newest and not index.is_whole():
-        report.faults.append(f"the index of {name} lacks the last transactions of its segment")
-    if (np.diff(index.entries["seq"].astype(np.int64)) <= 0).any():
-        report.faults.append(f"the index of {name} is not in order")
 
 
 # --- the cursor

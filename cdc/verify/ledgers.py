@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cdc.batches.manifest_files import ManifestFiles, load_manifest
-from cdc.errors import DamagedError
 from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
 from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id, split_table, table_path
 from cdc.verify.report import LedgerResult
@@ -16,23 +14,6 @@ if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
     from cdc.meta import Subscription
-
-
-def acked_manifests(config: DestinationConfig, subscriber: str) -> list[Manifest]:
-    """Returns the manifests of the acked batches that are kept, oldest first. Raises DamagedError, StorageError."""
-    files = ManifestFiles(config.meta.path)
-    found = []
-    for batch in files.ids(subscriber):
-        path = files.path(subscriber, batch)
-        try:
-            manifest = load_manifest(path)
-        except DamagedError:
-            if path.exists():
-                raise
-            continue  # an ack has removed it meanwhile: only the newest are kept
-        if manifest.acked is not None:
-            found.append(manifest)
-    return found
 
 
 def table_history(config: DestinationConfig, table: str, known: Subscription) -> TableHistory | None:
@@ -67,5 +48,6 @@ def _result(report: LedgerReport) -> LedgerResult:
 
 
 def base_of(history: TableHistory) -> int:
-    """Returns the seq at which the table was made anew last, in its generation; 0 if it was not."""
-    return max((commit.last_seq for commit in history.commits if commit.rebuild is not None), default=0)
+    """Returns the seq of the last snapshot in the table's generation; 0 if it has none. A replay keeps all rows, or
+    builds them again."""
+    return max((commit.last_seq for commit in history.commits if commit.rebuild == "snapshot"), default=0)

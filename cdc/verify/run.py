@@ -13,16 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.client import open_batches, open_meta
 from cdc.errors import CdcError, IdentityError, UsageError
 from cdc.log import get_logger
-from cdc.meta import Meta, Subscription, open_meta
+from cdc.meta import Meta, Subscription
 from cdc.targets import split_table
 from cdc.units import iso_time
 from cdc.verify.buckets import Buckets
 from cdc.verify.columns import TableColumns, table_columns
 from cdc.verify.compare import BucketSum, Finding, KeyedRow, Narrowing, ShownRow, add_sums, differing
 from cdc.verify.history import check_cursor, check_history
-from cdc.verify.ledgers import acked_manifests, base_of, check_ledgers, table_history
+from cdc.verify.ledgers import base_of, check_ledgers, table_history
 from cdc.verify.report import LONGEST_VALUE, ChecksumResult, Difference, Report, TableReport
 from cdc.verify.source import SourceSnapshot
 from cdc.verify.store import Span, StoreView, UnsureError
@@ -173,7 +174,7 @@ class _Run:
     # --- ledgers
 
     def _check_ledgers(self, report: Report) -> None:
-        acked = acked_manifests(self._config, SUBSCRIBER)
+        acked = open_batches(self._config).acked_manifests(SUBSCRIBER)
         beginning = self._store.reader.beginning()
         check_cursor(self._known, acked, report.history, begins=None if beginning is None else beginning.seq)
         # Apply may go on meanwhile. What was acked by now has its commits, and who was parked by now is known as such.

@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cdc.batches.parking import job_lock
-from cdc.batches.table_batches import TableBatches
+from cdc.client import open_table_batches
 from cdc.errors import CutOffError, IdentityError, RetryableError, StoreIncompleteError
 from cdc.log import get_logger
 from cdc.positions import format_seq, make_seq, split_seq
 from cdc.snapshot import positions
-from cdc.store.formats.index import IndexFile
-from cdc.store.formats.layout import segments_folder
-from cdc.store.formats.missing import first_after, kept_names
-from cdc.store.formats.state import TableNumbers
 
 if TYPE_CHECKING:
     from cdc.batches.manifest import Manifest
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from cdc.verify.source import SnapshotPosition
 
 _POLL_S = 0.2
-_SLICE = 1 << 18
 _log = get_logger(__name__)
 
 
@@ -61,7 +56,7 @@ class StoreView:
 
     def __init__(self, config: DestinationConfig, meta: Meta) -> None:
         self._config = config
-        self._batches = TableBatches(config, meta)
+        self._batches = open_table_batches(config, meta)
         self.reader = self._batches.reader
 
     def wait_for(self, high_seq: int, clock_us: int, wait_s: float, tick: Callable[[], None] = lambda: None) -> None:
@@ -101,10 +96,10 @@ class StoreView:
                 f"the Delta table is at {after_seq} ({format_seq(after_seq)}), ahead of the source's snapshot",
                 remedy="Verify again.",
             )
-        numbers = TableNumbers(self.reader.path)
-        if position.is_exact or table not in numbers.names:
+        mask = 0 if position.is_exact else self.reader.table_mask(table)
+        if not mask:
             return Span(after_seq, high_seq, high_seq)
-        bit = np.uint64(1 << numbers.bit(table))
+        bit = np.uint64(mask)
         for entries in self.entries(self._visible_seq(after_seq, high_seq, position.marks.low), high_seq):
             ours = entries["seq"][(entries["table_mask"] & bit) != 0]
             if len(ours):
@@ -127,21 +122,15 @@ class StoreView:
         return max(visible, after_seq) if low.method == "margin" else visible
 
     def entries(self, after_seq: int = 0, until_seq: int | None = None) -> Iterator[Entries]:
-        """Yields the verified index entries in (after_seq, until_seq], many at a time."""
-        store = self.reader.path
-        names = kept_names(store)
-        for name in names[first_after(names, after_seq) :]:
-            index = IndexFile(segments_folder(store) / name)
-            stop = len(index.entries) if until_seq is None else index.after(until_seq)
-            for start in range(index.after(after_seq), stop, _SLICE):
-                yield index.verified(start, min(start + _SLICE, stop))
+        """Returns the verified index entries in (after_seq, until_seq], many at a time."""
+        return self.reader.all_entries(after_seq, until_seq)
 
     @contextmanager
     def locked(self, table: str) -> Iterator[None]:
         """A context in which :meth:`changes` may be read. Staged copies are made by one job for each table at a
         time."""
         with ExitStack() as stack:
-            if self._config.store.stage is not None:
+            if self._config.store.stages_batches:
                 stack.enter_context(job_lock(self._batches.meta, table))
             yield
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -44,8 +45,9 @@ from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.columns import SourceColumns
-from spark_jobs.source.key_plan import KeyPlan, KeyRanges, make_plan, planned_frame
+from spark_jobs.source.key_plan import FileOutput, KeyPlan, KeyRanges, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN
+from spark_jobs.source.row_files import row_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,6 +56,10 @@ if TYPE_CHECKING:
     from cdc.schemas import TableSchema
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
+    from spark_jobs.source.input_splits import InputSplit
+
+WHOLE_BYTES = 32 * 1024 * 1024
+"""Tables of at most this size are read whole by each statement."""
 
 
 @dataclass(frozen=True)
@@ -145,32 +151,52 @@ def _changes_by_key(
 def _last_states(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key, in the modes ``upsert`` and ``soft_delete``: by the key plan, or as Spark finds
     them if the changes cannot be planned. Both give the same rows."""
-    if keys.is_primary and not merge.is_large:
-        splits = merge.changes.splits(state.applied_seq)
-        first = columns if is_small(splits) else columns.only([*keys.names, *columns.dates])
-        reader = merge.changes.reader(first, state.applied_seq, "after", counts=bool(columns.dates))
-        plan = make_plan(reader, splits, keys.names, keep=is_small(splits))
+    if not keys.is_primary or merge.is_large:
+        return _merge_reduced(merge, state, keys, columns)
+    splits = merge.changes.splits(state.applied_seq)
+    small = is_small(splits)
+    first = columns if small else columns.only([*keys.names, *columns.dates])
+    reader = merge.changes.reader(first, state.applied_seq, "after", counts=bool(columns.dates))
+    with nullcontext() if small else row_files(merge.session) as files:
+        output = None
+        if files is not None:
+            output = FileOutput(files, merge.changes.reader(columns, state.applied_seq, "after"), _marks(merge))
+        plan = make_plan(reader, splits, keys.names, keep=small, output=output)
         if plan is not None:
-            return _merge_plan(merge, state, keys, columns, plan)
+            return _merge_plan(merge, state, keys, columns, plan, splits)
     return _merge_reduced(merge, state, keys, columns)
 
 
-def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns, plan: KeyPlan) -> MergeStats:
-    """Merges the rows that win in a plan."""
-    marks = merge.target.apply.mode == "soft_delete"
+def _marks(merge: TableMerge) -> bool:
+    """Whether deleted rows stay and are marked."""
+    return merge.target.apply.mode == "soft_delete"
+
+
+def _merge_plan(
+    merge: TableMerge,
+    state: DeltaState,
+    keys: Keys,
+    columns: SourceColumns,
+    plan: KeyPlan,
+    splits: Sequence[InputSplit],
+) -> MergeStats:
+    """Merges the rows of these splits that win in a plan."""
+    marks = _marks(merge)
     if not plan.rows:
         return _commit(merge, state).execute(empty_statement(merge.target))
     integers = plan.integer_ranges(keys.names)
-    is_new = plan.found.is_all_new and _is_above(merge, state, integers)
+    files = TableFiles.of(state, merge.target.table)
+    # No file can have a row with one of the keys.
+    is_new = plan.found.is_all_new and files is not None and not files.may_hold(integers)
     commit = _commit(merge, state, SourceRows(plan.rows, plan.upserts(seen=marks)))
-    if not is_new:
-        commit = _for_changes(merge, commit, lambda: plan.rows, integers)
+    if not is_new and may_mark_rows(merge.target, state):
+        commit = _for_changes(merge, commit, files, plan.rows, integers)
     reader = merge.changes.reader(columns, state.applied_seq, "after")
-    rows = planned_frame(merge.session, reader, merge.changes.splits(state.applied_seq), plan, seen=marks)
-    kinds = {field.name: field.dataType for field in columns.fields}
-    spans = plan.spans(keys.names)
-    texts = [[(bound_text(low), bound_text(high)) for low, high in ranges] for ranges in spans]
-    ranges = range_conditions(keys.names, [kinds[key] for key in keys.names], texts)
+    rows = planned_frame(merge.session, reader, splits, plan, seen=marks)
+    # Spark compiles numbers into its code, so a statement with other ranges is compiled anew for each batch. That takes
+    # longer than reading a small table.
+    is_small_table = files is not None and files.size_bytes <= WHOLE_BYTES
+    ranges = [] if is_small_table else _plan_ranges(plan, keys, columns)
     names = [field.name for field in columns.fields]
 
     def make(view: str) -> str:
@@ -183,31 +209,37 @@ def _merge_plan(merge: TableMerge, state: DeltaState, keys: Keys, columns: Sourc
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
 
 
-def _is_above(merge: TableMerge, state: DeltaState, keys: Mapping[str, KeyRanges]) -> bool:
-    """Whether the table has no row with one of these keys, by the statistics of its files."""
-    files = TableFiles.of(state, merge.target.table)
-    return files is not None and not files.may_hold(keys)
+def _plan_ranges(plan: KeyPlan, keys: Keys, columns: SourceColumns) -> list[str]:
+    """Returns conditions that hold for every row that can match."""
+    kinds = {field.name: field.dataType for field in columns.fields}
+    spans = plan.spans(keys.names)
+    texts = [[(bound_text(low), bound_text(high)) for low, high in ranges] for ranges in spans]
+    return range_conditions(keys.names, [kinds[key] for key in keys.names], texts)
 
 
 def _for_changes(
-    merge: TableMerge, commit: Commit, count: Callable[[], int], keys: Mapping[str, KeyRanges] | None = None
+    merge: TableMerge, commit: Commit, files: TableFiles | None, changed: int, keys: Mapping[str, KeyRanges]
 ) -> Commit:
-    """Returns the commit for a MERGE that changes ``count()`` rows with these keys. It marks the rows in deletion
-    vectors if they are scattered and the table may have such vectors; else it rewrites their files."""
-    state = commit.state
-    if not may_mark_rows(merge.target, state):
-        return commit
-    files, changed = TableFiles.of(state, merge.target.table), count()
-    if files is None or not files.touched(keys or {}, changed).is_scattered(changed):
+    """Returns the commit for a MERGE that changes ``changed`` rows with these keys in a table that may have deletion
+    vectors. It marks the rows in such vectors if they are scattered; else it rewrites their files."""
+    if files is None or not files.touched(keys, changed).is_scattered(changed):
         return replace(commit, use_vectors=False)
     merge.check()
-    state = add_deletion_vectors(merge.session.spark, merge.target, state)
+    state = add_deletion_vectors(merge.session.spark, merge.target, commit.state)
     return replace(commit, state=state, use_vectors=True)
+
+
+def _commit_of_changes(merge: TableMerge, state: DeltaState, rows: DataFrame) -> Commit:
+    """Returns the commit for a MERGE of these rows, of which Spark knows the keys."""
+    commit = _commit(merge, state)
+    if not may_mark_rows(merge.target, state):
+        return commit
+    return _for_changes(merge, commit, TableFiles.of(state, merge.target.table), rows.count(), {})
 
 
 def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceColumns) -> MergeStats:
     """Merges the last row of each key as a window of Spark finds it."""
-    marks = merge.target.apply.mode == "soft_delete"
+    marks = _marks(merge)
     dates = null_dates.NullDateCounter(merge.session.observation()) if columns.dates and keys.is_primary else None
     first = columns.only([*keys.names, *columns.dates]) if merge.is_large else columns
     last = latest(_changes_by_key(merge, state, keys, first, dates), keys.names, seen=marks).persist()
@@ -215,7 +247,7 @@ def _merge_reduced(merge: TableMerge, state: DeltaState, keys: Keys, columns: So
         ranges = key_ranges(last, keys.names)
         if ranges is None:
             return _commit(merge, state).execute(empty_statement(merge.target))
-        commit, rows = _for_changes(merge, _commit(merge, state), last.count), last
+        commit, rows = _commit_of_changes(merge, state, last), last
         if merge.is_large:
             also = (SEEN,) if marks else ()
             changes = _changes_by_key(merge, state, keys, columns)
@@ -242,7 +274,7 @@ def _versions(merge: TableMerge, state: DeltaState, keys: Keys, columns: SourceC
         ranges = key_ranges(events, keys.names)
         if ranges is None:
             return _commit(merge, state).execute(empty_statement(merge.target))
-        commit = _for_changes(merge, _commit(merge, state), events.count)
+        commit = _commit_of_changes(merge, state, events)
         conditions = [*ranges, recent(events)]
         found = rows = versions(commit, events, keys.names, conditions).persist()
         try:

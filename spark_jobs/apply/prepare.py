@@ -95,7 +95,7 @@ def prepare(
     TargetError for a table that lies behind what was acked, and whatever ``check`` raises.
     """
     check()
-    schemas = _schemas(manifest)
+    schemas = schemas_of(manifest)
     statements = ddl.statements_of(config, manifest)
     # A table that was excluded after the batch was made is left alone: that is the way out if it cannot be applied.
     wanted = tuple(
@@ -202,7 +202,8 @@ def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str]
     )
 
 
-def _schemas(manifest: Manifest) -> Schemas | None:
+def schemas_of(manifest: Manifest) -> Schemas | None:
+    """Returns the table definitions that a manifest names. Raises DamagedError, StorageError."""
     from cdc.schemas import Schemas
     from cdc.store.reader.staged import local_copy
 

@@ -30,7 +30,7 @@ from cdc.targets import LOG_FOLDER, local_path
 from spark_jobs.delta.log import TRANSACTION_RETENTION, open_delta
 from spark_jobs.delta.stats import INDEXED_COLUMNS, file_stats, has_statistics
 from spark_jobs.runtime.failures import first_line, is_concurrent
-from spark_jobs.runtime.session import is_connect
+from spark_jobs.runtime.guard import is_connect
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -66,6 +66,11 @@ class TableFiles:
             delta.load_as_version(state.version)
             return cls(pa.table(delta.get_add_actions(flatten=True)), is_mapped)
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return int(self._numbers("size_bytes", 0).sum())
+
     def may_hold(self, keys: Mapping[str, KeyRanges]) -> bool:
         """Whether a file may have a row with each of these columns in one of its ranges. Returns True if the statistics
         do not tell."""

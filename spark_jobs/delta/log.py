@@ -1,7 +1,7 @@
 """Reads the log of a Delta table without Spark: version, properties, schema, applied position, ledger.
 
 Every reader of ``_delta_log`` in Towpath goes through this module. :func:`reader_uri` is the one place that deals with
-percent signs in paths, which Spark and the ``deltalake`` library take differently.
+percent signs in paths, which Spark and the ``deltalake`` library take differently, and with object stores.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError, ConfigError, RetryableError, TargetError
+from cdc.errors import CdcError, RetryableError, TargetError
 from cdc.log import get_logger
 from cdc.targets import GENERATION_PROPERTY, LOG_FOLDER, application_id, has_percent_sign, local_path, reader_of
 from spark_jobs.delta.known_tables import KnownTable, KnownTables
+from spark_jobs.delta.mirrors import mirrored, read_tip
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -216,6 +217,8 @@ def read_position(path: str, destination: str, table: str) -> TablePosition:
         return TablePosition(note="unknown: the package deltalake is not installed")
     try:
         with reader_uri(path) as uri:
+            if uri is None:
+                return TablePosition(note="not there yet")
             delta = DeltaTable(uri)
             properties, protocol = delta.metadata().configuration, delta.protocol()
             generation = int(properties.get(GENERATION_PROPERTY, 0))
@@ -239,21 +242,29 @@ def commits_since(state: DeltaState, table: str, version: int) -> list[dict[str,
 
 
 def ends_with(path: str, version: int, delta_id: str, transaction: tuple[str, int] | None) -> bool:
-    """Whether the newest commit of a table on a local disk is this version, and carries this transaction (application
-    id, version) or, if None is given, the table's id. Reads one small file; False if that is not enough to tell."""
+    """Whether the newest commit of a table is this version, and carries this transaction (application id, version) or,
+    if None is given, the table's id. Reads one small file, of an object store in two requests; False if that is not
+    enough to tell. Raises RetryableError if the object store cannot be read."""
     folder = local_path(path)
     if folder is None:
-        return False
-    commit, following = (folder / LOG_FOLDER / f"{v:0{_VERSION_DIGITS}d}.json" for v in (version, version + 1))
-    try:
-        if following.exists() or commit.stat().st_size > _LARGEST_COMMIT:
+        found = read_tip(path, version, _LARGEST_COMMIT)
+        if found is None:
             return False
-        text = commit.read_text(encoding="utf-8")
-    except OSError:
-        return False
+        text = found
+    else:
+        commit, following = (folder / LOG_FOLDER / f"{v:0{_VERSION_DIGITS}d}.json" for v in (version, version + 1))
+        try:
+            if following.exists() or commit.stat().st_size > _LARGEST_COMMIT:
+                return False
+            text = commit.read_text(encoding="utf-8")
+        except OSError:
+            return False
     if transaction is None:
         return delta_id in text
-    actions = (json.loads(line).get("txn") or {} for line in text.splitlines() if '"txn"' in line)
+    try:
+        actions = [json.loads(line).get("txn") or {} for line in text.splitlines() if '"txn"' in line]
+    except json.JSONDecodeError:  # the commit is larger than what was read
+        return False
     return any((action.get("appId"), action.get("version")) == transaction for action in actions)
 
 
@@ -271,17 +282,25 @@ def open_delta(path: str, table: str) -> Iterator[DeltaTable | None]:
     if local is not None and not _looks_like_delta(local, table):
         yield None
         return
-    with reader_uri(path) as uri:
-        yield _opened(uri, path, table)
+    with reader_uri(path, whole=True) as uri:
+        yield None if uri is None else _opened(uri, path, table)
 
 
 @contextmanager
 def open_newest(path: str, table: str) -> Iterator[KnownTable | None]:
     """Opens the table at its newest version for the duration of the block, which must not load another one. Of a table
-    on a local disk that this process has read before, only newer commits are read. Yields and raises as
-    :func:`open_delta`."""
+    that this process has read before, only newer commits are read. Yields and raises as :func:`open_delta`."""
     local = local_path(path)
-    if local is None or has_percent_sign(path):
+    if local is None:
+        with mirrored(path, LEDGER_DEPTH) as mirror:
+            if mirror is None:
+                yield None
+                return
+            folder = mirror
+            with _known_tables.newest(folder, folder / LOG_FOLDER, lambda: _opened(str(folder), path, table)) as found:
+                yield found
+        return
+    if has_percent_sign(path):
         with open_delta(path, table) as delta:
             yield None if delta is None else KnownTable(delta, delta.history(LEDGER_DEPTH), None)
         return
@@ -309,55 +328,28 @@ def _opened(uri: str, path: str, table: str) -> DeltaTable | None:
 
 
 @contextmanager
-def reader_uri(path: str, *, rows: bool = False) -> Iterator[str]:
-    """Yields the path under which the ``deltalake`` library finds the table that Spark finds at ``path``; valid inside
-    the block.
+def reader_uri(path: str, *, rows: bool = False, whole: bool = False) -> Iterator[str | None]:
+    """Yields the folder in which the ``deltalake`` library finds the log of the table that Spark finds at ``path``;
+    valid inside the block. Yields None if there is no table in an object store.
 
-    Spark takes a percent sign in a path as it is, in a folder's name as in an object's key. ``deltalake`` decodes it
-    once too often, however the path is written. Such a table is therefore shown to ``deltalake`` in a temporary
-    folder: with a link to the log and, with ``rows``, to the data. Of a table in an object store the folder holds a
-    copy of the log's newest files. Raises ConfigError if the object store cannot be read from here, OSError.
+    Spark takes a percent sign in a path as it is, and ``deltalake`` decodes it once too often, however the path is
+    written. Such a table is therefore shown to ``deltalake`` in a temporary folder: with a link to the log and, with
+    ``rows``, to the data. Of a table in an object store it is a copy of the log, with ``whole`` of all of it. Raises as
+    :func:`spark_jobs.delta.mirrors.mirrored`, and OSError.
     """
     local = local_path(path)
+    if local is None:
+        with mirrored(path, LEDGER_DEPTH, whole=whole) as mirror:
+            yield None if mirror is None else str(mirror)
+        return
     if not has_percent_sign(path):
-        yield path if local is None else str(local)
+        yield str(local)
         return
     with TemporaryDirectory(prefix="cdc-") as folder:
-        if local is None:
-            _copy_log(path, Path(folder))
-            yield folder
-            return
         names = [entry.name for entry in local.iterdir()] if rows and local.is_dir() else [LOG_FOLDER]
         for name in names:
             (Path(folder) / name).symlink_to((local / name).absolute())
         yield folder
-
-
-def _copy_log(path: str, folder: Path) -> None:
-    """Copies the newest files of a log from an object store: the last checkpoint, and the commits from
-    :data:`LEDGER_DEPTH` before it on. Copies nothing if there is no table."""
-    try:
-        from fsspec.core import url_to_fs
-
-        files, place = url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"a table with a percent sign in its path cannot be read: {error}",
-            place=path,
-            remedy="Install towpath[stage] and the package for the URI's protocol: s3fs for s3://, gcsfs for gs://.",
-        ) from None
-    log = f"{place.rstrip('/')}/{LOG_FOLDER}"
-    files.invalidate_cache()  # the library caches listings, and the table may have grown since
-    try:
-        names = [str(found).rpartition("/")[2] for found in files.ls(log, detail=False)]
-    except FileNotFoundError:
-        return
-    versions = {name: int(name[:_VERSION_DIGITS]) for name in names if name[:_VERSION_DIGITS].isdecimal()}
-    first = max((v for name, v in versions.items() if ".checkpoint" in name), default=0) - LEDGER_DEPTH
-    (folder / LOG_FOLDER).mkdir()
-    for name in names:
-        if name == "_last_checkpoint" or versions.get(name, first - 1) >= first:
-            (folder / LOG_FOLDER / name).write_bytes(files.cat_file(f"{log}/{name}"))
 
 
 def _looks_like_delta(folder: Path, table: str) -> bool:

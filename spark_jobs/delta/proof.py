@@ -8,7 +8,9 @@ of others, properties of others; and a lake that is ahead of the meta, after a k
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
 
 IDLE_TABLES = 500
 """Tables without changes in the batch that are proved for each batch, in turn."""
+IDLE_S = 300.0
+"""Time after which a process looks again at a table in an object store that has no changes: once in a run."""
+_LOOKS = 16
+"""Tables in object stores that are looked at together."""
 _log = get_logger(__name__)
+_looked_at: dict[str, float] = {}
+"""When this process has found a table in an object store unchanged last, by its path."""
 
 
 def prove(
@@ -195,22 +203,37 @@ def prove_idle(
     busy: Collection[str],
     faults: dict[str, CdcError] | None = None,
 ) -> None:
-    """Proves tables that the batch does not change, where that is cheap: on a local disk, at most :data:`IDLE_TABLES`
-    for each batch. Adds to ``faults`` the error of each table that is gone, replaced or restored; without it, raises
-    the first one, a TargetError."""
+    """Proves tables that the batch does not change, on a local disk and in an object store: at most
+    :data:`IDLE_TABLES` for each batch. Adds to ``faults`` the error of each table that is gone, replaced or restored;
+    without it, raises the first one, a TargetError."""
     names = sorted(name for name in known.tables if name not in busy and config.tables.includes(*split_table(name)))
-    for name in _turn(names, manifest.batch):
-        target, record = target_of(config, name), known.table(name)
-        if local_path(target.path) is None or record is None or config.spark.remote is not None:
-            continue
-        if _is_unchanged(target, record):
-            continue
+    targets = [target_of(config, name) for name in _turn(names, manifest.batch)]
+    for target in _changed(config, targets, known):
         try:
             prove(target, target.state(), manifest, known, created_here=False)
         except CdcError as error:
             if faults is None:
                 raise
-            faults[name] = error
+            faults[target.table] = error
+
+
+def _changed(config: DestinationConfig, targets: list[Target], known: Subscription) -> list[Target]:
+    """Returns the tables whose newest commit is not the recorded one, and which this process can read. In an object
+    store several are looked at together, and each again after :data:`IDLE_S`."""
+    here = [target for target in targets if local_path(target.path) is not None and config.spark.remote is None]
+    found = [target for target in here if not _is_unchanged(target, known)]
+    now = time.monotonic()
+    away = [
+        target
+        for target in targets
+        if local_path(target.path) is None and now - _looked_at.get(target.path, -IDLE_S) >= IDLE_S
+    ]
+    if not away:
+        return found
+    with ThreadPoolExecutor(min(len(away), _LOOKS), thread_name_prefix="idle") as pool:
+        same = list(pool.map(lambda target: _is_unchanged(target, known), away))
+    _looked_at.update((target.path, now) for target, is_same in zip(away, same, strict=True) if is_same)
+    return found + [target for target, is_same in zip(away, same, strict=True) if not is_same]
 
 
 def _turn(names: list[str], batch: int) -> Iterator[str]:
@@ -218,8 +241,12 @@ def _turn(names: list[str], batch: int) -> Iterator[str]:
     return islice(names, (batch % rounds) * IDLE_TABLES, (batch % rounds + 1) * IDLE_TABLES)
 
 
-def _is_unchanged(target: Target, record: TableRecord) -> bool:
-    """Whether the newest commit is still the recorded one. False: the whole proof is needed."""
+def _is_unchanged(target: Target, known: Subscription) -> bool:
+    """Whether the newest commit is still the recorded one, or there is no record. False: the whole proof is needed.
+    Raises RetryableError."""
+    record = known.table(target.table)
+    if record is None:
+        return True
     transaction = None
     if record.applied_seq > 0:
         identity = application_id(target.destination, target.table, record.generation)

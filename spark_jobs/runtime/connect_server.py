@@ -4,7 +4,7 @@ The server runs with the settings of a destination, Delta's jars and this Python
 asks for a token, which is new at each start and stands in its record; only this user can read that. A session whose
 ``spark.remote`` names the server's address takes the token from there.
 
-Files below ``connect/PORT`` in :func:`~spark_jobs.runtime.jars.cache_dir`:
+Files below ``connect/PORT`` in :func:`~cdc.cache.cache_dir`:
 
 - ``server.json``: the record, see :class:`Server`;
 - ``server.log``: what the server writes;
@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc import __version__
+from cdc.cache import cache_dir
 from cdc.durable import replace_file
 from cdc.errors import ConfigError, RetryableError, UsageError
 from spark_jobs.runtime import driver
-from spark_jobs.runtime.jars import cache_dir, spark_home
+from spark_jobs.runtime.jars import spark_home
 from spark_jobs.runtime.session import settings, worker_path
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""Delta's jars: resolved once by Ivy into a cache folder, then passed to each session as files.
+"""Jars of Delta and of S3A: resolved once by Ivy into a cache folder, then passed to each session as files.
 
 The file ``complete`` in that folder lists the jars with their SHA-256 at the time of the download, in the format of
 ``sha256sum``. The jars are hashed before each use, and a jar with another hash is fetched again.
 
-``python -m spark_jobs.runtime.jars`` resolves the jars and prints their paths. If no repository can be reached, put the
-jars into a folder and name them in the configuration: ``spark: {conf: {spark.jars: /opt/delta/*.jar}}``.
+``python -m spark_jobs.runtime.jars`` resolves the jars and prints their paths, with ``--s3`` also those for lakes in
+S3. If no repository can be reached, put the jars into a folder and name them in the configuration:
+``spark: {conf: {spark.jars: /opt/delta/*.jar}}``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from cdc.cache import cache_dir
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, RetryableError
 from cdc.log import get_logger
@@ -27,31 +30,58 @@ _TIMEOUT_S = 900
 _log = get_logger(__name__)
 
 
-def cache_dir() -> Path:
-    """Returns ``$TOWPATH_CACHE``, else ``$XDG_CACHE_HOME/towpath``, else ``~/.cache/towpath``."""
-    given = os.environ.get("TOWPATH_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towpath"
+@dataclass(frozen=True)
+class Packages:
+    """Packages that are resolved together, into a folder of the cache that bears the name of the first one."""
+
+    names: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    """``group:artifact`` of what they need and Spark has, or nobody uses."""
+
+    @property
+    def folder(self) -> Path:
+        return cache_dir() / self.names[0].replace(":", "_")
+
+
+DELTA = Packages((PACKAGE,))
+_SDK = "2.35.4"
+"""The release of Amazon's SDK that hadoop-aws names."""
+S3 = Packages(
+    (
+        "org.apache.hadoop:hadoop-aws:3.5.0",  # the release of Spark's Hadoop client
+        *(f"software.amazon.awssdk:{module}:{_SDK}" for module in ("s3", "s3-transfer-manager", "sts")),
+    ),
+    # The bundle holds all of Amazon's services, in 600 MB. Of the others Spark has newer releases.
+    ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "commons-logging:*", "commons-codec:*"),
+)
+"""What Spark needs for ``s3a://``."""
+LOG_STORE = Path(__file__).with_name("towpath-s3.jar")
+"""Towpath's log store for S3, compiled from ``java`` beside it by ``scripts/make-log-store.sh``."""
 
 
 def delta_jars() -> list[Path]:
-    """Returns the verified jar files, sorted. Resolves them if the cache lacks them.
+    """Returns the jar files of Delta; see :func:`jars_of`."""
+    return jars_of(DELTA)
+
+
+def jars_of(packages: Packages) -> list[Path]:
+    """Returns the verified jar files of packages, sorted. Resolves them if the cache lacks them.
 
     Raises RetryableError if they cannot be fetched, DamagedError if a fetched jar differs from the recorded one.
     """
-    folder = cache_dir() / PACKAGE.replace(":", "_")
+    folder = packages.folder
     recorded = _recorded(folder)
     if not recorded or _damaged(folder, recorded):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            recorded = _fetched(folder)
+            recorded = _fetched(packages)
     return sorted(folder / "jars" / name for name in recorded)
 
 
-def _fetched(folder: Path) -> dict[str, str]:
+def _fetched(packages: Packages) -> dict[str, str]:
     """Fetches missing and damaged jars, and returns the jars with their hashes. The caller holds the lock."""
+    folder = packages.folder
     recorded = _recorded(folder)
     damaged = _damaged(folder, recorded)
     if recorded and not damaged:
@@ -61,7 +91,7 @@ def _fetched(folder: Path) -> dict[str, str]:
         for copy in _copies(folder, name):
             copy.unlink(missing_ok=True)
     if damaged or not (folder / "complete").exists():
-        _resolve(folder)
+        _resolve(packages)
     jars = sorted((folder / "jars").glob("*.jar"))
     found = {jar.name: digest for jar in jars if (digest := _sha256(jar)) is not None}
     for name, digest in recorded.items():
@@ -105,11 +135,13 @@ def _copies(folder: Path, name: str) -> list[Path]:
     return [folder / "jars" / name, *kept]
 
 
-def _resolve(folder: Path) -> None:
-    """Lets spark-submit fetch the package; the program that it then runs is this file, which does nothing."""
+def _resolve(packages: Packages) -> None:
+    """Lets spark-submit fetch the packages; the program that it then runs is this file, which does nothing."""
+    folder = packages.folder
     command = [
         str(spark_home() / "bin" / "spark-submit"),
-        *("--master", "local[1]", "--packages", PACKAGE, "--conf", f"spark.jars.ivy={folder}"),
+        *("--master", "local[1]", "--packages", ",".join(packages.names), "--conf", f"spark.jars.ivy={folder}"),
+        *(("--exclude-packages", ",".join(packages.excluded)) if packages.excluded else ()),
         *(__file__, "--resolved"),
     ]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -124,7 +156,7 @@ def _resolve(folder: Path) -> None:
         failed, why = True, str(error)
     if failed or not any((folder / "jars").glob("*.jar")):
         raise RetryableError(
-            f"the jars of {PACKAGE} could not be fetched: {why}",
+            f"the jars of {packages.names[0]} could not be fetched: {why}",
             place="spark",
             remedy="Check that Maven Central can be reached, or name jar files in spark.conf as spark.jars.",
         )
@@ -151,5 +183,5 @@ def spark_home() -> Path:
 
 
 if __name__ == "__main__" and "--resolved" not in sys.argv:
-    for jar in delta_jars():
+    for jar in (*delta_jars(), *((*jars_of(S3), LOG_STORE) if "--s3" in sys.argv else ())):
         sys.stdout.write(f"{jar}\n")

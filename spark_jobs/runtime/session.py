@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.errors import CdcError, ConfigError, RetryableError
 from spark_jobs.runtime import driver
 from spark_jobs.runtime.failures import first_line
+from spark_jobs.runtime.guard import is_connect, prove_guard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,9 +83,12 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
         }
     if "spark.jars" not in config.conf and "spark.jars.packages" not in config.conf:
-        from spark_jobs.runtime.jars import delta_jars
+        from spark_jobs.runtime.jars import LOG_STORE, S3, delta_jars, jars_of
 
-        values["spark.jars"] = ",".join(str(jar) for jar in delta_jars())
+        jars = [*delta_jars(), *((*jars_of(S3), LOG_STORE) if config.lake is not None else ())]
+        values["spark.jars"] = ",".join(str(jar) for jar in jars)
+    if config.lake is not None:
+        values |= config.lake.spark_settings()
     own_java = values["spark.driver.extraJavaOptions"]
     values |= config.conf
     if config.conf.get("spark.driver.extraJavaOptions"):
@@ -118,7 +122,7 @@ class WarmSession:
 
 
 def _key(config: SparkConfig) -> str:
-    return f"{config.remote or config.master} {sorted(config.conf.items())}"
+    return f"{config.remote or config.master} {sorted(config.conf.items())} {config.lake}"
 
 
 def acquire(config: SparkConfig) -> WarmSession:
@@ -138,10 +142,17 @@ def acquire(config: SparkConfig) -> WarmSession:
             # At the interpreter's end gRPC's threads are gone, and closing a session would hang.
             atexit.register(discard)
             remote = with_token(config.remote)
-            _warm[key] = WarmSession(_connect(config, remote), remote)
+            found = WarmSession(_connect(config, remote), remote)
         else:
-            _warm[key] = WarmSession(_start(config), None)
-        return _warm[key]
+            found = WarmSession(_start(config), None)
+        try:
+            prove_guard(found.spark, config)
+        except BaseException:
+            _warm[key] = found
+            discard()
+            raise
+        _warm[key] = found
+        return found
 
 
 def from_submit(config: SparkConfig) -> SparkSession:
@@ -150,6 +161,7 @@ def from_submit(config: SparkConfig) -> SparkSession:
 
     _quiet_python()
     spark = SparkSession.builder.appName("towpath").getOrCreate()
+    prove_guard(spark, config)
     _warm[_key(config)] = WarmSession(spark, None)
     return spark
 
@@ -220,11 +232,6 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
-def is_connect(spark: SparkSession) -> bool:
-    """Whether the session runs on a Spark Connect server."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def discard() -> None:
     """Ends every session of this process: stops those on a Connect server, and kills the JVM that was started here."""
     for warm in _warm.values():
@@ -289,6 +296,14 @@ class TableSession:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all tasks run in a JVM of this machine, which sees its files."""
+        if is_connect(self.spark):
+            return False
+        master = self.spark.sparkContext.master or ""
+        return master == "local" or master.startswith("local[")
 
     def observation(self) -> Any:
         """Returns a new ``Observation`` for this session's DataFrames."""

@@ -2,7 +2,8 @@
 
 A Python data source gives the same rows (:mod:`spark_jobs.source.data_source`), but Spark starts a planner process for
 each one that it loads, and each of these imports Towpath, Numba and Arrow. A few changes need no Python worker at all:
-decoding them here takes less than sending a task.
+decoding them here takes less than sending a task. Nor do the rows that win in a plan, in a local session: see
+:mod:`spark_jobs.source.row_files`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cdc.wire.files import servers_of
 from spark_jobs.source.input_splits import InputSplit
 from spark_jobs.source.split_reader import SplitReader, arrow_schema
 
@@ -71,4 +73,5 @@ def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[In
     each = max(1, sum(one.length for one in splits) // _LEAST_ROW_BYTES // len(splits))
     numbers = session.spark.range(0, len(splits) * each, 1, len(splits))
     numbers = numbers.where(f.col("id") % each == 0).select((f.col("id") / each).cast("long").alias("split"))
-    return numbers.mapInArrow(replace(reader, splits=tuple(splits)), reader.fields)
+    sent = replace(reader, splits=tuple(splits), servers=servers_of(one.path for one in splits))
+    return numbers.mapInArrow(sent, reader.fields)

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
+from cdc.wire.files import servers_of
 from spark_jobs.runtime.failures import marked_errors
 from spark_jobs.source.input_splits import EMPTY, SPLIT_BYTES, InputSplit, input_splits
 from spark_jobs.source.split_reader import SplitReader
@@ -60,6 +61,8 @@ class ChangesReader(DataSourceReader):
         self._options = {name.lower(): value for name, value in options.items()}
         self._schema = schema
         self._key = key
+        has_ranges = not self._options.keys().isdisjoint(("ranges", "manifest"))
+        self._servers = servers_of(one.path for one in _ranges(self._options)) if has_ranges else ()
 
     def partitions(self) -> list[InputSplit]:
         with marked_errors():
@@ -92,6 +95,7 @@ class ChangesReader(DataSourceReader):
             values=options.get("values"),
             schema=None if schema is None else TableSchema.model_validate_json(schema),
             key=self._key,
+            servers=self._servers,
             version=options.get("towpath_version", __version__),
         )
 

@@ -1,8 +1,11 @@
 """The key plan of a batch: which changes are the last ones of their keys, found before Spark reads any row.
 
-The driver decodes the key columns alone, in threads, and finds the last change of each key. Each input split gets the
-choice of its rows that win, so that tasks give only those: nothing is shuffled, sorted or cached. A task checks that it
-has decoded the rows that the plan was made of.
+The driver decodes the key columns, in threads, and finds the last change of each key. Each input split gets the choice
+of its rows that win, so that tasks give only those: nothing is shuffled, sorted or cached. A task checks that it has
+decoded the rows that the plan was made of.
+
+If tasks read the files of this machine, the driver decodes all columns, and writes the rows that win as Parquet files
+(:mod:`spark_jobs.source.row_files`).
 """
 
 from __future__ import annotations
@@ -27,14 +30,18 @@ from spark_jobs.source.split_reader import SplitReader, arrow_schema, without_ex
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from cdc.decode.last_changes import Keys, LastChanges
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.input_splits import InputSplit
+    from spark_jobs.source.row_files import RowFiles
 
 MAX_BYTES = 512 * 1024 * 1024
 """The memory that a plan may take: enough for five to eight million changes with short keys. A batch that needs more is
 reduced by Spark."""
+KEPT_BYTES = 256 * 1024 * 1024
+"""The memory for decoded rows that are kept until those that win are written into files. Others are decoded twice."""
 MAX_RANGES = 16
 """The ranges of a key that the statement of a small batch names."""
 _log = get_logger(__name__)
@@ -60,7 +67,9 @@ class KeyPlan:
     null_dates: int
     """Zero and impossible dates that became null, in all changes."""
     tables: tuple[pa.Table, ...] = ()
-    """The changes of each split, if they were to be kept."""
+    """The changes of each split, if they are few."""
+    files: RowFiles | None = None
+    """The rows that win, if they are in files."""
 
     @property
     def rows(self) -> int:
@@ -127,38 +136,101 @@ def clusters(values: npt.NDArray[np.int64], most: int = MAX_RANGES) -> list[tupl
     return [(int(values[low]), int(values[high])) for low, high in zip(lows, highs, strict=True)]
 
 
-def make_plan(reader: SplitReader, splits: Sequence[InputSplit], names: Sequence[str], *, keep: bool) -> KeyPlan | None:
+@dataclass(frozen=True)
+class FileOutput:
+    """Files for the rows that win."""
+
+    files: RowFiles
+    reader: SplitReader
+    """Reads all columns."""
+    seen: bool
+    """Whether the rows have the column :data:`~spark_jobs.source.row_choice.SEEN`."""
+
+    @property
+    def fields(self) -> StructType:
+        return with_seen(self.reader.fields) if self.seen else self.reader.fields
+
+    def write(self, number: int, split: InputSplit, part: _DecodedSplit, choice: RowChoice, found: LastChanges) -> None:
+        """Writes the rows of a split that win: those that were kept, else they are decoded again. Raises OSError, and
+        what :meth:`SplitReader.read` raises."""
+        if part.table is None:
+            batches = replace(self.reader, fields=self.fields).read(split, choice)
+        else:
+            batches = iter(_winners(part.table, found, number, seen=self.seen).to_batches())
+        self.files.write(number, batches, self.fields)
+
+
+def make_plan(
+    reader: SplitReader,
+    splits: Sequence[InputSplit],
+    names: Sequence[str],
+    *,
+    keep: bool,
+    output: FileOutput | None = None,
+) -> KeyPlan | None:
     """Returns the plan of the changes that ``reader`` reads from these splits. Returns None if they must be reduced by
     Spark: they need more than :data:`MAX_BYTES`, or have a key that cannot be compared here.
 
     ``names``: the key columns in Delta; ``reader`` must read them, and may read others. ``keep``: the changes are
-    kept in :attr:`KeyPlan.tables`; only for few changes. Raises what :meth:`SplitReader.read` raises.
+    kept in :attr:`KeyPlan.tables`; only for few changes. ``output``: the rows that win are written; without ``keep``.
+    Raises what :meth:`SplitReader.read` raises.
     """
-    decoded: list[_DecodedSplit] = []
-    memory = 0
     try:
         if keep:
-            decoded = [_decode(reader, one, names, keep=True) for one in splits]
-        else:
-            with _one_large, ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="plan") as pool:
-                try:
-                    for one in pool.map(lambda split: _decode(reader, split, names, keep=False), splits):
-                        decoded.append(one)
-                        memory += one.keys.memory
-                        if memory > MAX_BYTES:
-                            raise UnplannableError(f"the keys of a batch take more than {MAX_BYTES >> 20} MiB")
-                finally:
-                    pool.shutdown(wait=True, cancel_futures=True)
-        found = last_changes([one.keys for one in decoded])
+            decoded = [_decode(reader, one, names, _Kept(None)) for one in splits]
+            found = last_changes([one.keys for one in decoded])
+            return _plan(decoded, found, tables=tuple(one.table for one in decoded if one.table is not None))
+        with _one_large, ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="plan") as pool:
+            try:
+                return _large_plan(reader, splits, names, output, pool)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
     except UnplannableError as reason:
         _log.info("Spark finds the last change of each key", table=reader.table, reason=str(reason))
         return None
-    parts = list(zip(found.last, found.seen, decoded, strict=True))
+
+
+def _large_plan(
+    reader: SplitReader,
+    splits: Sequence[InputSplit],
+    names: Sequence[str],
+    output: FileOutput | None,
+    pool: ThreadPoolExecutor,
+) -> KeyPlan:
+    kept = _Kept(KEPT_BYTES if output is not None else 0)
+    whole = reader if output is None else replace(reader, fields=_with_extras_of(output.reader.fields, reader.fields))
+    decoded: list[_DecodedSplit] = []
+    memory = 0
+    for one in pool.map(lambda split: _decode(whole if kept.has_room else reader, split, names, kept), splits):
+        decoded.append(one)
+        memory += one.keys.memory
+        if memory > MAX_BYTES:
+            raise UnplannableError(f"the keys of a batch take more than {MAX_BYTES >> 20} MiB")
+    found = last_changes([one.keys for one in decoded])
+    plan = _plan(decoded, found)
+    if output is None or not plan.rows:
+        return plan
+
+    def write(number: int) -> None:
+        output.write(number, splits[number], decoded[number], plan.choices[number], found)
+
+    try:
+        for _ in pool.map(write, range(len(splits))):
+            pass
+    except OSError as error:
+        _log.warning("the rows of a batch could not be written into files; Spark's tasks decode them",
+                     table=reader.table, folder=str(output.files.folder), error=str(error))  # fmt: skip
+        return plan
+    return replace(plan, files=output.files)
+
+
+def _plan(decoded: Sequence[_DecodedSplit], found: LastChanges, tables: tuple[pa.Table, ...] = ()) -> KeyPlan:
+    parts = zip(found.last, found.seen, decoded, strict=True)
     return KeyPlan(
         choices=tuple(RowChoice.of(last, seen, one.keys) for last, seen, one in parts),
         found=found,
         null_dates=sum(one.null_dates for one in decoded),
-        tables=tuple(one.table for one in decoded if one.table is not None),
+        tables=tables,
     )
 
 
@@ -167,19 +239,59 @@ def planned_frame(
 ) -> DataFrame:
     """Returns the rows that win, with the columns of ``reader`` and, with ``seen``,
     :data:`~spark_jobs.source.row_choice.SEEN`."""
-    from pyspark.sql import types as t
-
-    fields = t.StructType([*reader.fields, t.StructField(SEEN, t.BooleanType())]) if seen else reader.fields
+    fields = with_seen(reader.fields) if seen else reader.fields
     if plan.tables:
         import pyarrow as pa
 
-        parts = []
-        for table, last, was_seen in zip(plan.tables, plan.found.last, plan.found.seen, strict=True):
-            part = table.filter(pa.array(last))
-            parts.append(part.append_column(SEEN, pa.array(was_seen[last])) if seen else part)
+        parts = [_winners(table, plan.found, number, seen=seen) for number, table in enumerate(plan.tables)]
         return local_frame(session, pa.concat_tables(parts), fields)
+    if plan.files is not None:
+        return plan.files.frame(session, fields)
     # Splits without such a row are decoded, too: a value that cannot be decoded fails the batch wherever it is.
     return mapped_frame(session, replace(reader, fields=fields, choices=plan.choices), splits)
+
+
+def with_seen(fields: StructType) -> StructType:
+    """Returns the fields with :data:`~spark_jobs.source.row_choice.SEEN`."""
+    from pyspark.sql import types as t
+
+    return t.StructType([*fields, t.StructField(SEEN, t.BooleanType())])
+
+
+def _with_extras_of(fields: StructType, narrow: StructType) -> StructType:
+    """Returns the fields with the columns that are counted while ``narrow`` is read."""
+    from pyspark.sql import types as t
+
+    return t.StructType([*fields, *(one for one in narrow if one.name == null_dates.COLUMN)])
+
+
+def _winners(table: pa.Table, found: LastChanges, number: int, *, seen: bool) -> pa.Table:
+    """Returns the rows of one split that win."""
+    import pyarrow as pa
+
+    last = found.last[number]
+    part = table if last.all() else table.filter(pa.array(last))
+    return part.append_column(SEEN, pa.array(found.seen[number][last])) if seen else part
+
+
+class _Kept:
+    """The memory for decoded rows that are kept."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    @property
+    def has_room(self) -> bool:
+        return self._left is None or self._left > 0
+
+    def take(self, size: int) -> bool:
+        """Whether these bytes may be kept, too. After a refusal, nothing else may."""
+        if self._left is None:
+            return True
+        with self._lock:
+            self._left = self._left - size if size <= self._left else 0
+            return self._left > 0
 
 
 @dataclass(frozen=True)
@@ -187,18 +299,23 @@ class _DecodedSplit:
     keys: Keys
     null_dates: int
     table: pa.Table | None
+    """None: it was not kept."""
 
 
-def _decode(reader: SplitReader, one: InputSplit, names: Sequence[str], *, keep: bool) -> _DecodedSplit:
+def _decode(reader: SplitReader, one: InputSplit, names: Sequence[str], kept: _Kept) -> _DecodedSplit:
     import pyarrow as pa
 
-    batches, keys, nulls = [], [], 0
+    keys, nulls = [], 0
+    batches: list[pa.RecordBatch] | None = [] if kept.has_room else None
     for batch in reader.read(one):
         if null_dates.COLUMN in batch.schema.names:
             nulls += int(np.sum(batch.column(null_dates.COLUMN).to_numpy()))
             batch = batch.drop_columns([null_dates.COLUMN])
         keys.append(keys_of(batch, names))
-        if keep:
+        if batches is not None and kept.take(batch.nbytes):
             batches.append(batch)
+        else:
+            batches = None
     schema = arrow_schema(without_extras(reader.fields))
-    return _DecodedSplit(joined(keys, len(names)), nulls, pa.Table.from_batches(batches, schema) if keep else None)
+    table = None if batches is None else pa.Table.from_batches(batches, schema)
+    return _DecodedSplit(joined(keys, len(names)), nulls, table)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cdc import __version__
 from cdc.errors import PermanentError, VersionError
+from cdc.wire.connection import Connection, remember
 from spark_jobs.runtime.failures import marked_errors
 from spark_jobs.source import null_dates
 from spark_jobs.source.input_splits import EMPTY, InputSplit
@@ -56,6 +57,8 @@ class SplitReader:
     """The driver's version of towpath."""
     splits: tuple[InputSplit, ...] = ()
     """The splits that :meth:`__call__` is given the numbers of."""
+    servers: tuple[Connection, ...] = field(default=(), repr=False)
+    """The servers that have the splits, if their paths are URIs of one."""
     choices: tuple[RowChoice, ...] = ()
     """For each split the rows that are wanted; empty: all of them."""
 
@@ -72,6 +75,8 @@ class SplitReader:
         and what :func:`~cdc.decode.decode_range` raises."""
         if one == EMPTY:
             return
+        for server in self.servers:
+            remember(server)
         import pyarrow as pa
 
         from cdc.decode import DecodeOptions, DecodeStats, decode_range

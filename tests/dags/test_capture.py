@@ -125,6 +125,41 @@ def test_on_kill_stops_capture_from_a_signal_handler(write_conf: Write) -> None:
         child.wait()
 
 
+def test_capture_ends_with_its_supervisor(write_conf: Write) -> None:
+    """A task whose supervisor was killed with -9 lives on; it would keep the next run from the store."""
+    program = textwrap.dedent(
+        """
+        import os, sys, time
+        import cdc.capture
+
+        class Capture:
+            def __init__(self, config, observe): pass
+            def run(self, stop, for_s=None, until_current=False):
+                print(os.getpid(), flush=True)
+                if stop.wait(60):
+                    print("ended", flush=True)
+
+        cdc.capture.Capture = Capture
+        from cdc.airflow.operators import TowpathCaptureOperator
+        task = TowpathCaptureOperator(task_id="capture", conf_file=sys.argv[1])
+        if os.fork() == 0:
+            task.execute({})
+            os._exit(0)
+        time.sleep(60)
+        """
+    )
+    conf_file = str(write_conf() / "shop.yaml")
+    supervisor = subprocess.Popen([sys.executable, "-c", program, conf_file], stdout=subprocess.PIPE, text=True)
+    assert supervisor.stdout is not None
+    while not (line := supervisor.stdout.readline().strip()).isdecimal():
+        assert line, "the task ended before capture began"
+    began = time.monotonic()
+    supervisor.kill()
+    supervisor.wait()
+    assert supervisor.stdout.readline() == "ended\n"
+    assert time.monotonic() - began < 10
+
+
 CONNECTED = """\
 source: {url: 'mysql://somebody@db.example:3307', connection: shop_db, server_id: 5, start: earliest}
 tables: {include: ['shop\\..*']}

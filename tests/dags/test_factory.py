@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cdc.airflow import build_dags, check_configurations, conf_folder
 from cdc.airflow.factory import ERROR_TAG
@@ -37,6 +38,16 @@ def test_the_dags_of_a_configuration_file(parse: Callable[[Path], Any], write_co
     bag = parse(write_conf("books"))
     assert bag.import_errors == {}
     assert sorted(bag.dags) == [f"{kind}_{name}" for kind in KINDS for name in ("books", "shop")]
+
+
+def test_a_store_of_a_server_is_not_captured_here(write_conf: Write) -> None:
+    """Its other DAGs are there, and parsing the file does not ask the server."""
+    file = write_conf() / "shop.yaml"
+    document = yaml.safe_load(file.read_text())
+    del document["meta"]
+    document["store"] = {"kind": "server", "url": "https://store.invalid:8040", "token_env": "NO_SUCH_TOKEN"}
+    file.write_text(yaml.safe_dump(document))
+    assert sorted(build_dags(file.parent)) == [f"{kind}_shop" for kind in KINDS if kind != "capture"]
 
 
 def test_the_shape_of_the_apply_dag(write_conf: Write) -> None:

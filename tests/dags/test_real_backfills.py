@@ -117,6 +117,7 @@ def test_a_snapshot_by_hand_has_a_plan(loop: Started, run: Callable[..., States]
     assert str(table.now).startswith(f"version {version(loop)}, {ROWS} rows in files, ")
 
 
+@pytest.mark.long
 def test_apply_goes_on_while_a_table_is_replayed(
     loop: Started, run: Callable[..., States], monkeypatch: pytest.MonkeyPatch
 ) -> None:

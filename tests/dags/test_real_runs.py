@@ -44,6 +44,7 @@ def acked_seq(loop: Loop) -> int:
     return BatchService(loop.config).subscription().acked_seq
 
 
+@pytest.mark.long
 def test_a_run_applies_statements_and_rows(loop: Loop, apply: Callable[[], States]) -> None:
     assert apply() == {"run": "success", "fetch": "success", "merge": "success", "finalize": "success"}
     service = BatchService(loop.config)

@@ -126,6 +126,7 @@ def frames(found: dict[str, DataFrame]) -> dict[str, Rows]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_version_older_than_the_retention_of_files_is_read(loop: Loop) -> None:
     """Delta refuses versions that are older than a week, even if none of their files was removed."""

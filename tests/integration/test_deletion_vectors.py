@@ -84,6 +84,7 @@ def test_scattered_changes_are_marked_and_many_are_rewritten(
     assert apply("UPDATE t SET v = 'c' WHERE id = 4") == 1
 
 
+@pytest.mark.long
 def test_without_the_setting_or_in_small_tables_files_are_rewritten(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def test_mirrors_equal_select(kind: str, request: pytest.FixtureRequest, databas
         require_equal(loop, name)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_other_modes(tmp_path: Path, mysql9: Server, database: Database) -> None:
     modes = {"soft": "soft_delete", "log": "append", "versions": "scd2"}
@@ -297,6 +298,7 @@ def test_an_empty_table_that_gets_a_partition_waits_for_a_snapshot(loop: Loop) -
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_shadow_table_that_is_not_captured(tmp_path: Path, mysql9: Server, database: Database) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9), apply="on_error: park")
@@ -322,7 +324,7 @@ def test_a_shadow_table_that_is_not_captured(tmp_path: Path, mysql9: Server, dat
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("policy", ["keep", "drop", "fail"])
+@pytest.mark.parametrize("policy", ["keep", *(pytest.param(one, marks=pytest.mark.long) for one in ("drop", "fail"))])
 def test_drop_database(policy: str, tmp_path: Path, mysql9: Server) -> None:
     prefix = f"dropped{random.SystemRandom().randrange(2**32):08x}"
     loop = Loop(tmp_path, mysql9, f"{prefix}_.*", apply=f"on_drop: {policy}, on_error: park")

@@ -54,6 +54,7 @@ def drivers(file: Path) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_snapshot_replay_and_retry(loop: Loop) -> None:
     table = f"{loop.db}.t"

@@ -26,9 +26,8 @@ SPARK = (
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "kind", ["mysql9", *[pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb11", "mysql56", "mariadb10")]]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11", "mysql56", "mariadb10"])
 def test_no_false_alarm_for_any_type(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, database: Database
 ) -> None:

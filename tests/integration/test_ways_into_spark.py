@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,38 +16,53 @@ from typing import Any
 import numpy as np
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from cdc import pipeline
 from cdc.decode import layouts
 from cdc.errors import MergeFailedError, PermanentError
 from cdc.testing.servers import Server
 from spark_jobs.apply import merge, table_changes
+from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.merge import Keys, TableMerge
 from spark_jobs.apply.rows import latest
 from spark_jobs.delta.tables import target_of
 from spark_jobs.runtime import session
-from spark_jobs.runtime.session import TableSession
+from spark_jobs.runtime.session import TableSession, setting_of
 from spark_jobs.source import changes, key_plan
 from spark_jobs.source.columns import columns_of_layout
 from spark_jobs.source.data_source import register
-from spark_jobs.source.key_plan import make_plan, planned_frame
+from spark_jobs.source.key_plan import FileOutput, make_plan, planned_frame
 from spark_jobs.source.row_choice import RowChoice
+from spark_jobs.source.row_files import RowFiles, row_files
 from spark_jobs.source.split_reader import SplitReader
 from tests.support.apply import Loop
 from tests.support.compare import mirror_faults
 from tests.support.random_keys import RandomChanges, make_tables
 
 Database = Callable[[Server], str]
+WHOLE_BYTES = merge.WHOLE_BYTES
+PASS_OVER = {"spark.sql.files.ignoreCorruptFiles": "true", "spark.sql.files.ignoreMissingFiles": "true"}
+
+
+def decode_in_tasks(patch: pytest.MonkeyPatch) -> None:
+    """Lets the tasks decode the rows of a plan, as they do on other machines."""
+    patch.setattr(TableSession, "is_local", False)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", ["plan and tasks", "window and tasks", "window here"])
+@pytest.mark.parametrize(
+    "way", ["plan and files", "plan and tasks", "window and tasks", pytest.param("window here", marks=pytest.mark.long)]
+)
 def test_every_way_equals_select(
     way: str, mariadb11: Server, tmp_path: Path, database: Database, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan over changes that are decoded here is what all other tests with small batches use."""
-    if way.endswith("tasks"):
+    monkeypatch.setattr(merge, "WHOLE_BYTES", 0)  # statements name ranges of keys of every type
+    if not way.endswith("here"):
         monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    if way.endswith("tasks"):
+        decode_in_tasks(monkeypatch)
     if way.startswith("window"):
         monkeypatch.setattr(merge, "make_plan", lambda *_arguments, **_options: None)
     rng = random.Random(f"{seed} {way}")
@@ -77,7 +96,7 @@ def shown(rows: DataFrame) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_the_plan_and_the_window_give_the_same_rows(
     kind: str,
     request: pytest.FixtureRequest,
@@ -110,16 +129,20 @@ def test_the_plan_and_the_window_give_the_same_rows(
         assert len(splits) > 1
         wanted = shown(latest(reference(one, reader), keys.names, seen=True))
         narrow = one.changes.reader(columns.only(keys.names), 0, "after")
-        for plan in (
-            make_plan(reader, splits, keys.names, keep=True),
-            make_plan(narrow, splits, keys.names, keep=False),
-        ):
-            assert plan is not None
-            assert plan.rows == len(wanted)
-            rows = shown(planned_frame(warm, reader, splits, plan, seen=True))
-            assert rows == wanted, f"seed {seed}, {layout}"
+        for place, kept in (("here", 0), ("tasks", 0), ("files", 1 << 30), ("files", 5000), ("files", 0)):
+            monkeypatch.setattr(key_plan, "KEPT_BYTES", kept)
+            with row_files(warm) as files:
+                assert files is not None
+                output = FileOutput(files, reader, seen=True) if place == "files" else None
+                small = place == "here"
+                plan = make_plan(reader if small else narrow, splits, keys.names, keep=small, output=output)
+                assert plan is not None
+                assert plan.rows == len(wanted)
+                assert (plan.files is not None) == (place == "files")
+                rows = shown(planned_frame(warm, reader, splits, plan, seen=True))
+            assert rows == wanted, f"seed {seed}, {place}, {layout}"
             compared += len(rows)
-    assert compared > 200
+    assert compared > 500
 
 
 def test_too_many_keys_are_reduced_by_spark(
@@ -138,12 +161,18 @@ def test_too_many_keys_are_reduced_by_spark(
     assert seen == [None]
 
 
-@pytest.mark.parametrize("what", ["other rows", "another number of rows"])
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [("other rows", "tasks"), ("another number of rows", "tasks"), ("other rows", "files")],
+)
 def test_a_wrong_bitmap_fails_the_batch(
-    what: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    what: str, where: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task finds that its rows are not those of the plan, and nothing is committed."""
+    """Whoever decodes the rows again finds that they are not those of the plan, and nothing is committed."""
     monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    monkeypatch.setattr(key_plan, "KEPT_BYTES", 0)
+    if where == "tasks":
+        decode_in_tasks(monkeypatch)
     loop = Loop(tmp_path, mysql9, database(mysql9))
     loop.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
@@ -176,6 +205,7 @@ def test_a_bitmap_that_keeps_an_older_change_is_found(
 ) -> None:
     """No task can notice this, but the comparison with SELECT does: the tests would find a plan that is wrong."""
     monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    decode_in_tasks(monkeypatch)
     make = RowChoice.of
     monkeypatch.setattr(RowChoice, "of", lambda last, seen, keys: make(np.roll(last, 1), seen, keys))
     loop = Loop(tmp_path, mysql9, database(mysql9))
@@ -186,3 +216,86 @@ def test_a_bitmap_that_keeps_an_older_change_is_found(
     loop.capture()
     loop.apply_all()
     assert mirror_faults(mysql9, loop.config.apply.target, loop.db, "t")
+
+
+def test_rows_that_cannot_be_written_are_decoded_by_tasks(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full after the first file. The folder is gone afterwards."""
+    monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    folders: list[Path] = []
+
+    def full(files: RowFiles, *_given: object) -> None:
+        folders.append(files.folder)
+        (files.folder / "0.parquet").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RowFiles, "write", full)
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)", "UPDATE t SET v = 3")
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("t")
+    assert folders and not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "removed"])
+def test_files_that_change_before_they_are_read_fail_the_batch(
+    damage: str, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the session tells Spark to pass over such files."""
+    monkeypatch.setattr(changes, "SMALL_BYTES", 0)
+    monkeypatch.setattr(table_changes, "SPLIT_BYTES", 300)
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", *(f"INSERT INTO t VALUES ({i}, {i})" for i in range(40)))
+    loop.capture()
+    loop.apply()
+    lease, made = loop.fetch(), RowFiles.frame
+
+    def damaged(files: RowFiles, table: TableSession, fields: StructType) -> DataFrame:
+        held.enter_context(setting_of(table.spark, PASS_OVER))
+        rows = made(files, table, fields)
+        written = sorted(files.folder.glob("*.parquet"))
+        assert len(written) > 1
+        if damage == "truncated":
+            written[0].write_bytes(written[0].read_bytes()[:100])
+        else:
+            written[0].unlink()
+        return rows
+
+    before = loop.version("t")
+    with monkeypatch.context() as patch, ExitStack() as held:
+        patch.setattr(RowFiles, "frame", damaged)
+        with pytest.raises(MergeFailedError):
+            pipeline.merge(loop.config, lease)
+    assert loop.version("t") == before
+    loop.apply_all()
+    loop.require_equal("t")
+
+
+@pytest.mark.parametrize("whole_bytes", [WHOLE_BYTES, 100])
+def test_the_statements_of_a_small_table_are_all_the_same(
+    whole_bytes: int, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that Spark compiles them once. Those of a larger table name the keys of their batch."""
+    monkeypatch.setattr(merge, "WHOLE_BYTES", whole_bytes)
+    statements: list[str] = []
+    execute = Commit.execute
+
+    def watched(commit: Commit, statement: str) -> MergeStats:
+        statements.append(re.sub(r"towpath_rows_\w+", "rows", statement))
+        return execute(commit, statement)
+
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (30, 3)")
+    loop.capture()
+    loop.apply_all()
+    monkeypatch.setattr(Commit, "execute", watched)
+    for key in (1, 30):
+        loop.sql(f"UPDATE t SET v = v + 1 WHERE id = {key}")
+        loop.capture()
+        loop.apply_all()
+    loop.require_equal("t")
+    first, second = statements
+    assert (first == second) == (whole_bytes == WHOLE_BYTES)
+    assert ("t.`id` >= 30" in second) == (whole_bytes != WHOLE_BYTES)

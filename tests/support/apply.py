@@ -44,6 +44,8 @@ class Loop:
         name: str = "shop",
         start: str = "",
         snapshot: str = "",
+        target: str = "lake",
+        s3: str = "",
     ) -> None:
         self.server, self.db = server, db
         server.execute("FLUSH BINARY LOGS")
@@ -59,8 +61,9 @@ class Loop:
             f"source: {{url: '{flavor}://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
             f" server_id: {random.SystemRandom().randrange(1000, 2**31)}, start: {begins}}}\n"
             f"tables: {{include: ['{db}\\..*'], overrides: {{{overrides.replace('DB', db)}}}}}\n"
-            f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: lake{apply and ', '}{apply}}}\n"
-            f"batch: {{max_wait_s: 0}}\nspark: {spark}\n{snapshot and f'snapshot: {snapshot}'}\n",
+            f"store: {{path: {name}/store}}\nmeta: {{path: {name}/meta}}\napply: {{target: {target}{apply and ', '}{apply}}}\n"
+            f"batch: {{max_wait_s: 0}}\nspark: {spark}\n{snapshot and f'snapshot: {snapshot}'}\n"
+            f"{s3 and f's3: {s3}'}\n",
             encoding="utf-8",
         )
         self.config: DestinationConfig = load(file)

@@ -131,6 +131,7 @@ def ledger_faults(target: str | Path, database: str, table: str, meta: str | Pat
         manifests = ManifestFiles(Path(meta))
         acked = [load_manifest(manifests.path("apply", batch)) for batch in manifests.ids("apply")]
     with reader_uri(table_path(str(target), database, table)) as place:
+        assert place is not None
         found = ledger_table(DeltaTable(place), name, None if known is None else known.table(name))
     ledger = Ledger(
         {name: found},
@@ -158,6 +159,7 @@ def ledger_table(delta: DeltaTable, name: str, record: TableRecord | None = None
 def _rows(target: str | Path, database: str, table: str) -> list[dict[str, Any]]:
     """Returns all rows, by QueryBuilder, the only reader of ``deltalake`` with column mapping."""
     with reader_uri(table_path(str(target), database, table), rows=True) as place:
+        assert place is not None
         reader = QueryBuilder().register("t", DeltaTable(place))
         rows: list[dict[str, Any]] = pa.table(reader.execute("SELECT * FROM t")).to_pylist()
         return rows

@@ -115,6 +115,11 @@ _METRICS_PARTS = (
         those with the label `table` about the last run that changed a table.""",
         catalogue.RUN,
     ),
+    (
+        "Metrics of a server",
+        """`cdc server` serves these at `/metrics`, together with the `process_…` metrics of Prometheus' client.""",
+        catalogue.SERVER,
+    ),
 )
 
 

@@ -53,6 +53,7 @@ class NumberStore:
     ddl: frozenset[int] = frozenset()
     asked: list[tuple[int, Limits]] = field(default_factory=list)
     complete_us: int = 0
+    folder: Path = Path("/store")
 
     def complete_until_us(self) -> int:
         return self.complete_us
@@ -106,13 +107,13 @@ class NumberStore:
             bytes=TX_BYTES * count,
             ddl=first in self.ddl,
             tables=("shop.orders",),
-            ranges=(Range(Path("/store/000-0000000-00000000004.binlog"), first * TX_BYTES, count * TX_BYTES),),
+            ranges=(Range(self.folder / "000-0000000-00000000004.binlog", first * TX_BYTES, count * TX_BYTES),),
             first=self._place(first),
             last=self._place(last),
         )
 
     def schema_path(self, last_seq: int) -> Path | None:
-        return Path("/store/schemas/0.json")
+        return self.folder / "schemas" / "0.json"
 
     @staticmethod
     def _place(seq: int) -> CommitPosition:

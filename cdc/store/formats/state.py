@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -207,6 +208,18 @@ def read_capture_state(store: Path) -> CaptureState | None:
 # --- the writer's lock
 
 
+_LOOK_S = 0.5
+"""How long a writer waits for the lock: whoever looks whether it is held takes it for a moment (:func:`is_locked`)."""
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class StoreLock:
     """The writer's lock, which the operating system releases when the process dies."""
 
@@ -217,9 +230,10 @@ class StoreLock:
             self._fd = files.plain.open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StorageError(f"cannot be opened: {error.strerror}", place=str(path)) from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        deadline = time.monotonic() + _LOOK_S
+        while not (locked := _try_lock(self._fd)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S / 20)
+        if not locked:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._fd)
             raise LeaseHeldError(

@@ -12,7 +12,7 @@ import numpy as np
 from cdc.binlog.entry import EntryFlag
 from cdc.errors import UsageError
 from cdc.positions import format_seq, make_seq
-from cdc.store.reader.reader import StoreReader
+from cdc.store.reader.store import Store
 from cdc.units import iso_time_us, time_us
 
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -35,7 +35,7 @@ class _Gtid(NamedTuple):
     text: str
 
 
-def find_point(reader: StoreReader, text: str) -> int:
+def find_point(reader: Store, text: str) -> int:
     """Returns the seq up to which a reader has to apply changes to be at the point that ``text`` names: a seq itself;
     of a time, the last transaction that was committed before it; of a GTID, its transaction; of a GTID set, the last
     one of its transactions.
@@ -54,14 +54,14 @@ def find_point(reader: StoreReader, text: str) -> int:
     return _find_time(reader, _time(text))
 
 
-def _stored(reader: StoreReader, seq: int) -> int:
+def _stored(reader: Store, seq: int) -> int:
     """Returns the seq. Raises UsageError if the store ends before it: the transactions up to it are not known yet."""
     begins = reader.beginning()
     end = max(reader.last_seq() or 0, 0 if begins is None else begins.seq)
     if seq > end:
         raise UsageError(
             f"{seq} ({format_seq(seq)}) lies behind the store's last transaction, {end} ({format_seq(end)})",
-            place=str(reader.path),
+            place=reader.place,
             remedy="Give an earlier seq, or wait until capture has passed it.",
         )
     return seq
@@ -80,16 +80,16 @@ def _time(text: str) -> datetime:
     return time
 
 
-def _find_time(reader: StoreReader, time: datetime) -> int:
+def _find_time(reader: Store, time: datetime) -> int:
     wanted = time_us(time)
     last = reader.last_entry()
     if last is None:
-        raise UsageError("the store has no transaction yet", place=str(reader.path))
+        raise UsageError("the store has no transaction yet", place=reader.place)
     begins = reader.beginning()
     if begins is not None and begins.time_us > wanted:
         raise UsageError(
             f"the store begins on {iso_time_us(begins.time_us)}, after {iso_time_us(wanted)}",
-            place=str(reader.path),
+            place=reader.place,
             remedy="Give a later time.",
         )
     first = reader.find_by_commit_time(wanted)
@@ -97,7 +97,7 @@ def _find_time(reader: StoreReader, time: datetime) -> int:
         if reader.complete_until_us() < wanted:
             raise UsageError(
                 f"the store is not known to have everything up to {iso_time_us(wanted)}",
-                place=str(reader.path),
+                place=reader.place,
                 remedy="Wait until capture has passed that time, or give an earlier one.",
             )
         return int(last["seq"])
@@ -134,7 +134,7 @@ def _gtids(text: str) -> list[_Gtid]:
     return list(last.values())
 
 
-def _find_gtid(reader: StoreReader, gtid: _Gtid) -> int:
+def _find_gtid(reader: Store, gtid: _Gtid) -> int:
     source = np.frombuffer(gtid.source, dtype="V16")[0]
     for entries in reader.all_entries():
         is_mariadb = (entries["flags"] & int(EntryFlag.GTID_MARIADB)) != 0
@@ -152,7 +152,7 @@ def _find_gtid(reader: StoreReader, gtid: _Gtid) -> int:
     last = reader.last_seq()
     raise UsageError(
         f"the store has no transaction {gtid.text}",
-        place=str(reader.path),
+        place=reader.place,
         remedy="It may lie before the store's beginning, or capture has not read it yet"
         + (f" (it is at {format_seq(last)})." if last is not None else "."),
     )

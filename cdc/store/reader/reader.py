@@ -13,12 +13,14 @@ from cdc.binlog.entry import Entries, format_gtid
 from cdc.errors import DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_seq
+from cdc.schemas import Schemas
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, StoreStats, read_entries
 from cdc.store.formats.missing import first_after, kept_names, read_removed, require_kept
 from cdc.store.formats.segment_header import source_file_created_s
 from cdc.store.formats.state import Beginning, CaptureState, TableNumbers, read_beginning, read_capture_state
 from cdc.store.formats.time_index import CommitTimeLimit, complete_until_us
+from cdc.store.reader import check
 from cdc.store.reader.batch_builder import BatchBuilder, Limits, Selection, TableFilter, leaves_rows_alone
 
 log = get_logger(__name__)
@@ -46,13 +48,18 @@ class Totals:
 
 
 class StoreReader:
-    """Reads a store on disk. ``base_name`` is the base name of the source's binlog files, for positions in them. Raises
-    DamagedError, VersionError, StorageError."""
+    """Reads a store on disk. ``base_name`` is the base name of the source's binlog files, for positions in them; None
+    if the source is not known. Raises DamagedError, VersionError, StorageError."""
 
-    def __init__(self, path: Path, base_name: str = "binlog") -> None:
+    def __init__(self, path: Path, base_name: str | None = None) -> None:
         self.path = Path(path)
-        self.base_name = base_name
+        self.base_name = base_name or "binlog"
         layout.check(self.path)
+
+    @property
+    def place(self) -> str:
+        """The folder of the store, for messages."""
+        return str(self.path)
 
     # --- beginning and end
 
@@ -304,6 +311,34 @@ class StoreReader:
     def capture_state(self) -> CaptureState | None:
         """Returns the state that capture wrote last; None if it never ran."""
         return read_capture_state(self.path)
+
+    def table_names(self) -> list[str]:
+        """Returns the tables of which the store has, or had, changes, as ``db.table`` in the order of their numbers."""
+        return TableNumbers(self.path).names
+
+    def table_mask(self, table: str) -> int:
+        """Returns the table's bit in the table masks of index entries; 0 if the store has no changes of it."""
+        numbers = TableNumbers(self.path)
+        return 1 << numbers.bit(table) if table in numbers.names else 0
+
+    def segment_starts(self) -> list[int]:
+        """Returns the seq at which each segment begins, oldest first."""
+        return [start for path in layout.list_segments(self.path) if (start := layout.segment_start(path)) is not None]
+
+    def check_files(self) -> check.FilesReport:
+        """Checks that the segments follow one another, and that their indexes have every byte of them."""
+        return check.check_files(self.path)
+
+    def schemas(self, last_seq: int) -> tuple[int, Schemas] | None:
+        """Returns the table definitions in force after ``last_seq``, see :meth:`schema_path`, and the seq after which
+        they are in force. None if there are none."""
+        path = self.schema_path(last_seq)
+        return None if path is None else (int(path.stem), Schemas.load(path))
+
+    def newest_schemas(self) -> tuple[int, Schemas] | None:
+        """Returns the newest table definitions; None if there is no store, or capture has described no table yet."""
+        path = self.newest_schema_path()
+        return None if path is None else (int(path.stem), Schemas.load(path))
 
     def schema_path(self, last_seq: int) -> Path | None:
         """Returns the file with the table definitions in force after ``last_seq``: the newest one up to it, or the

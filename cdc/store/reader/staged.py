@@ -3,6 +3,10 @@
 A staged range is a small segment of its own: the segment's header, then whole transactions; its index lies beside it. A
 file's name carries the SHA-256 of its content (``000000-<sha256>.binlog``), so a fetched copy can be verified by its
 path alone. :mod:`cdc.batches.stage` writes them. fsspec is imported only if a path is a URI.
+
+A URI may also name a segment in the store of a server (:mod:`cdc.wire.files`). Of such a segment only the entries and
+the bytes of the range are fetched, to the same offsets of a sparse file. Each answer of the server is compared with its
+SHA-256; the entries have a CRC32 each, and the decoder compares those of the events.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from typing import IO, Any, cast
 import numpy as np
 
 from cdc.binlog.entry import Entries
-from cdc.errors import ConfigError, DamagedError, StorageError
-from cdc.store.formats.index import read_entries
+from cdc.durable import storage_errors
+from cdc.errors import ConfigError, DamagedError, StorageError, UsageError
+from cdc.store.formats.index import make_header, read_entries
 from cdc.store.formats.layout import INDEX_SUFFIX, index_path
+from cdc.wire.files import ServedFile, is_served, served_file
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NAME = re.compile(r"[0-9]+-([0-9a-f]{64})\.[a-z]+")
@@ -29,6 +35,8 @@ _AT_ONCE = 16
 """Byte ranges that are fetched together, each of 1 MiB at most."""
 _GAP_BYTES = 65536
 """A gap of so many bytes is fetched rather than asking for one more range."""
+_HEAD_BYTES = 4096
+"""A segment's header is shorter."""
 _REMEDY = "Roll the batch back: its transactions are staged anew."
 
 
@@ -76,6 +84,12 @@ def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
         return
     uri = str(path)
     name = uri.rpartition("/")[2]
+    if is_served(path):
+        with tempfile.TemporaryDirectory(prefix="towpath-served-") as folder:
+            copy = Path(folder) / name
+            copy.write_bytes(served_file(uri).read())
+            yield copy
+        return
     with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
         copy = Path(folder) / name
         _fetch(uri, copy, _sha256_of(uri))
@@ -98,6 +112,10 @@ def local_transactions(
         yield Path(path), read_entries(Path(path), offset, length)
         return
     uri = str(path)
+    if is_served(path):
+        with _served_transactions(served_file(uri), offset, length, table_mask) as found:
+            yield found
+        return
     with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
         copy = Path(folder) / uri.rpartition("/")[2]
         _fetch(uri + INDEX_SUFFIX, index_path(copy), None)
@@ -107,7 +125,7 @@ def local_transactions(
         except DamagedError as error:
             raise DamagedError(error.message, place=uri + INDEX_SUFFIX, remedy=_REMEDY) from None
         wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
-        runs = _runs(everything, wanted)
+        runs = _runs(int(everything["offset"][0]), wanted) if len(everything) else []
         if 2 * sum(stop - start for start, stop in runs) < _end(everything):
             _fetch_runs(uri, copy, runs)
         else:
@@ -115,12 +133,40 @@ def local_transactions(
         yield copy, entries
 
 
-def _runs(everything: Entries, wanted: Entries) -> list[tuple[int, int]]:
-    """Returns the byte ranges of the file's header and of the wanted transactions; neighbours are joined."""
-    if not len(everything):
-        return []
+@contextmanager
+def _served_transactions(
+    served: ServedFile, offset: int | None, length: int | None, table_mask: int
+) -> Iterator[tuple[Path, Entries]]:
+    if offset is None or length is None:
+        raise UsageError("only ranges of a server's segment can be read", place=served.path)
+    with tempfile.TemporaryDirectory(prefix="towpath-served-") as folder:
+        copy = Path(folder) / served.name
+        entries = _served_entries(served, copy, offset, length)
+        wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
+        runs = _runs(min(offset, _HEAD_BYTES), wanted)
+        with storage_errors(copy), copy.open("wb") as target:
+            for start, data in served.ranges(runs):
+                target.seek(start)
+                target.write(data)
+        yield copy, entries
+
+
+def _served_entries(served: ServedFile, copy: Path, offset: int, length: int) -> Entries:
+    """Returns the verified index entries of a byte range of a server's segment."""
+    index = index_path(copy)
+    with storage_errors(index):
+        index.write_bytes(make_header() + b"".join(served.entries(offset, length)))
+    try:
+        return read_entries(copy, offset, length)
+    except DamagedError as error:
+        raise DamagedError(error.message, place=f"{served.connection.place}/{served.path}{INDEX_SUFFIX}") from None
+
+
+def _runs(head: int, wanted: Entries) -> list[tuple[int, int]]:
+    """Returns the byte ranges of the file's first ``head`` bytes and of the wanted transactions; neighbours are
+    joined."""
     starts = np.concatenate([[0], wanted["offset"].astype(np.int64)])
-    ends = np.concatenate([[int(everything["offset"][0])], (wanted["offset"] + wanted["length"]).astype(np.int64)])
+    ends = np.concatenate([[head], (wanted["offset"] + wanted["length"]).astype(np.int64)])
     breaks = np.flatnonzero(starts[1:] - ends[:-1] > _GAP_BYTES)
     firsts = starts[np.concatenate([[0], breaks + 1])]
     lasts = ends[np.concatenate([breaks, [len(ends) - 1]])]
@@ -137,6 +183,10 @@ def staged_entries(path: Path | str, offset: int, length: int) -> Entries:
     if not is_uri(path):
         return read_entries(Path(path), offset, length)
     uri = str(path)
+    if is_served(path):
+        with tempfile.TemporaryDirectory(prefix="towpath-served-") as folder:
+            served = served_file(uri)
+            return _served_entries(served, Path(folder) / served.name, offset, length)
     with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
         segment = Path(folder) / uri.rpartition("/")[2]
         # The index needs no checksum in its name: each entry has one, and together they must cover the range.

@@ -16,7 +16,7 @@ from cdc.testing.servers import Server
 from tests.support.random_tables import ask
 from tests.support.servers_decode_fuzz import Tally, differences, play
 
-SERVERS = ("mysql9", "mysql56", "mariadb10", "mariadb11")
+SERVERS = ("mysql9", "mysql56", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long))
 _TABLES_A_FILE = 10
 """The whole file is searched for the rows of each table."""
 _MANY = 50

@@ -125,7 +125,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
 
 def test_every_key_is_read(found: list[Read]) -> None:
     """The keys of overrides are left out here: they become those of ``apply``."""
-    missing = unread(DestinationConfig, found, ROOT / "cdc" / "config")
+    # The loader gives this section to the Lake, of which the keys are read.
+    missing = unread(DestinationConfig, found, ROOT / "cdc" / "config") - {
+        "cdc.config.destination.DestinationConfig.s3"
+    }
     assert {key for key in missing if ".ApplyOverrides." not in key} == set()
 
 

@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.long
 def test_with_bounds_checks(seed: int) -> None:
     """Damaged documents and partial updates never make a kernel leave an array."""
     script = (

@@ -11,6 +11,7 @@ import pytest
 
 from cdc.batches.lease import Lease
 from cdc.batches.manifest_files import load_manifest
+from cdc.batches.protocol import Batches
 from cdc.batches.service import BatchService, limits_of
 from cdc.config import DestinationConfig
 from cdc.errors import BatchError, BatchOrderError, IdentityError, LeaseHeldError, TokenError, UsageError
@@ -34,7 +35,7 @@ def service(config: DestinationConfig, clock: Clock) -> BatchService:
     return make_service(config, NumberStore(last=10), clock)
 
 
-def get(service: BatchService, owner: str = A, *, ahead: bool = False, subscriber: str = "apply") -> Lease:
+def get(service: Batches, owner: str = A, *, ahead: bool = False, subscriber: str = "apply") -> Lease:
     lease = service.get(owner, ahead=ahead, subscriber=subscriber)
     assert lease is not None
     return lease

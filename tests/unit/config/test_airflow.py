@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
-from cdc.config import AirflowConfig
+from cdc.config import AirflowConfig, load
+from cdc.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -82,3 +85,35 @@ def test_paths_of_functions(name: str) -> None:
 def test_links_that_are_refused(key: str, value: str, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         AirflowConfig.model_validate({"links": {key: value}})
+
+
+def test_changes_may_start_runs() -> None:
+    assert AirflowConfig().start == "schedule"
+    found = AirflowConfig.model_validate({"start": "data", "start_pause": "2s"})
+    assert (found.start, found.start_pause) == ("data", 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"start": "data", "until": "interval_end"}, "start: data and until: interval_end contradict each other"),
+        ({"start_pause": "2s"}, "start_pause has no effect without start: data"),
+        ({"start": "events"}, "Input should be 'schedule' or 'data'"),
+        ({"capture": "systemd"}, "Input should be 'task' or 'external'"),
+    ],
+)
+def test_contradictions_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AirflowConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize("setting", ["start: data", "capture: external"])
+def test_triggers_need_the_files_of_the_store(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(
+        "source: {url: 'mysql://cdc@h', server_id: 1}\ntables: {include: ['a\\..*']}\napply: {target: /lake}\n"
+        "store: {kind: server, url: 'https://h:8040', token_env: T}\n"
+        f"airflow: {{{setting}}}\n"
+    )
+    with pytest.raises(ConfigError, match=f"airflow.{setting} and store.kind: server contradict each other"):
+        load(file)

@@ -41,6 +41,16 @@ def test_properties_of_a_table_are_added_to_those_of_all(tmp_path: Path) -> None
         ("properties: {delta.enableDeletionVectors: true}", "set deletion_vectors instead"),
         ("properties: {delta.columnMapping.mode: name}", "Towpath switches column mapping on"),
         ("properties: {delta.appendOnly: true}", "merges need tables that can be updated"),
+        (
+            "properties: {delta.compatibility.symlinkFormatManifest.enabled: true}",
+            "Delta writes no manifests for tables with column mapping or deletion vectors",
+        ),
+        (
+            "properties: {delta.enableRowTracking: true}",
+            "delta.enableRowTracking: Delta refuses the names of its hidden",
+        ),
+        ("properties: {delta.targetFileSize: 64mb}", "delta.targetFileSize: Delta 4.4 does not know it outside"),
+        ("properties: {delta.universalFormat.enabledFormats: iceberg}", "are not published for this Spark"),
         ("properties: {delta.feature.rowTracking: supported}", "is not among Delta's properties"),
         ("properties: {option.serialization.format: 1}", "takes such a property for an option"),
         ('properties: {"a\' b": 1}', "is not the name of a property"),

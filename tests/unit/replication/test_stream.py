@@ -84,6 +84,39 @@ def test_segments_before_a_gap_are_forgotten_first(stack: ExitStack, tmp_path: P
     assert mark < kinds.index(Kind.FORGET)
 
 
+def test_files_that_vanish_one_by_one_are_not_forgotten(stack: ExitStack, tmp_path: Path) -> None:
+    """A later connection of the same master does not take them for files of another store either."""
+    log = open_log(stack, tmp_path / "m")
+    log.put(make_transactions(10))
+    replace_file(tmp_path / "m" / "schemas" / "7.json", b'{"version": 1}')
+    sent: list[tuple[Kind, bytes]] = []
+    seen: set[str] = set()
+
+    def stream(theirs: dict[str, int]) -> Stream:
+        made = Stream(
+            tmp_path / "m",
+            lambda kind, *parts: sent.append((kind, b"".join(parts))),
+            [],
+            [],
+            theirs,
+            seen=seen,
+        )
+        stack.callback(made.close)
+        return made
+
+    first = stream({"schemas/8.json": 1})
+    first.tidy()
+    assert (Kind.FORGET, b"schemas/8.json") in sent  # of another store
+    sent.clear()
+    (tmp_path / "m" / "schemas").rename(tmp_path / "schemas")
+    first.tidy()
+    (tmp_path / "m" / "tables.json").rename(tmp_path / "tables.json")
+    first.tidy()
+    stream({"schemas/7.json": 1}).tidy()
+    assert Kind.FORGET not in {kind for kind, _ in sent}
+    (tmp_path / "tables.json").rename(tmp_path / "m" / "tables.json")
+
+
 @pytest.mark.parametrize("first", ["segments", "schemas", "store.json", "tables.json"])
 def test_the_copy_survives_when_the_master_loses_its_store(stack: ExitStack, tmp_path: Path, first: str) -> None:
     """The master's disk is unmounted, or its folder is deleted, in any order."""

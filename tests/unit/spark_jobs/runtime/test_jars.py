@@ -1,4 +1,4 @@
-"""The cache of Delta's jars: a jar that has changed since its download is not used."""
+"""The cache of jars: a jar that has changed since its download is not used. The jar of Towpath's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replaces Ivy: copies missing jars from its cache, which it fills if necessary."""
     done: list[Path] = []
 
-    def resolve(folder: Path) -> None:
+    def resolve(packages: jars.Packages) -> None:
+        folder = packages.folder
         done.append(folder)
         for name, content in CONTENT.items():
             org, _, file = name.partition("_")
@@ -75,3 +76,16 @@ def test_a_cache_of_an_older_version_is_taken_over(fetches: list[Path]) -> None:
     assert len(jars.delta_jars()) == 2
     assert len(fetches) == 1, "without the network"
     assert len((folder / "complete").read_text().splitlines()) == 2
+
+
+def test_each_group_of_packages_has_a_folder_of_its_own(fetches: list[Path]) -> None:
+    assert {jar.parent for jar in jars.delta_jars()}.isdisjoint(jar.parent for jar in jars.jars_of(jars.S3))
+    assert [folder.name for folder in fetches] == [
+        "io.delta_delta-spark_4.2_2.13_4.4.0",
+        "org.apache.hadoop_hadoop-aws_3.5.0",
+    ]
+
+
+def test_hadoop_aws_is_of_the_release_of_sparks_hadoop() -> None:
+    client = next((jars.spark_home() / "jars").glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
+    assert jars.S3.names[0] == f"org.apache.hadoop:hadoop-aws:{client}"

@@ -1,0 +1,72 @@
+"""Whether a subscriber has something to get, and whether a get would have to wait. Changes nothing.
+
+Triggers ask these questions while no task runs. The answers are hints: only a get decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cdc.batches.preconditions import held_error, incomplete_error
+from cdc.batches.subscribers import make_filter
+from cdc.meta import State, open_meta
+from cdc.units import time_us
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.errors import LeaseHeldError, StoreIncompleteError
+    from cdc.store.reader.reader import StoreReader
+
+
+def waiting_seq(config: DestinationConfig, after_seq: int = 0, subscriber: str = "apply") -> int | None:
+    """Returns the seq up to which the store has been filled, if it has a transaction for the subscriber behind
+    ``after_seq`` that no batch has yet; else None. Raises what reading store and meta raises."""
+    from cdc.store.reader.batch_builder import Limits
+
+    with _state(config) as state:
+        reader = _reader(config, state)
+        if not reader.exists():
+            return None
+        known = state.subscriptions.get(subscriber)
+        after = max(after_seq, reader.removed_seq() if known is None else known.start_seq())
+        wanted = None if known is None else make_filter(known.filter)
+        if reader.select(after, Limits(max_transactions=1), wanted) is None:
+            return None
+        return reader.last_seq()
+
+
+def obstacle(
+    config: DestinationConfig, owner: str, until: datetime | None = None, subscriber: str = "apply"
+) -> LeaseHeldError | StoreIncompleteError | None:
+    """Returns the error with which a get of this owner would end if it did not wait: another owner holds the batch that
+    is due, or the store is not known to be complete up to ``until`` (aware). None: nothing is in the way.
+
+    Raises what reading store and meta raises.
+    """
+    with _state(config) as state:
+        known = state.subscriptions.get(subscriber)
+        for entry in [] if known is None else known.outstanding[:1]:
+            if entry.owner != owner and entry.expires > datetime.now(UTC):
+                return held_error(config.name, subscriber, entry)
+        if until is None:
+            return None
+        reader = _reader(config, state)
+        complete_us = reader.complete_until_us() if reader.exists() else 0
+        if complete_us >= time_us(until):
+            return None
+        return incomplete_error(config.name, until, complete_us, reader.capture_state())
+
+
+@contextmanager
+def _state(config: DestinationConfig) -> Iterator[State]:
+    with open_meta(config) as meta:
+        yield meta.read()
+
+
+def _reader(config: DestinationConfig, state: State) -> StoreReader:
+    from cdc.store.reader.reader import StoreReader
+
+    return StoreReader(config.store.path, None if state.source is None else state.source.base_name)

@@ -1,0 +1,88 @@
+"""Opens store, meta and batches of a destination, wherever they are: on this machine, or at a server.
+
+Pipeline, jobs, verification, commands and the Airflow package open them here, so that they need not know. With ``store:
+{kind: server}`` the parts in this package ask ``cdc server`` (:mod:`cdc.server`) through a connection of
+:mod:`cdc.wire`. It imports :mod:`cdc.batches` and the layers below it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cdc.errors import ConfigError
+from cdc.meta import open_meta as open_local_meta
+
+if TYPE_CHECKING:
+    from cdc.batches.protocol import Batches
+    from cdc.batches.table_batches import TableChanges
+    from cdc.config import DestinationConfig
+    from cdc.meta import Meta
+    from cdc.store.reader.store import Store
+    from cdc.wire.connection import Connection
+
+__all__ = ["connect", "open_batches", "open_meta", "open_store", "open_table_batches"]
+
+
+def open_meta(config: DestinationConfig) -> Meta:
+    """Returns the meta of a destination. It opens files and connections on first use only."""
+    if config.store.kind == "file":
+        return open_local_meta(config)
+    from cdc.client.meta import RemoteMeta
+
+    return RemoteMeta(connect(config))
+
+
+def open_store(config: DestinationConfig, base_name: str | None = None) -> Store:
+    """Returns the store of a destination. ``base_name``: the base name of the source's binlog files, for positions in
+    them; a server knows it."""
+    if config.store.kind == "file":
+        from cdc.store.reader.reader import StoreReader
+
+        return StoreReader(config.store.path, base_name)
+    from cdc.client.reader import RemoteReader
+
+    return RemoteReader(connect(config))
+
+
+def open_batches(config: DestinationConfig) -> Batches:
+    """Returns the batches of a destination."""
+    if config.store.kind == "file":
+        from cdc.batches.service import BatchService
+
+        return BatchService(config)
+    from cdc.client.batches import RemoteBatchService
+
+    return RemoteBatchService(connect(config), config.batch)
+
+
+def open_table_batches(config: DestinationConfig, meta: Meta | None = None) -> TableChanges:
+    """Returns the changes of single tables of a destination, for jobs."""
+    if config.store.kind == "file":
+        from cdc.batches.table_batches import TableBatches
+
+        return TableBatches(config, meta)
+    from cdc.client.batches import RemoteTableBatches
+
+    return RemoteTableBatches(connect(config))
+
+
+def connect(config: DestinationConfig) -> Connection:
+    """Returns the connection to the server of a destination; nothing is sent yet. The process then reads files that
+    URIs of this server name. Raises ConfigError if the token or the certificates cannot be had."""
+    from cdc.config.secrets import server_token
+    from cdc.wire.connection import Connection, remember
+
+    store = config.store
+    assert store.url is not None  # the configuration was checked
+    ca = None
+    if store.ca_file is not None:
+        try:
+            ca = store.ca_file.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not in PEM format"
+            raise ConfigError(
+                f"{store.ca_file} cannot be read: {reason}",
+                place="store.ca_file",
+                remedy="Give the file with the certificate of the CA (PEM).",
+            ) from None
+    return remember(Connection(store.url, config.name, server_token(store), ca, store.retry_for_s))

@@ -1,0 +1,225 @@
+"""The batch protocol through a server. Each call may be repeated when its answer is lost: see decision 0090."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc.batches.lease import Lease, new_token
+from cdc.batches.manifest import Manifest
+from cdc.batches.manifest_files import parse_manifest
+from cdc.batches.results import read_results
+from cdc.client.meta import RemoteMeta
+from cdc.client.reader import RemoteReader
+from cdc.errors import StoreIncompleteError, UsageError
+from cdc.meta import Gap, Meta, Outstanding, State, Subscription, TableRecord
+from cdc.meta.state import check_name
+from cdc.wire.connection import Connection
+from cdc.wire.files import uri_of
+from cdc.wire.protocol import LONGEST_WAIT_S
+
+if TYPE_CHECKING:
+    from cdc.config import BatchConfig
+    from cdc.store.reader.batch_builder import Limits
+
+_LEAST_ROUND_S = 0.5
+"""The least time from one question for a batch to the next."""
+
+
+class RemoteBatchService:
+    """Implements :class:`~cdc.batches.protocol.Batches` by asking the server."""
+
+    def __init__(self, connection: Connection, batch: BatchConfig) -> None:
+        self._connection, self._batch = connection, batch
+        self._remote = RemoteMeta(connection)
+        self.meta: Meta = self._remote
+
+    # --- the protocol
+
+    def get(
+        self,
+        owner: str,
+        *,
+        subscriber: str = "apply",
+        limits: Limits | None = None,
+        wait_s: float | None = None,
+        lease_s: float | None = None,
+        ahead: bool = False,
+        until: datetime | None = None,
+        token: str | None = None,
+    ) -> Lease | None:
+        """Raises UsageError for ``limits``, which are set where the server runs."""
+        if limits is not None:
+            raise UsageError(
+                "the limits of a batch are set where the server runs", remedy="Change the section batch there."
+            )
+        return self._get(
+            {
+                "owner": owner,
+                "lease_s": self._batch.lease_s if lease_s is None else lease_s,
+                "ahead": ahead,
+                "token": token or new_token(),
+            },
+            check_name(subscriber),
+            until,
+            wait_s,
+        )
+
+    def get_following(
+        self, acked: Lease, owner: str, *, wait_s: float | None = None, until: datetime | None = None
+    ) -> Lease | None:
+        return self._get(
+            {
+                "owner": owner,
+                "lease_s": self._batch.lease_s,
+                "acked": acked.batch,
+                "acked_token": acked.token,
+                "token": new_token(),
+            },
+            acked.manifest.subscriber,
+            until,
+            wait_s,
+        )
+
+    def _get(
+        self, arguments: dict[str, Any], subscriber: str, until: datetime | None, wait_s: float | None
+    ) -> Lease | None:
+        default_s = self._batch.max_wait_s if until is None else self._batch.until_wait_s
+        deadline = time.monotonic() + (default_s if wait_s is None else wait_s)
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            wanted = {
+                **arguments,
+                "until": None if until is None else until.isoformat(),
+                "wait_s": min(left_s, LONGEST_WAIT_S),
+            }
+            began = time.monotonic()
+            try:
+                found = self._call("get", subscriber, wanted)
+                if found is not None:
+                    return self._lease(found)
+                if until is not None or time.monotonic() >= deadline:
+                    return None
+            except StoreIncompleteError:
+                if time.monotonic() >= deadline:
+                    raise
+            # A server that stops does not wait, and another one comes soon.
+            time.sleep(max(0.0, min(began + _LEAST_ROUND_S, deadline) - time.monotonic()))
+
+    def next_seq(self, subscriber: str = "apply") -> int | None:
+        found: int | None = self._call("next_seq", subscriber)
+        return found
+
+    def last_seq(self) -> int:
+        return int(self._connection.call("last_seq"))
+
+    def ack(self, batch: int, token: str, *, subscriber: str = "apply", results: Any = None) -> None:
+        tables = [one.model_dump(mode="json") for one in read_results(results)]
+        self._call("ack", subscriber, {"batch": batch, "token": token, "results": tables})
+
+    def rollback(self, batch: int, token: str, *, subscriber: str = "apply") -> list[int]:
+        return list(self._call("rollback", subscriber, {"batch": batch, "token": token}))
+
+    def release(self, owner: str, *, subscriber: str = "apply") -> list[int]:
+        return list(self._call("release", subscriber, {"owner": owner}))
+
+    def check(self, batch: int, token: str, *, subscriber: str = "apply") -> Outstanding:
+        """Also raises MetaUnavailableError if this process has lost a lock that it needs for its next commit."""
+        self._remote.require_locks()
+        return Outstanding.model_validate(self._call("check", subscriber, {"batch": batch, "token": token}))
+
+    def resume(self, batch: int, fingerprint: str, *, subscriber: str = "apply") -> Lease:
+        return self._lease(self._call("resume", subscriber, {"batch": batch, "fingerprint": fingerprint}))
+
+    def renew(self, batch: int, token: str, *, subscriber: str = "apply", lease_s: float | None = None) -> datetime:
+        lease_s = self._batch.lease_s if lease_s is None else lease_s
+        found = self._call("renew", subscriber, {"batch": batch, "token": token, "lease_s": lease_s})
+        return datetime.fromisoformat(found)
+
+    def outstanding(self, subscriber: str = "apply") -> list[Outstanding]:
+        known = self._state(subscriber).subscriptions.get(subscriber)
+        return [] if known is None else known.outstanding
+
+    # --- subscribers
+
+    def subscribe(self, subscriber: str, table_filter: str | None = None) -> Subscription:
+        return Subscription.model_validate(self._call("subscribe", subscriber, {"table_filter": table_filter}))
+
+    def unsubscribe(self, subscriber: str) -> None:
+        self._call("unsubscribe", subscriber, idempotent=False)
+
+    def subscription(self, subscriber: str = "apply") -> Subscription:
+        return self._state(subscriber).subscription(subscriber)
+
+    def accept_beginning(self, subscriber: str = "apply") -> Gap:
+        return Gap.model_validate(self._call("accept_beginning", subscriber, idempotent=False))
+
+    def accept_tables(self, subscriber: str, tables: Mapping[str, TableRecord | None]) -> list[Gap]:
+        records = {name: None if one is None else one.text for name, one in tables.items()}
+        found = self._call("accept_tables", subscriber, {"tables": records}, idempotent=False)
+        return [Gap.model_validate(one) for one in found]
+
+    def acked_manifests(self, subscriber: str = "apply", *, after_batch: int = 0) -> list[Manifest]:
+        found: list[Manifest] = []
+        while True:
+            after = found[-1].batch if found else after_batch
+            more = self._call("manifests", subscriber, {"after_batch": after})
+            found += [manifest_of(self._connection, one) for one in more]
+            if not more:
+                return found
+
+    # --- inside a call
+
+    def _call(
+        self, operation: str, subscriber: str, arguments: dict[str, Any] | None = None, *, idempotent: bool = True
+    ) -> Any:
+        given = {"subscriber": check_name(subscriber), **(arguments or {})}
+        return self._connection.call(operation, given, idempotent=idempotent)
+
+    def _state(self, subscriber: str) -> State:
+        """Returns the part of the meta that the subscriber may see. Raises UsageError if the token belongs to another
+        one."""
+        return State.model_validate(self._call("state", subscriber))
+
+    def _lease(self, found: Any) -> Lease:
+        manifest = manifest_of(self._connection, found["manifest"])
+        return Lease(manifest, Path(found["manifest_path"]), found["token"], datetime.fromisoformat(found["expires"]))
+
+
+class RemoteTableBatches:
+    """The changes of single tables at a server; see :class:`~cdc.batches.table_batches.TableBatches`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.meta: Meta = RemoteMeta(connection)
+        self.reader = RemoteReader(connection)
+
+    @contextmanager
+    def next(
+        self, table: str, after_seq: int, until_seq: int | None = None, *, whole: bool = False
+    ) -> Iterator[Manifest | None]:
+        arguments = {"table": table, "after_seq": after_seq, "until_seq": until_seq, "whole": whole}
+        found = self._connection.call("table_batch", arguments)
+        yield None if found is None else manifest_of(self._connection, found)
+
+
+def manifest_of(connection: Connection, document: dict[str, Any]) -> Manifest:
+    """Returns the manifest of an answer, with URIs of this server in place of paths below the store's folder. Raises
+    DamagedError, VersionError."""
+    manifest = parse_manifest(json.dumps(document).encode(), connection.place)
+    return manifest.model_copy(
+        update={
+            "ranges": tuple(
+                one if "://" in one.path else one.model_copy(update={"path": uri_of(connection, one.path)})
+                for one in manifest.ranges
+            ),
+            "schema_path": manifest.schema_path
+            if manifest.schema_path is None or "://" in manifest.schema_path
+            else uri_of(connection, manifest.schema_path),
+        }
+    )

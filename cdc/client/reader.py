@@ -1,0 +1,146 @@
+"""The store of a destination at a server. Its indexes are searched there; entries come as they are in the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cdc.binlog.entry import ENTRY, ENTRY_SIZE, Entries, format_gtid
+from cdc.errors import DamagedError
+from cdc.positions import BinlogPosition, CommitPosition, make_file_name, split_seq
+from cdc.schemas import Schemas
+from cdc.store.formats.index import first_bad
+from cdc.store.formats.state import Beginning, CaptureState
+from cdc.store.reader.check import FilesReport
+from cdc.store.reader.reader import Backlog, Totals
+from cdc.wire.connection import Connection
+
+
+class RemoteReader:
+    """Implements :class:`~cdc.store.reader.store.Store` by asking the server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._base_name: str | None = None
+
+    @property
+    def place(self) -> str:
+        return self._connection.place
+
+    def _now(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._connection.call("store")
+        self._base_name = found["base_name"]
+        return found
+
+    # --- beginning and end
+
+    def exists(self) -> bool:
+        return bool(self._now()["exists"])
+
+    def beginning(self) -> Beginning | None:
+        found = self._now()["beginning"]
+        return None if found is None else Beginning(**found)
+
+    def first_seq(self) -> int | None:
+        found: int | None = self._connection.call("totals")["first_seq"]
+        return found
+
+    def removed_seq(self) -> int:
+        return int(self._now()["removed_seq"])
+
+    def last_seq(self) -> int | None:
+        found: int | None = self._now()["last_seq"]
+        return found
+
+    def last_entry(self) -> np.void | None:
+        return self.entry_at((1 << 63) - 1)
+
+    def require_kept(self, after_seq: int) -> None:
+        self._connection.call("require_kept", {"seq": after_seq})
+
+    def complete_until_us(self) -> int:
+        return int(self._now()["complete_until_us"])
+
+    def capture_state(self) -> CaptureState | None:
+        found = self._now()["capture"]
+        return None if found is None else CaptureState(**found)
+
+    # --- entries
+
+    def commit_position(self, entry: np.void) -> CommitPosition:
+        parts = split_seq(int(entry["seq"]))
+        base_name = self._base_name or str(self._now()["base_name"])
+        position = BinlogPosition(make_file_name(base_name, parts.file_number), parts.offset)
+        return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
+
+    def entry_at(self, seq: int) -> np.void | None:
+        found = self._entries(self._connection.fetch("entry_at", {"seq": seq}))
+        return found[0] if len(found) else None
+
+    def all_entries(self, after_seq: int = 0, upto_seq: int | None = None) -> Iterator[Entries]:
+        while True:
+            data = self._connection.fetch("entries", {"after_seq": after_seq, "upto_seq": upto_seq})
+            found = self._entries(data)
+            if not len(found):
+                return
+            last = int(found["seq"][-1])
+            if last <= after_seq:
+                raise DamagedError("the server sends the same entries again", place=self.place)
+            yield found
+            after_seq = last
+
+    def _entries(self, data: bytes) -> Entries:
+        if len(data) % ENTRY_SIZE:
+            raise DamagedError(f"the server sent {len(data)} bytes of index entries, not whole ones", place=self.place)
+        found = np.frombuffer(data, dtype=ENTRY)
+        if first_bad(found) >= 0:
+            raise DamagedError("an index entry from the server fails its checksum", place=self.place)
+        return found
+
+    # --- finding
+
+    def find_by_store_time(self, time_us: int) -> int | None:
+        found: int | None = self._connection.call("find_by_store_time", {"time_us": time_us})
+        return found
+
+    def find_by_commit_time(self, time_us: int) -> int | None:
+        found: int | None = self._connection.call("find_by_commit_time", {"time_us": time_us})
+        return found
+
+    # --- stats
+
+    def backlog(self, after_seq: int) -> Backlog:
+        return Backlog(**self._connection.call("backlog", {"seq": after_seq}))
+
+    def totals(self) -> Totals:
+        return Totals(**self._connection.call("totals")["totals"])
+
+    def disk(self) -> dict[str, Any] | None:
+        """Returns the usage of the store's disk, as `cdc status --json` shows it."""
+        found: dict[str, Any] | None = self._connection.call("totals")["disk"]
+        return found
+
+    def table_names(self) -> list[str]:
+        return list(self._now()["tables"])
+
+    def table_mask(self, table: str) -> int:
+        names = self.table_names()
+        return 1 << (names.index(table) & 63) if table in names else 0
+
+    def segment_starts(self) -> list[int]:
+        return list(self._connection.call("totals")["segment_starts"])
+
+    def schemas(self, last_seq: int) -> tuple[int, Schemas] | None:
+        return _schemas(self._connection.call("schemas", {"seq": last_seq}))
+
+    def newest_schemas(self) -> tuple[int, Schemas] | None:
+        return _schemas(self._connection.call("schemas"))
+
+    def check_files(self) -> FilesReport:
+        return FilesReport(**self._connection.call("check_files"))
+
+
+def _schemas(found: Any) -> tuple[int, Schemas] | None:
+    return None if found is None else (int(found["seq"]), Schemas.model_validate(found["schemas"]))

@@ -1,0 +1,299 @@
+"""Answers HTTP requests: who may ask, what is asked, and errors as documents. All file work is done in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from cdc import __version__
+from cdc.errors import CdcError, ConfigError, RetryableError, StoreIncompleteError, UsageError, VersionError
+from cdc.log import get_logger
+from cdc.server.destinations import Counters, ServedDestination
+from cdc.server.files import read_bytes, served_path
+from cdc.server.metrics import metrics_text
+from cdc.server.operations import OPERATIONS, Call, Get
+from cdc.wire.protocol import (
+    API,
+    DIGEST_HEADER,
+    LONGEST_WAIT_S,
+    MOST_BODY_BYTES,
+    REPEATED_HEADER,
+    VERSION_HEADER,
+    error_document,
+    status_of,
+)
+
+_THREADS, _BYTE_THREADS, _HEALTH_THREADS = 24, 8, 2
+_BODY_S, _SEND_S = 30.0, 30.0
+"""How long a client may take to send a request, and to take a part of an answer."""
+_PART_BYTES = 256 * 1024
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+_EXPIRY_S = 1.0
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+_T = TypeVar("_T")
+_log = get_logger(__name__)
+
+
+class _Answer(Response):
+    """An answer that gives up on a client that does not take it."""
+
+    def __init__(
+        self, content: bytes, status: int = HTTPStatus.OK, kind: str = "application/json", **headers: str
+    ) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        super().__init__(content, status, {VERSION_HEADER: __version__, "cache-control": "no-store", **named}, kind)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await asyncio.wait_for(send(start), _SEND_S)
+        body = memoryview(self.body)
+        for at in range(0, max(1, len(body)), _PART_BYTES):
+            part = bytes(body[at : at + _PART_BYTES])
+            more = at + _PART_BYTES < len(body)
+            await asyncio.wait_for(send({"type": "http.response.body", "body": part, "more_body": more}), _SEND_S)
+
+
+def _json(document: Any, status: int = HTTPStatus.OK) -> _Answer:
+    return _Answer(json.dumps(document, ensure_ascii=False).encode(), status)
+
+
+def _text(text: str, status: int = HTTPStatus.OK) -> _Answer:
+    return _Answer(text.encode(), status, "text/plain; charset=utf-8")
+
+
+def _bytes(data: bytes, status: int = HTTPStatus.OK) -> _Answer:
+    digest = {DIGEST_HEADER: hashlib.sha256(data).hexdigest()}
+    return _Answer(data, status, "application/octet-stream", **digest)
+
+
+class Server:
+    """The answers of one process. ``stopping``: whether waiting requests should end."""
+
+    def __init__(self, destinations: Sequence[ServedDestination], stopping: Callable[[], bool] = lambda: False) -> None:
+        self._served = {one.name: one for one in destinations}
+        self._stopping = stopping
+        self._counters = Counters()
+        self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
+        self._health_threads = CapacityLimiter(_HEALTH_THREADS)
+
+    def application(self) -> Starlette:
+        """Returns the ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/health", self._health, methods=["GET"]),
+                Route("/metrics", self._metrics, methods=["GET"]),
+                Route("/v{api:int}/{destination}/bytes/{path:path}", self._read, methods=["GET"]),
+                Route("/v{api:int}/{destination}/{operation}", self._call, methods=["POST"]),
+            ]
+        )
+
+    async def expire_locks(self) -> None:
+        """Releases, until it is cancelled, the locks that clients do not renew."""
+        while True:
+            await asyncio.sleep(_EXPIRY_S)
+            for one in self._served.values():
+                await to_thread.run_sync(one.locks.expire, limiter=self._health_threads)
+
+    def close(self) -> None:
+        """Releases the locks of clients."""
+        for one in self._served.values():
+            one.locks.close()
+            one.meta.close()
+
+    # --- requests
+
+    async def _call(self, request: Request) -> Response:
+        name = request.path_params["operation"]
+        return await self._answered(request, name if name in OPERATIONS else "unknown", self._operate)
+
+    async def _read(self, request: Request) -> Response:
+        return await self._answered(request, "bytes", self._range)
+
+    async def _answered(
+        self,
+        request: Request,
+        operation: str,
+        work: Callable[[Request, ServedDestination, str], Awaitable[Response]],
+    ) -> Response:
+        """Checks who asks, and turns errors into documents."""
+        destination = ""
+        try:
+            served, subscriber = self._admit(request)
+            destination = served.name
+            answer = await work(request, served, subscriber)
+            outcome = "ok"
+        except _Refused as refused:
+            answer, outcome = _json(error_document(refused.error), refused.status), "refused"
+        except CdcError as error:
+            answer, outcome = _json(error_document(error), status_of(error)), type(error).__name__
+        except ClientDisconnect:
+            answer, outcome = _text("", HTTPStatus.BAD_REQUEST), "disconnected"
+        except Exception:  # noqa: BLE001 - the process serves others, too
+            _log.exception("request failed", destination=destination, operation=operation)
+            failed = RetryableError(
+                "the server failed", place=destination or None, remedy="Its log says why; try again."
+            )
+            answer, outcome = _json(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR), "failed"
+        self._counters.count(destination, operation, outcome)
+        return answer
+
+    def _admit(self, request: Request) -> tuple[ServedDestination, str]:
+        """Returns what is asked for, and the subscriber whose token the client has. Raises _Refused."""
+        if request.path_params["api"] != API:
+            raise _Refused(
+                HTTPStatus.NOT_FOUND,
+                VersionError(
+                    f"the client speaks version {request.path_params['api']} of the protocol, and this server version "
+                    f"{API}",
+                    remedy=f"Install the same towpath on both; the server has {__version__}.",
+                ),
+            )
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        served = self._served.get(request.path_params["destination"])
+        subscriber = None if served is None or kind.lower() != "bearer" else served.subscriber_of(token.strip())
+        if served is None or subscriber is None:  # the same answer: names are not to be guessed
+            raise _Refused(
+                HTTPStatus.UNAUTHORIZED,
+                ConfigError(
+                    "the server does not serve this destination to the token that it was given",
+                    place=request.url.path,
+                    remedy="Compare the token of store.token_env or store.token_file with server.tokens there, and the "
+                    "name of the configuration file with that there.",
+                ),
+            )
+        return served, subscriber
+
+    async def _operate(self, request: Request, served: ServedDestination, subscriber: str) -> Response:
+        name = request.path_params["operation"]
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            raise _Refused(
+                HTTPStatus.NOT_FOUND,
+                VersionError(
+                    f"the server has no operation {name!r}", remedy=f"Install towpath {__version__} on both sides."
+                ),
+            )
+        try:
+            given = operation.arguments.model_validate_json(await _body(request))
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]  # the input may have a token
+            where = ".".join(str(step) for step in first["loc"]) or "the body"
+            raise UsageError(f"{where}: {first['msg'].lower()}", place=name) from None
+        if given.subscriber not in (None, subscriber):
+            raise UsageError(
+                f"the token belongs to subscriber {subscriber}, not to {given.subscriber}",
+                place=served.name,
+                remedy=f"Use the token of {given.subscriber}; server.tokens names it where the server runs.",
+            )
+        call = Call(served, subscriber, given, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
+        run = partial(operation.run, call)
+        found = await (self._wait(request, given, run) if isinstance(given, Get) else self._in_thread(run))
+        return _bytes(found) if isinstance(found, bytes) else _json({"result": found})
+
+    async def _wait(self, request: Request, given: Get, run: Callable[[], Any]) -> Any:
+        """Asks for a batch until there is one, or the client does not want to wait any more."""
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + min(given.wait_s, LONGEST_WAIT_S), _FIRST_PAUSE_S
+        while True:
+            left_s = deadline - loop.time()
+            is_last = left_s <= 0 or self._stopping()
+            try:
+                found = await self._in_thread(run)
+                if found is not None or given.until is not None:
+                    return found
+            except StoreIncompleteError:
+                if is_last:
+                    raise
+            if is_last or await request.is_disconnected():
+                return None
+            await asyncio.sleep(min(pause_s, max(left_s, 0.0)))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _range(self, request: Request, served: ServedDestination, _subscriber: str) -> Response:
+        path = served_path(served.config.store.path, request.path_params["path"])
+        start = stop = None
+        asked = request.headers.get("range")
+        if asked is not None:
+            match = _RANGE.fullmatch(asked.strip())
+            if match is None:
+                raise UsageError(f"the range {asked!r} is not like bytes=0-99", place=request.path_params["path"])
+            start, stop = int(match[1]), int(match[2]) + 1
+        data = await to_thread.run_sync(read_bytes, path, start, stop, limiter=self._byte_threads)
+        self._counters.add_bytes(served.name, len(data))
+        answer = _bytes(data, HTTPStatus.OK if start is None else HTTPStatus.PARTIAL_CONTENT)
+        if start is not None and stop is not None:
+            answer.headers["content-range"] = f"bytes {start}-{stop - 1}/*"
+        return answer
+
+    async def _in_thread(self, run: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(run, limiter=self._threads)
+
+    # --- for operators
+
+    async def _health(self, _request: Request) -> Response:
+        faults = [
+            fault
+            for one in self._served.values()
+            if (fault := await to_thread.run_sync(_fault_of, one, limiter=self._health_threads)) is not None
+        ]
+        if self._stopping():
+            faults.append("the server is stopping")
+        if faults:
+            return _text("".join(f"{fault}\n" for fault in faults), HTTPStatus.SERVICE_UNAVAILABLE)
+        return _text(f"serving {', '.join(sorted(self._served))}\n")
+
+    async def _metrics(self, _request: Request) -> Response:
+        held = {name: len(one.locks) for name, one in self._served.items()}
+        return _text(await to_thread.run_sync(metrics_text, self._counters, held, limiter=self._health_threads))
+
+
+class _Refused(Exception):
+    """A request that is not worked on."""
+
+    def __init__(self, status: HTTPStatus, error: CdcError) -> None:
+        super().__init__(str(error))
+        self.status, self.error = status, error
+
+
+async def _body(request: Request) -> bytes:
+    """Reads the body of a request. Raises _Refused if it is too large, or does not come."""
+    parts: list[bytes] = []
+    size = int(request.headers.get("content-length") or 0)
+    try:
+        async with asyncio.timeout(_BODY_S):
+            if size <= MOST_BODY_BYTES:
+                size = 0
+                async for part in request.stream():
+                    size += len(part)
+                    if size > MOST_BODY_BYTES:
+                        break
+                    parts.append(part)
+    except TimeoutError:
+        raise _Refused(HTTPStatus.REQUEST_TIMEOUT, RetryableError("the request did not come to its end")) from None
+    if size > MOST_BODY_BYTES:
+        error = UsageError(f"the request has more than {MOST_BODY_BYTES} bytes", place=request.url.path)
+        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error)
+    return b"".join(parts)
+
+
+def _fault_of(served: ServedDestination) -> str | None:
+    """Returns what keeps a destination from being served; None if nothing does."""
+    try:
+        served.meta.read()
+        return None if served.reader().exists() else f"{served.name}: there is no store yet in {served.reader().place}"
+    except CdcError as error:
+        return f"{served.name}: {error}"

@@ -1,0 +1,137 @@
+"""The destinations that a server serves, and the subscribers that may use each of them."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from cdc.batches.service import BatchService
+from cdc.batches.table_batches import TableBatches
+from cdc.config.secrets import subscriber_token
+from cdc.errors import ConfigError
+from cdc.meta import Meta, open_meta
+from cdc.server.locks import LockTable
+from cdc.store.reader.reader import StoreReader
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+
+_Value = TypeVar("_Value")
+
+
+class ServedDestination:
+    """One destination. Its store and meta are opened when a request needs them. Safe in any thread."""
+
+    def __init__(self, config: DestinationConfig) -> None:
+        """Raises ConfigError if the destination cannot be served."""
+        if config.store.kind != "file":
+            raise ConfigError(
+                "the store is on another server, and is served there",
+                place=str(config.file),
+                remedy="Name the destinations whose store is on this machine.",
+            )
+        if not config.server.tokens:
+            raise ConfigError(
+                "no subscriber has a token, so nobody could use the server",
+                place=f"{config.file}: server.tokens",
+                remedy="Add tokens: {apply: {env: VARIABLE}}, and set the variable; make a token with: openssl rand "
+                "-hex 32.",
+            )
+        self.config = config
+        self.meta: Meta = open_meta(config)
+        self.batches = BatchService(config, meta=self.meta)
+        self.locks = LockTable(self.meta)
+        self._digests = {
+            name: sha256(subscriber_token(name, token).encode()).digest()
+            for name, token in config.server.tokens.items()
+        }
+        if len(set(self._digests.values())) < len(self._digests):
+            raise ConfigError(
+                "two subscribers have the same token",
+                place=f"{config.file}: server.tokens",
+                remedy="Make one for each with: openssl rand -hex 32.",
+            )
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    def subscriber_of(self, token: str) -> str | None:
+        """Returns whose token this is; None if it is nobody's. Takes the same time for every wrong token."""
+        given, found = sha256(token.encode()).digest(), None
+        for name, digest in self._digests.items():
+            if hmac.compare_digest(digest, given):
+                found = name
+        return found
+
+    def reader(self) -> StoreReader:
+        """Returns the reader of the store."""
+        source = self.meta.source()
+        return StoreReader(self.config.store.path, None if source is None else source.base_name)
+
+    def table_batches(self) -> TableBatches:
+        """Returns the changes of single tables."""
+        return TableBatches(self.config, self.meta)
+
+
+@dataclass(frozen=True)
+class Listening:
+    """The address at which a process listens, and its certificate."""
+
+    host: str
+    port: int
+    certificate: Path | None
+    key: Path | None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
+
+
+def listening(configs: Sequence[DestinationConfig], port: int | None = None) -> Listening:
+    """Returns where the process that serves these destinations listens. Raises ConfigError if they contradict each
+    other."""
+    ports = {config.name: config.server.http for config in configs} if port is None else {"--http": port}
+    return Listening(
+        _agreed("host", {config.name: config.server.host for config in configs}),
+        _agreed("http", ports),
+        _agreed("certificate", {config.name: config.server.certificate for config in configs}),
+        _agreed("key", {config.name: config.server.key for config in configs}),
+    )
+
+
+def _agreed(key: str, values: Mapping[str, _Value]) -> _Value:
+    """Returns the one value that all destinations have for ``server.key``. Raises ConfigError if they differ."""
+    if len(set(values.values())) > 1:
+        shown = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise ConfigError(
+            f"server.{key} differs between the destinations of one server: {shown}",
+            remedy="Give all of them the same value, or name the destinations of one process.",
+        )
+    return next(iter(values.values()))
+
+
+class Counters:
+    """Counts what the server did, for its metrics. Safe in any thread."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self.requests: dict[tuple[str, str, str], int] = {}
+        """By destination, operation and outcome."""
+        self.bytes: dict[str, int] = {}
+        """Bytes of segments that were sent, by destination."""
+
+    def count(self, destination: str, operation: str, outcome: str) -> None:
+        with self._mutex:
+            key = (destination, operation, outcome)
+            self.requests[key] = self.requests.get(key, 0) + 1
+
+    def add_bytes(self, destination: str, size: int) -> None:
+        with self._mutex:
+            self.bytes[destination] = self.bytes.get(destination, 0) + size
