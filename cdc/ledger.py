@@ -236,8 +236,10 @@ class Ledger:
 
 
 def _begins_generation(table: TableHistory, commit: LedgerEntry) -> bool:
-    """Whether a commit made the table's generation: a DDL statement that wrote the table anew at its own position."""
-    return commit.generation > 0 and commit == table.commits[0] and commit.last_seq == table.since_seq
+    """Whether a commit made the table's generation: a DDL statement that wrote the table anew, or with the rows of the
+    table that was renamed, at its own position."""
+    is_first = commit.generation > 0 or commit.version == 0
+    return is_first and commit == table.commits[0] and commit.last_seq == table.since_seq
 
 
 def _covers(commits: Sequence[LedgerEntry], reached: int, after_seq: int, last_seq: int) -> bool:

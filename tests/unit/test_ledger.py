@@ -107,6 +107,8 @@ def test_a_statement_that_writes_the_table_anew_begins_its_generation() -> None:
     assert "which an earlier one had reached" in Ledger({A: twice}).check()[A].faults[0]
     first = replace(table(entry(2, 10, 20, 10)), since_seq=20)  # created at 20, it had these changes already
     assert "which an earlier one had reached" in Ledger({A: first}).check()[A].faults[0]
+    renamed = replace(table(replace(entry(2, 10, 20, 10), version=0)), since_seq=20)  # made by RENAME TABLE
+    assert Ledger({A: renamed}, [acked(2, 10, 20, A)]).check()[A].ok
 
 
 def test_an_orphans_batch_with_other_bounds_is_no_double() -> None:
