@@ -12,6 +12,7 @@ The first level of the tree says whether another try may succeed::
     │   ├── StorageError                 the disk is full, a write or fsync failed
     │   ├── PeerUnavailableError         the server, master or standby at the other end is gone, or does not answer
     │   ├── SchemaChangedError           a table was altered while a snapshot of it was read
+    │   ├── CatalogUnavailableError      the catalog of the Delta tables cannot be reached, or refuses
     │   ├── MetaUnavailableError         ZooKeeper cannot be reached, or the session with it was lost
     │   └── ChannelFullError             a channel has no room for a transaction, or cannot be made smaller
     └── PermanentError                 exit code 2
@@ -99,6 +100,10 @@ class StorageError(RetryableError):
 
 class PeerUnavailableError(RetryableError):
     """The store at the other end (a server, master or standby) cannot be reached, or the connection to it broke."""
+
+
+class CatalogUnavailableError(RetryableError):
+    """The catalog of the Delta tables cannot be reached, or refuses a statement. The tables themselves are whole."""
 
 
 class MetaUnavailableError(RetryableError):

@@ -66,6 +66,16 @@ class TableSchema(BaseModel):
         return tuple(column.name for column in self.columns)
 
 
+class TableComments(BaseModel):
+    """The comments of a table and of its columns."""
+
+    model_config = ConfigDict(frozen=True)
+
+    table: str = ""
+    columns: dict[str, str] = {}
+    """By the names of columns, without those that have none."""
+
+
 class Schemas(BaseModel):
     """All included tables at one moment."""
 
@@ -78,6 +88,14 @@ class Schemas(BaseModel):
     """For servers whose table maps do not name columns: the tables that were read when the source was at this seq,
     ahead of the stream. Their definition is right if no other DDL statement on them lies before it, which capture
     checks."""
+    comments: dict[str, TableComments] | None = None
+    """By ``db.table``, of tables that have any; None in files of Towpath 0.1, which does not read them."""
+
+    def comments_of(self, table: str) -> TableComments | None:
+        """Returns the comments of a table; None if they are not known, or there is no such table."""
+        if self.comments is None or table not in self.tables:
+            return None
+        return self.comments.get(table, TableComments())
 
     def save(self, path: Path) -> None:
         """Writes the file atomically and durably. Raises StorageError, ConfigError."""

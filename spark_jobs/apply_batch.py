@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cdc.batches.manifest import Manifest, Parking, TableResult
 from cdc.batches.parking import TableGate
 from cdc.errors import (
     BatchError,
+    CatalogUnavailableError,
     CdcError,
     ConfigError,
     LeaseHeldError,
@@ -32,12 +34,17 @@ from cdc.errors import (
 )
 from cdc.log import get_logger
 from cdc.meta.state import Subscription
+from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.apply.small_batches import merge_small
+from spark_jobs.delta.catalog import is_known, register, require_catalog
+from spark_jobs.delta.comments import follow_comments, follows_comments
+from spark_jobs.delta.constraints import follow_constraints, follows_constraints
 from spark_jobs.delta.proof import prove
 from spark_jobs.delta.tables import follow_configuration, follows_configuration, require_ownership, target_of
+from spark_jobs.delta.tracked import tracked_schema
 from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 
@@ -45,7 +52,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cdc.config import DestinationConfig
+    from cdc.schemas import TableComments
     from spark_jobs.delta.log import DeltaState
+    from spark_jobs.delta.tables import Target
+    from spark_jobs.runtime.session import TableSession
 
 MAX_PARALLEL = 8
 Sessions: TypeAlias = TableSessions | Callable[[], TableSessions]
@@ -92,9 +102,21 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
         )
     if not isinstance(sessions, TableSessions) and not is_small:
         sessions = sessions()
+    if isinstance(sessions, TableSessions):
+        with sessions.one() as session:
+            require_catalog(session.spark, batch.config)
     failures: dict[str, CdcError] = {}
     causes: dict[str, BaseException] = {}
     results: dict[str, TableResult] = {}
+
+    def fail(table: str, error: BaseException) -> None:
+        failure = explain(error, table)
+        parking = parking_of(batch, table, failure, is_gone=is_driver_gone(error))
+        if parking is None:
+            failures[table], causes[table] = failure, error
+        else:
+            results[table] = TableResult(table=table, parked=parking)
+
     pool = ThreadPoolExecutor(min(len(batch.tables), MAX_PARALLEL), thread_name_prefix="merge")
     try:
         futures: dict[Future[TableResult | None], str] = {
@@ -104,19 +126,39 @@ def merge_tables(batch: PreparedBatch, sessions: Sessions) -> list[TableResult]:
         for future, table in futures.items():
             error = future.exception()
             if error is not None:
-                failure = explain(error, table)
-                parking = parking_of(batch, table, failure, is_gone=is_driver_gone(error))
-                if parking is None:
-                    failures[table], causes[table] = failure, error
-                else:
-                    results[table] = TableResult(table=table, parked=parking)
+                fail(table, error)
             elif (result := future.result()) is not None:
                 results[table] = result
+        if isinstance(sessions, TableSessions):
+            without = {*failures, *(table for table, one in results.items() if one.parked is not None)}
+            for table, error in _register(batch, sessions, without).items():
+                fail(table, error)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     if failures:
         _raise(failures, causes)
-    return [results[table] for table in batch.tables if table in results]
+    return [results[table] for table in dict.fromkeys((*batch.tables, *results)) if table in results]
+
+
+def _register(batch: PreparedBatch, sessions: TableSessions, without: set[str]) -> dict[str, BaseException]:
+    """Registers all tables that are there in the configured catalog, except some. Returns the errors of tables."""
+    if batch.config.apply.catalog.name is None:
+        return {}
+    errors: dict[str, BaseException] = {}
+    tables = dict.fromkeys((*batch.tables, *sorted(batch.subscription.tables)))
+    with sessions.one() as session:
+        for table in tables:
+            if table in without or table in batch.subscription.parked:
+                continue
+            if not batch.config.tables.includes(*split_table(table)):
+                continue
+            try:
+                target = target_of(batch.config, table)
+                if not is_known(session.spark, batch.config, target) and target.state() is not None:
+                    register(session.spark, batch.config, target)
+            except CdcError as error:
+                errors[table] = error
+    return errors
 
 
 def parking_of(batch: PreparedBatch, table: str, error: CdcError, *, is_gone: bool) -> Parking | None:
@@ -124,7 +166,8 @@ def parking_of(batch: PreparedBatch, table: str, error: CdcError, *, is_gone: bo
     driver has ended, which says nothing about the table."""
     if isinstance(error, NeedsSnapshotError):
         return Parking(due="snapshot", reason=str(error))
-    is_ours = not is_gone and not isinstance(error, BatchError | LeaseHeldError | MetaUnavailableError)
+    others = BatchError | LeaseHeldError | MetaUnavailableError | CatalogUnavailableError
+    is_ours = not is_gone and not isinstance(error, others)
     if not is_ours or batch.config.table_apply(table).on_error == "block":
         return None
     return Parking(due="retry", reason=str(error), keep_seq=batch.manifest.after_seq)
@@ -199,7 +242,9 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
     if state is not None and not changes:
         return None
     follows = state is None or follows_configuration(state, target)
-    if follows and batch.config.apply.small_batches.engine == "deltalake":
+    comments = None if batch.schemas is None else batch.schemas.comments_of(table)
+    is_level = follows and (state is None or follows_comments(state, target, comments))  # no table with constraints
+    if is_level and batch.config.apply.small_batches.engine == "deltalake":
         merged = merge_small(batch, target, state)
         if merged is not None:
             return merged
@@ -211,7 +256,10 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
             batch.check()
             state = follow_configuration(session.spark, target, state)
         ready = ddl.make_ready(batch, session, target, state)
-        if ready is None or (ready.is_untouched and batch.statements and ready.layout is None):
+        if ready is None:
+            return None
+        ready = replace(ready, state=_described(batch, session, target, ready, comments))
+        if ready.is_untouched and batch.statements and ready.layout is None:
             return None
         if ready.has_position:
             result = result_of(table, ready.state)
@@ -232,6 +280,21 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         else:
             return None
     return result.model_copy(update={"seconds": round(time.monotonic() - began, 3)})
+
+
+def _described(
+    batch: PreparedBatch, session: TableSession, target: Target, ready: ddl.ReadyTable, comments: TableComments | None
+) -> DeltaState:
+    """Gives the table the source's comments and constraints, before its rows are merged. Returns its state."""
+    state, layout = ready.state, ready.layout
+    if not follows_comments(state, target, comments):
+        batch.check()
+        state = follow_comments(session.spark, target, state, comments)
+    schema = tracked_schema(state) if target.apply.constraints else None
+    if not follows_constraints(state, target, schema, layout):
+        batch.check()
+        state = follow_constraints(session.spark, target, state, schema, layout)
+    return state
 
 
 def _awaits_first_snapshot(batch: PreparedBatch, table: str) -> bool:

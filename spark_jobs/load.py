@@ -37,6 +37,9 @@ from spark_jobs.apply.rows import DELETE, latest, with_moved_rows, with_variants
 from spark_jobs.apply.schema.reshape import Destined, reshape
 from spark_jobs.apply.statements import empty_statement
 from spark_jobs.delta.adoption import ParquetFile, Replacement, begin, make_log
+from spark_jobs.delta.catalog import register, require_catalog
+from spark_jobs.delta.comments import follow_comments
+from spark_jobs.delta.constraints import follow_constraints
 from spark_jobs.delta.layout import layout_of
 from spark_jobs.delta.log import clear_unborn
 from spark_jobs.delta.sql import quote, setting_value
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
 
     from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
-    from cdc.schemas import TableSchema
+    from cdc.schemas import TableComments, TableSchema
     from cdc.snapshot.files import SnapshotFiles
     from spark_jobs.apply.schema.statements import DdlStatement
     from spark_jobs.delta.log import DeltaState
@@ -300,9 +303,11 @@ def replace_by(
     table: str,
     position: Position,
     begins: int | None,
+    comments: TableComments | None = None,
 ) -> None:
     """Replaces a table by one that was built elsewhere, in one commit. ``built``: the configuration that names the
     other one. ``begins``: the seq after which the store's changes made it; None if it began with a snapshot.
+    ``comments``: those of the source; None if they are not known.
 
     Raises TargetError for a table of another owner, and if nothing was built."""
     target, side = target_of(config, table), target_of(built, table)
@@ -326,7 +331,9 @@ def replace_by(
         properties[BEGINS_PROPERTY] = str(begins)
     with sessions.one() as session:
         rows = session.spark.read.format("delta").load(side.path)
+        require_catalog(session.spark, config)
         replace_table(session.spark, target, rows, properties, position, Rebuild("replay", uuid.uuid4().hex), state)
+        _finish(session.spark, config, target, comments)
 
 
 def kept_properties(state: DeltaState | None) -> dict[str, str]:
@@ -371,11 +378,13 @@ def load_snapshot(
     low_seq: int,
     position: Position,
     statements: Sequence[DdlStatement] = (),
+    comments: TableComments | None = None,
 ) -> None:
     """Makes a Delta table equal to the source at the high position of a snapshot, in one commit.
 
     ``manifest``: the table's changes after ``low_seq`` up to the position; None if there are none. ``statements``: the
-    DDL statements between the table's position and that of the snapshot, if the store still has them. Raises
+    DDL statements between the table's position and that of the snapshot, if the store still has them. ``comments``:
+    those of the source; None if they are not known. Raises
     NeedsSnapshotError if the table's columns changed in between, TargetError for a table of another owner.
     """
     table = files.info.table
@@ -399,10 +408,21 @@ def load_snapshot(
     sources = files.info.key
     keys = Keys(columns.keys(sources) if sources else (), set(sources) == set(schema.primary_key))
     with sessions.one() as session:
+        require_catalog(session.spark, config)
         changes = None if manifest is None else _changes(session, load, manifest, keys, low_seq)
         if not _adopt(session.spark, load, files, changes, keys.names):
             rows = state_of_snapshot(session.spark, files.paths(), columns, keys.names, changes)
             load_state(session, load, rows, keys)
+        _finish(session.spark, config, target, comments)
+
+
+def _finish(spark: SparkSession, config: DestinationConfig, target: Target, comments: TableComments | None) -> None:
+    """Gives a table that was just loaded the source's comments and constraints, and its name in the catalog."""
+    state = target.state()
+    if state is not None:
+        state = follow_comments(spark, target, state, comments)
+        follow_constraints(spark, target, state, tracked_schema(state))
+        register(spark, config, target)
 
 
 def load_state(session: TableSession, load: Load, rows: DataFrame, keys: Keys) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError
 from cdc.log import get_logger
+from spark_jobs.delta.catalog import register, require_catalog
 from spark_jobs.delta.layout import clustering_of
 from spark_jobs.delta.log import open_newest
 from spark_jobs.delta.tables import follow_configuration, require_owner, target_of
@@ -39,7 +40,10 @@ _VACUUM = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
 _OPTIMIZE = "OPTIMIZE"
-_WITHOUT_FILES = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD COLUMNS", "VACUUM START", "VACUUM END"})
+_WITHOUT_FILES = frozenset({
+    "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS",
+    "UPDATE SCHEMA", "VACUUM START", "VACUUM END",
+})  # fmt: skip
 """Operations that add no files, as Delta's history names them."""
 _log = get_logger(__name__)
 
@@ -103,7 +107,9 @@ def maintain_table(
     require_owner(state, target)
     with sessions.one() as session:
         try:
+            require_catalog(session.spark, config)
             state = follow_configuration(session.spark, target, state)
+            register(session.spark, config, target)
             done = Maintained(table)
             if is_worth_optimizing(target, state):
                 done = _optimize(session.spark, target)

@@ -27,7 +27,7 @@ from cdc.binlog.frame_buffers import Numbers
 from cdc.config import DestinationConfig
 from cdc.errors import UnsupportedDdlError, UnsupportedTypeError
 from cdc.positions import make_seq, split_seq
-from cdc.schemas import Schemas, TableSchema
+from cdc.schemas import Schemas, TableComments, TableSchema
 from cdc.source.schemas import check_members, read_schemas, with_members
 from cdc.source.server import current_position
 from cdc.store.formats.index import read_entries
@@ -72,6 +72,7 @@ class SchemaHistory:
         self._named = named
         self._folder = schemas_folder(log.path)
         self._current: dict[str, TableSchema] = {}
+        self._comments: dict[str, TableComments] | None = None
         self._unsure: dict[str, _Unsure] = {}
         self._pending: deque[_Altered] = deque()
         self.ready = 0
@@ -88,7 +89,7 @@ class SchemaHistory:
         if known:
             stored = Schemas.load(self._folder / f"{known[-1]}.json")
             base = with_members(self._config, stored)
-            completed = base != stored
+            completed = base != stored or base.comments != self._comments
             self._current = dict(base.tables)
             self._unsure = {
                 name: _Unsure(known[-1], end, self._rows_since(known[-1], name))
@@ -162,7 +163,8 @@ class SchemaHistory:
 
     def _read(self) -> tuple[dict[str, TableSchema], int]:
         """Reads the current definitions, then the source's position. Returns the definitions and the position's seq."""
-        tables = read_schemas(self._control, self._config).tables
+        found = read_schemas(self._control, self._config)
+        tables, self._comments = found.tables, found.comments
         for finding in check_members(self._destination, Schemas(tables=tables)):
             raise UnsupportedTypeError(finding.message, place=finding.subject, remedy=finding.remedy)
         position = current_position(self._control)
@@ -170,7 +172,7 @@ class SchemaHistory:
 
     def _save(self, seq: int) -> None:
         unsure = {name: found.until for name, found in sorted(self._unsure.items())}
-        schemas = Schemas(tables=dict(sorted(self._current.items())), unsure=unsure)
+        schemas = Schemas(tables=dict(sorted(self._current.items())), unsure=unsure, comments=self._comments)
         known = [n for n in self._files() if n <= seq]
         if known and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
             return

@@ -16,7 +16,7 @@ from cdc.config import DestinationConfig
 from cdc.config.lake import Lake
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
-from cdc.targets import LOG_FOLDER, local_path
+from cdc.targets import LOG_FOLDER, local_path, split_table
 from cdc.units import human_bytes
 
 _LOW_DISK_BYTES = 1 << 30
@@ -26,7 +26,7 @@ _MIN_JAVA = 17
 def examine(config: DestinationConfig) -> list[Finding]:
     """Returns the findings about this machine."""
     where = _server(config) if config.store.kind == "server" else [*_store(config), *_meta(config)]
-    return [*where, *_target(config), *_spark(config), *_metrics(config)]
+    return [*where, *_target(config), *_spark(config), *_catalog(config), *_metrics(config)]
 
 
 def _server(config: DestinationConfig) -> list[Finding]:
@@ -197,6 +197,36 @@ def _spark(config: DestinationConfig) -> list[Finding]:
     found.append(_package("delta-spark"))
     found.append(_java())
     return found
+
+
+def _catalog(config: DestinationConfig) -> list[Finding]:
+    """Asks the catalog for the names of the tables that are there. Changes nothing."""
+    name = config.apply.catalog.name
+    if name is None:
+        return []
+    from spark_jobs.runtime.session import acquire, in_process
+
+    if config.spark.remote is None and not in_process(config.spark):
+        text = f"{name} cannot be asked from here: Spark is submitted to {config.spark.master}"
+        return [warning("catalog", text, "The first batch will show whether it answers.")]
+    from cdc.client import open_meta
+    from spark_jobs.delta.catalog import difference, require_catalog
+    from spark_jobs.delta.tables import target_of
+
+    found: list[Finding] = []
+    try:
+        tables = open_meta(config).read().subscription("apply").tables
+        spark = acquire(config.spark).spark
+        require_catalog(spark, config)
+        for table in sorted(tables):
+            if config.tables.includes(*split_table(table)):
+                target = target_of(config, table)
+                other = None if target.state() is None else difference(spark, config, target)
+                if other is not None:
+                    found.append(warning("catalog", f"table {table}: {other}", "Run `cdc apply`."))
+    except CdcError as trouble:
+        return [from_error("catalog", trouble)]
+    return found or [ok("catalog", f"{name} answers, and knows all tables that were applied")]
 
 
 def _metrics(config: DestinationConfig) -> list[Finding]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from cdc.config.catalog import CatalogConfig
 from cdc.config.columns import POLICIES, Columns, Types, ZeroDates
 from cdc.config.delta import Properties
 from cdc.config.values import Doc, FilledText, Section, Whole
@@ -126,6 +127,14 @@ class ApplyConfig(Section):
     """Treatment of statements after which only the server knows the rows, like a new column with AUTO_INCREMENT."""
     small_batches: SmallBatches = SmallBatches()
     """Merges of few changes without Spark."""
+    catalog: Annotated[CatalogConfig, BeforeValidator(lambda value: {} if value is None else value)] = CatalogConfig()
+    """Registration of the tables in a catalog."""
+    comments: bool = True
+    """Whether the Delta tables and their columns get the comments of the source. They change no row."""
+    constraints: Annotated[bool, Doc(only_with="mode: upsert")] = False
+    """Whether columns that are NOT NULL at the source are NOT NULL in the Delta table, and its property
+    `towpath.primary_key` names the primary key. Columns that may become null on their way are left out: dates with
+    `zero_dates: null`, and those with the policy `null`."""
     deletion_vectors: bool = False
     """Whether a table may get Delta's deletion vectors. A merge then marks scattered changed rows of a large table
     instead of rewriting the files that hold them. Readers of the table must know deletion vectors: `cdc status --json`

@@ -8,6 +8,7 @@ from pathlib import Path
 from cdc.config.airflow import AirflowConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
+from cdc.config.catalog import SESSION_CATALOG
 from cdc.config.lake import LOG_STORES, SAFE_LOG_STORES
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
@@ -70,6 +71,7 @@ def check_sections(config: DestinationConfig, file: Path) -> None:
     _check_folders(config, file)
     _check_policies(config, file)
     _check_small_batches(config, file)
+    _check_catalog(config, file)
     _check_s3(config, file)
     _check_triggers(config, file)
 
@@ -123,6 +125,46 @@ def _check_small_batches(config: DestinationConfig, file: Path) -> None:
             place=str(file),
             remedy="Remove apply.small_batches, or give apply.target a folder.",
         )
+
+
+def _check_catalog(config: DestinationConfig, file: Path) -> None:
+    """The catalog is one that Spark reaches, and every merge runs in Spark."""
+    catalog, conf = config.apply.catalog, config.spark.conf
+    if catalog.name is None:
+        return
+    own = config.spark.remote is None  # a Connect server has settings of its own
+    if own and catalog.name != SESSION_CATALOG and f"spark.sql.catalog.{catalog.name}" not in conf:
+        raise ConfigError(
+            f"apply.catalog.name: Spark has no catalog {catalog.name}",
+            place=str(file),
+            remedy=f"Write its class as spark.sql.catalog.{catalog.name} in spark.conf.",
+        )
+    if catalog.managed and not own:
+        raise ConfigError(
+            "apply.catalog.managed and spark.remote contradict each other: Spark Connect cannot hand a table that has "
+            "rows to a catalog",
+            place=str(file),
+            remedy="Remove apply.catalog.managed, or use spark.master.",
+        )
+    if config.apply.small_batches.engine == "deltalake":
+        raise ConfigError(
+            "apply.catalog and apply.small_batches contradict each other: the catalog is reached by Spark, which small "
+            "batches do without, so nobody would see that a table has lost its name",
+            place=str(file),
+            remedy="Remove one of them.",
+        )
+    for table in catalog.names:
+        if not config.tables.includes(*_split(table)):
+            raise ConfigError(
+                f"apply.catalog.names: {table!r} is not among the tables that include and exclude choose",
+                place=str(file),
+                remedy="Correct the name, or remove it.",
+            )
+
+
+def _split(table: str) -> tuple[str, str]:
+    db, _, name = table.partition(".")
+    return db, name
 
 
 _S3A = "spark.hadoop.fs.s3a."
@@ -202,19 +244,39 @@ def _check_folders(config: DestinationConfig, file: Path) -> None:
 
 
 def _check_policies(config: DestinationConfig, file: Path) -> None:
-    """A table's policies for columns must fit one another, its keys, and the key of ``hash``."""
+    """A table's policies for columns must fit one another, its keys, and the key of ``hash``; and its constraints must
+    be possible."""
     settings = [("apply", config.apply)]
     settings += [(f"tables.overrides.{table}", config.table_apply(table)) for table in config.tables.overrides]
     for key, apply in settings:
         found = _contradiction(apply)
         if found is not None:
             raise ConfigError(f"{key}.{found[0]}", place=str(file), remedy=found[1])
+        if apply.constraints and config.spark.remote is not None:
+            raise ConfigError(
+                f"{key}.constraints and spark.remote contradict each other: Spark Connect cannot make columns of a "
+                "Delta table NOT NULL",
+                place=str(file),
+                remedy=f"Remove {key}.constraints, or use spark.master.",
+            )
+        if apply.constraints and apply.small_batches.engine == "deltalake":
+            raise ConfigError(
+                f"{key}.constraints and apply.small_batches contradict each other: delta-rs leaves tables with "
+                "constraints to Spark",
+                place=str(file),
+                remedy="Remove one of them.",
+            )
 
 
 def _contradiction(apply: ApplyConfig) -> tuple[str, str] | None:
     """Returns a contradiction and its remedy, or None."""
     if apply.partition_by and apply.cluster_by:
         return "partition_by and cluster_by contradict each other", "Keep one of them, and set the other to []."
+    if apply.constraints and apply.mode != "upsert":
+        return (
+            f"constraints and mode {apply.mode} contradict each other: rows of the past lack columns that came later",
+            "Remove constraints, or set it to false for the table.",
+        )
     for name, policy in apply.columns.items():
         if policy.kind == "hash" and apply.hash_key_env is None and apply.hash_key_file is None:
             return (

@@ -30,7 +30,6 @@ _WITHOUT_EFFECT = {
     "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,
     "meta.period_s": _BY_PERIOD,
-    "apply.catalog": _NOT_YET,
     "apply.shared": _NOT_YET,
 }
 """Keys that have no effect today, and the reason. They are refused, because a key that is accepted is a promise."""

@@ -37,6 +37,10 @@ class ApplyOverrides(Section):
     """As `apply.on_drop`."""
     on_unknown_effect: OnUnknownEffect | None = None
     """As `apply.on_unknown_effect`."""
+    comments: bool | None = None
+    """As `apply.comments`."""
+    constraints: bool | None = None
+    """As `apply.constraints`."""
     deletion_vectors: bool | None = None
     """As `apply.deletion_vectors`."""
     partition_by: tuple[str, ...] | None = None

@@ -14,12 +14,21 @@ from typing import Any
 import pymysql
 
 from cdc.config import SYSTEM_SCHEMAS, DestinationConfig, TablesConfig
-from cdc.schemas import ColumnSchema, Schemas, TableSchema, charset_of_collation, quote_members, quoted_members
+from cdc.schemas import (
+    ColumnSchema,
+    Schemas,
+    TableComments,
+    TableSchema,
+    charset_of_collation,
+    quote_members,
+    quoted_members,
+)
 from cdc.source.connection import query
 from cdc.source.findings import Finding, error
 
 _TABLES = """
-SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind
+SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, TABLE_COLLATION AS coll, TABLE_TYPE AS kind,
+    TABLE_COMMENT AS comm
 FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})
 """
@@ -27,7 +36,7 @@ _VERSIONED = "SYSTEM VERSIONED"
 _COLUMNS = """
 SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab, COLUMN_NAME AS name, DATA_TYPE AS data_type, COLUMN_TYPE AS column_type,
     IS_NULLABLE AS nullable, COLUMN_DEFAULT AS def, EXTRA AS extra,
-    CHARACTER_SET_NAME AS charset, COLLATION_NAME AS coll
+    CHARACTER_SET_NAME AS charset, COLLATION_NAME AS coll, COLUMN_COMMENT AS comm
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({marks})
 ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
 """
@@ -43,7 +52,8 @@ def list_tables(conn: pymysql.connections.Connection[Any], tables: TablesConfig)
 
 
 def _included(conn: pymysql.connections.Connection[Any], tables: TablesConfig) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the included base tables, each with its default collation (``coll``) and type (``kind``)."""
+    """Returns the included base tables, each with its default collation (``coll``), type (``kind``) and comment
+    (``comm``)."""
     system = sorted(SYSTEM_SCHEMAS)
     rows = query(conn, _TABLES.format(marks=_marks(system)), system)
     found = {(str(row["db"]), str(row["tab"])): row for row in rows}
@@ -55,16 +65,19 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
     missing."""
     names = _included(conn, tables)
     if not names:
-        return Schemas(tables={})
+        return Schemas(tables={}, comments={})
     databases = sorted({db for db, _ in names})
     facts = {f"{db}.{table}": row for (db, table), row in names.items()}
     wanted = {name: f"{name[0]}.{name[1]}" for name in names}
     columns: dict[str, list[ColumnSchema]] = {key: [] for key in wanted.values()}
+    comments: dict[str, dict[str, str]] = {key: {} for key in wanted.values()}
     keys: dict[str, list[str]] = {key: [] for key in wanted.values()}
     for row in query(conn, _COLUMNS.format(marks=_marks(databases)), databases):
         key = wanted.get((str(row["db"]), str(row["tab"])))
         if key is not None:
             columns[key].append(_column(row))
+            if row["comm"]:
+                comments[key][str(row["name"])] = _text(row["comm"])
     for row in query(conn, _KEYS.format(marks=_marks(databases)), databases):
         key = wanted.get((str(row["db"]), str(row["tab"])))
         if key is not None:
@@ -80,7 +93,12 @@ def read_schemas(conn: pymysql.connections.Connection[Any], tables: TablesConfig
                 system_versioned=facts[key]["kind"] == _VERSIONED,
             )
             for key, found in visible.items()
-        }
+        },
+        comments={
+            key: TableComments(table=_text(facts[key]["comm"] or ""), columns=comments[key])
+            for key in visible
+            if comments[key] or facts[key]["comm"]
+        },
     )
     return with_members(tables, schemas)
 

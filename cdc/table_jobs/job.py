@@ -19,6 +19,7 @@ from cdc.targets import split_table
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.schemas import TableComments
     from spark_jobs.load import Position
     from spark_jobs.runtime.session import TableSessions
 
@@ -44,6 +45,11 @@ class Job:
                 "tables": {name: text for name, text in known.tables.items() if name == self.table},
             }
         )
+
+    def comments(self) -> TableComments | None:
+        """Returns the comments that the source's table had when capture read them last; None if they are not known."""
+        newest = self.batches.reader.newest_schemas()
+        return None if newest is None else newest[1].comments_of(self.table)
 
     def keep_from(self, seq: int) -> None:
         """Lets retention keep the transactions after ``seq`` for this table."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.client import open_meta, open_table_batches
 from cdc.config.apply import MODES
+from cdc.config.catalog import CatalogConfig
 from cdc.errors import CdcError, CutOffError, UsageError
 from cdc.log import get_logger
 from cdc.meta import ParkedTable, Subscription
@@ -248,7 +249,8 @@ def _replace(mine: Job, side: str, upto: int, base: Base) -> None:
 
     built = elsewhere(mine.config, side, None)
     begins = base.seq if base.snapshot is None else None
-    replace_by(table_sessions(mine.config), mine.config, built, mine.table, position_of(mine, upto), begins)
+    sessions = table_sessions(mine.config)
+    replace_by(sessions, mine.config, built, mine.table, position_of(mine, upto), begins, mine.comments())
 
 
 # --- beside ----------------------------------------------------------------------------------------------------------
@@ -277,8 +279,8 @@ def _into(config: DestinationConfig, table: str, request: Request, points: _Poin
 
 
 def elsewhere(config: DestinationConfig, target: str, mode: str | None) -> DestinationConfig:
-    """Returns the configuration with another ``apply.target`` and, if given, one mode for all tables."""
-    update: dict[str, Any] = {"target": target}
+    """Returns the configuration with another ``apply.target``, no catalog and, if given, one mode for all tables."""
+    update: dict[str, Any] = {"target": target, "catalog": CatalogConfig()}
     tables = config.tables
     if mode is not None:
         update["mode"] = mode

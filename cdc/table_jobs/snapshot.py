@@ -306,7 +306,8 @@ def _replace(mine: Job, files: SnapshotFiles, low: int, high: int) -> None:
                     "a DDL statement changed the table while its snapshot was taken", place=f"table {mine.table}"
                 )
             position = position_of(mine, high)
-            load_snapshot(table_sessions(mine.config), mine.config, files, manifest, low, position, statements)
+            sessions = table_sessions(mine.config)
+            load_snapshot(sessions, mine.config, files, manifest, low, position, statements, mine.comments())
     except CutOffError as error:
         raise _Unusable(error.message, place=f"table {mine.table}", remedy="Take the snapshot again.") from error
 

@@ -17,6 +17,7 @@ from cdc.meta.state import Subscription
 from cdc.targets import split_table
 from spark_jobs.apply import ddl
 from spark_jobs.apply.large_values import LARGE_BYTES
+from spark_jobs.delta.comments import follows_comments
 from spark_jobs.delta.proof import prove_idle
 from spark_jobs.delta.tables import target_of
 from spark_jobs.source.input_splits import may_hold
@@ -106,14 +107,14 @@ def prepare(
     faults: dict[str, CdcError] = {}
     found = _survey_each(manifest, config, wanted, schemas, faults)
     changed = ddl.changed_tables(statements, wanted)
-    # DDL without effect (an index, a comment) leaves a Delta table alone if the last ack knows it: no statement.
+    # DDL without effect (an index) leaves a Delta table alone if the last ack knows it: no statement.
     tables = [
         table
         for table in wanted
         if table in found.layouts
         or table in changed
         or table in faults
-        or (manifest.ddl and subscription.table(table) is None)
+        or (manifest.ddl and (subscription.table(table) is None or _has_new_comments(config, table, schemas)))
     ]
     if schemas is not None and (manifest.after_seq == 0 or manifest.ddl):
         # An included table exists in Delta even while it is empty. Those that the meta knows are there.
@@ -146,6 +147,16 @@ def prepare(
         gate=gate,
         faults=faults,
     )
+
+
+def _has_new_comments(config: DestinationConfig, table: str, schemas: Schemas | None) -> bool:
+    """Whether a table that DDL names has got other comments than its Delta table has."""
+    comments = None if schemas is None else schemas.comments_of(table)
+    if comments is None or not config.table_apply(table).comments:
+        return False
+    target = target_of(config, table)
+    state = target.state()
+    return state is not None and not follows_comments(state, target, comments)
 
 
 def _note(config: DestinationConfig, table: str, error: CdcError, faults: dict[str, CdcError]) -> None:

@@ -131,7 +131,7 @@ class Adoption:
 
     def add_rows(self, rows: DataFrame) -> None:
         """Writes rows as files of the table, as each statement of Spark does."""
-        with _active(self.spark):
+        with active(self.spark):
             found = self._txn.writeFiles(rows._jdf)
         self._adds += [found.apply(number) for number in range(found.size())]
 
@@ -140,14 +140,14 @@ class Adoption:
 
         Raises RetryableError if another writer has committed meanwhile.
         """
-        jvm, txn = _jvm(self.spark), self._txn
+        jvm, txn = jvm_of(self.spark), self._txn
         actions = jvm.java.util.ArrayList()
         now = int(time.time() * 1000)
-        actions.add(_action(jvm, {"txn": {"appId": application, "version": seq, "lastUpdated": now}}))
+        actions.add(delta_action(jvm, {"txn": {"appId": application, "version": seq, "lastUpdated": now}}))
         for add in self._adds:
             actions.add(add)
         try:
-            with _active(self.spark):
+            with active(self.spark):
                 txn.readWholeTable()  # so that every other commit is a conflict
                 for removal in self._removals(now):
                     actions.add(removal)
@@ -164,7 +164,7 @@ class Adoption:
         Delta finds the files by Spark jobs, which take longer than all the rest. The ``deltalake`` library finds them
         in milliseconds; its list counts if Delta's checksum of the version has the same number of files and bytes.
         """
-        jvm, snapshot = _jvm(self.spark), self._txn.snapshot()
+        jvm, snapshot = jvm_of(self.spark), self._txn.snapshot()
         listed = _listed(self.replacement, snapshot)
         if listed is None:
             old = self._txn.filterFiles()
@@ -173,10 +173,10 @@ class Adoption:
             return
         for path, size in listed.items():
             content = {"path": path, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
-            yield _action(jvm, {"remove": {**content, "partitionValues": {}, "size": size}})
+            yield delta_action(jvm, {"remove": {**content, "partitionValues": {}, "size": size}})
 
     def _join(self, files: Sequence[ParquetFile]) -> Any:
-        jvm, replacement = _jvm(self.spark), self.replacement
+        jvm, replacement = jvm_of(self.spark), self.replacement
         folder = local_path(replacement.path)
         assert folder is not None  # begin() has looked
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
@@ -202,7 +202,7 @@ class Adoption:
             "dataChange": True,
             "stats": stats,
         }
-        return _action(jvm, {"add": content})
+        return delta_action(jvm, {"add": content})
 
 
 def begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
@@ -230,7 +230,7 @@ def _is_plain(replacement: Replacement) -> bool:
 
 
 def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
-    jvm = _jvm(spark)
+    jvm = jvm_of(spark)
     delta = jvm.org.apache.spark.sql.delta
     conf = _hadoop(spark)
     path = jvm.org.apache.hadoop.fs.Path(replacement.path)
@@ -250,9 +250,9 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
         "configuration": replacement.properties,
         "createdTime": int(time.time() * 1000),
     }
-    with _active(spark):
+    with active(spark):
         try:
-            txn.updateMetadataForNewTable(_action(jvm, {"metaData": metadata}))
+            txn.updateMetadataForNewTable(delta_action(jvm, {"metaData": metadata}))
         except (Py4JJavaError, PySparkException) as error:
             _log.info("Delta refuses the table's metadata, so the statement is tried", reason=first_line(error))
             return None
@@ -328,7 +328,7 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
 def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.StructType, conf: Any) -> Any:
     """Returns the Parquet schema that Spark writes for a table's schema, with INT64 timestamps; None if a file has
     another one."""
-    jvm = _jvm(spark)
+    jvm = jvm_of(spark)
     internal = jvm.org.apache.spark.sql
     converter = internal.execution.datasources.parquet.SparkToParquetSchemaConverter(
         False, _object(internal.internal.SQLConf, "ParquetOutputTimestampType").TIMESTAMP_MICROS(), False, False
@@ -350,7 +350,7 @@ def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.
 
 def _copy_row_groups(spark: SparkSession, files: Sequence[ParquetFile], target: Path, schema: Any, conf: Any) -> None:
     """Writes one Parquet file that has the row groups of others, byte by byte."""
-    jvm = _jvm(spark)
+    jvm = jvm_of(spark)
     writer = jvm.org.apache.parquet.hadoop.ParquetFileWriter(conf, schema, _hadoop_path(jvm, target))
     try:
         writer.start()
@@ -383,7 +383,8 @@ def _hadoop(spark: SparkSession) -> Any:
 # --- Py4J ------------------------------------------------------------------------------------------------------------
 
 
-def _jvm(spark: SparkSession) -> Any:
+def jvm_of(spark: SparkSession) -> Any:
+    """Returns the view of the driver's JVM."""
     return spark._jvm
 
 
@@ -392,15 +393,15 @@ def _object(package: Any, name: str) -> Any:
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
-def _action(jvm: Any, content: Mapping[str, Any]) -> Any:
+def delta_action(jvm: Any, content: Mapping[str, Any]) -> Any:
     """Returns an action of Delta's protocol."""
     return _object(jvm.org.apache.spark.sql.delta.actions, "Action").fromJson(json.dumps(content))
 
 
 @contextmanager
-def _active(spark: SparkSession) -> Iterator[None]:
+def active(spark: SparkSession) -> Iterator[None]:
     """Makes this session the active one of the JVM's thread inside the block: Delta reads its settings."""
-    sessions = _jvm(spark).org.apache.spark.sql.SparkSession
+    sessions = jvm_of(spark).org.apache.spark.sql.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
     try:

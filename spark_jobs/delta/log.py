@@ -87,6 +87,8 @@ class DeltaState:
     """The table's id in Delta's metadata."""
     partition_by: tuple[str, ...] = ()
     """The columns that the table is partitioned by."""
+    description: str = ""
+    """The table's comment."""
     lost_rows: LostRows | None = None
     """The newest known commit of this generation whose statement did not read all rows that it was given."""
     files: dict[int, int] = field(default_factory=dict)
@@ -130,6 +132,7 @@ def _state(delta: DeltaTable, commits: Iterable[dict[str, Any]], path: str, dest
         ledger=ledger,
         id=str(metadata.id),
         partition_by=tuple(metadata.partition_columns),
+        description=str(metadata.description or ""),
         lost_rows=next((one for of, one in lost if of == generation), None),
         files={
             int(commit["version"]): count

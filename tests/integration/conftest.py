@@ -15,7 +15,10 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
-OWN_DRIVERS = ("test_apply_command", "test_apply_connect", "test_bad_files", "test_object_store", "test_types_in_delta")
+OWN_DRIVERS = (
+    "test_apply_command", "test_apply_connect", "test_bad_files", "test_catalog", "test_object_store",
+    "test_types_in_delta",
+)  # fmt: skip
 """Modules that start drivers of their own. They run last, so that one warm session serves the others."""
 
 

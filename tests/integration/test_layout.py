@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
-from cdc.config import DestinationConfig, load
+from cdc.config import DestinationConfig, delta, load
 from cdc.errors import ConfigError, TargetError
 from cdc.table_jobs import maintain_tables
 from cdc.testing.servers import Server
@@ -196,3 +196,67 @@ def test_vacuum_deletes_what_no_transaction_needs(
     assert done.files_deleted > 0
     assert len(before - set(loop.path("t").glob("*.parquet"))) > 0
     loop.require_equal("t")
+
+
+VALUES = {
+    "delta.autoOptimize.autoCompact": "true",
+    "delta.autoOptimize.optimizeWrite": "true",
+    "delta.checkpoint.writeStatsAsJson": "false",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+    "delta.checkpointInterval": "2",
+    "delta.checkpointPolicy": "v2",
+    "delta.deletedFileRetentionDuration": "interval 0 hours",
+    "delta.enableChangeDataFeed": "true",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.enableInCommitTimestamps": "true",
+    "delta.isolationLevel": "Serializable",
+    "delta.logRetentionDuration": "interval 60 days",
+    "delta.randomizeFilePrefixes": "true",
+    "delta.randomPrefixLength": "3",
+    "delta.enableIcebergCompatV2": "true",
+}
+"""Values of all properties that a user may set. IcebergCompatV2 needs column mapping."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_each_allowed_property_on_a_table(name: str, mysql9: Server, tmp_path: Path, database: Database) -> None:
+    """A batch into a table with the property, one after it was added to a table, an ALTER, a snapshot and a maintenance
+    leave a table that equals its source."""
+    db = database(mysql9)
+    given = f"{{properties: {{{name}: '{VALUES[name]}'}}}}"
+    loop = Loop(tmp_path, mysql9, db, overrides=f"DB.t: {given}, DB.later: {{on_error: block}}")
+    loop.sql(TABLE, ROWS, "CREATE TABLE later (id INT PRIMARY KEY, n INT)", "INSERT INTO later VALUES (1, 1), (2, 2)")
+    loop.capture()
+    loop.apply_all()
+    again(loop, f"{db}.later: {{on_error: block}}", f"{db}.later: {given}")
+    for table in ("t", "later"):
+        loop.sql(
+            f"UPDATE {table} SET n = n + 1 WHERE id % 2 = 0",
+            f"ALTER TABLE {table} ADD COLUMN more INT DEFAULT 7",
+            f"ALTER TABLE {table} MODIFY n BIGINT",
+            f"ALTER TABLE {table} RENAME COLUMN n TO m",
+            f"DELETE FROM {table} WHERE id = 2",
+            f"ALTER TABLE {table} DROP COLUMN more",
+        )
+        loop.capture()
+        loop.apply_all()
+    for last in ("INSERT INTO later VALUES (9, 9)", "DELETE FROM later"):
+        for table in ("t", "later"):
+            assert properties_of(loop, table)[name] == VALUES[name]
+            loop.require_equal(table)
+        pipeline.maintain_tables(loop.config)
+        pipeline.snapshot(loop.config, [f"{db}.t", f"{db}.later"])
+        loop.sql(last)
+        loop.capture()
+        loop.apply_all()
+    assert pipeline.verify(loop.config).exit_code == 0
+
+
+def test_values_of_all_properties_are_tried() -> None:
+    assert set(VALUES) == delta._OF_USERS
+
+
+def properties_of(loop: Loop, table: str) -> dict[str, str]:
+    return dict(DeltaTable(str(loop.path(table))).metadata().configuration)

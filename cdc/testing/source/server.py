@@ -274,7 +274,7 @@ def _columns(source: FakeSource, _: re.Match[str]) -> Rows:
     return [
         {
             "db": "shop", "tab": table, "name": column, "data_type": "int", "column_type": "int", "nullable": "NO",
-            "def": None, "extra": "", "charset": None, "coll": None,
+            "def": None, "extra": "", "charset": None, "coll": None, "comm": "",
         }
         for table, columns in source.tables.items()
         for column in columns
@@ -303,7 +303,8 @@ _ANSWERS = (
     Answer(
         r"FROM information_schema\.TABLES",
         lambda source, _: [
-            {"db": "shop", "tab": table, "coll": "utf8mb4_0900_ai_ci", "kind": "BASE TABLE"} for table in source.tables
+            {"db": "shop", "tab": table, "coll": "utf8mb4_0900_ai_ci", "kind": "BASE TABLE", "comm": ""}
+            for table in source.tables
         ],
     ),
     Answer(r"FROM information_schema\.COLUMNS", _columns),

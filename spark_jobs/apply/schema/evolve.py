@@ -37,6 +37,7 @@ from spark_jobs.apply.schema.lineage import Followed, differences, follow
 from spark_jobs.apply.schema.plan import Plan, PlannedColumn, plan
 from spark_jobs.apply.schema.refusals import not_understood, refusal, unknown
 from spark_jobs.apply.schema.statements import DdlStatement, TableEffect, effect_on
+from spark_jobs.delta.comments import COMMENTS_PROPERTY
 from spark_jobs.delta.layout import clustering_of
 from spark_jobs.delta.log import DeltaState, has_rows, state_before
 from spark_jobs.delta.tables import (
@@ -538,8 +539,9 @@ def properties_after(
         if not name.startswith(_OWN_PROPERTIES) and name != "delta.dataSkippingStatsColumns":
             properties.setdefault(name, value)
     for one in (state, source):
-        if one is not None and LARGE_PROPERTY in one.properties:
-            properties[LARGE_PROPERTY] = one.properties[LARGE_PROPERTY]
+        for name in (LARGE_PROPERTY, COMMENTS_PROPERTY):
+            if one is not None and name in one.properties:
+                properties[name] = one.properties[name]
     return properties
 
 

@@ -343,7 +343,20 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "tables.overrides.shop.a.on_drop: 'apply' must be one of keep, drop, fail",
         ),
         ({"apply__on_unknown_effect": "park"}, "apply.on_unknown_effect: 'park' must be one of snapshot, fail"),
-        ({"apply__catalog": "main"}, "apply.catalog: is not available yet; leave it out"),
+        ({"apply__shared": True}, "apply.shared: is not available yet; leave it out"),
+        (
+            {"apply__mode": "scd2", "apply__constraints": True},
+            "apply.constraints and mode scd2 contradict each other: rows of the past lack columns that came later",
+        ),
+        (
+            {"apply__constraints": True, "spark": {"remote": "sc://host:15002"}},
+            "apply.constraints and spark.remote contradict each other: Spark Connect cannot make columns",
+        ),
+        (
+            {"apply__constraints": True, "apply__small_batches": {"engine": "deltalake", "max_rows": 9}},
+            "apply.constraints and apply.small_batches contradict each other: delta-rs leaves tables",
+        ),
+        ({"apply__catalog": "main"}, "apply.catalog: 'main' must be a section of keys"),
         ({"apply__keys": "id"}, "apply.keys: 'id' must be a list: [one, two]"),
         ({"spark__master": "mars"}, "spark.master: 'mars' is not a master of Spark; write local[*]"),
         (

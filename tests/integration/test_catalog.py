@@ -1,0 +1,247 @@
+"""Delta tables in a Hive metastore (an embedded one), under their names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc import pipeline
+from cdc.batches.service import BatchService
+from cdc.commands import check_local
+from cdc.config import DestinationConfig, load
+from cdc.errors import CatalogUnavailableError, ConfigError, TargetError
+from cdc.meta import open_meta
+from cdc.testing.servers import Server
+from spark_jobs.delta import catalog
+from spark_jobs.delta.catalog import Entry, Name, find_entry
+from spark_jobs.runtime import session
+from tests.support.apply import LOCAL_CONF, Loop
+
+Database = Callable[[Server], str]
+TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))"
+READ = """
+import json, sys
+from pathlib import Path
+from cdc.config import load
+from spark_jobs.runtime.session import acquire, discard
+spark = acquire(load(Path(sys.argv[1])).spark).spark
+print(json.dumps([[list(row) for row in spark.sql(one).collect()] for one in sys.argv[2:]]))
+discard()
+"""
+
+
+def metastore(folder: Path, *, address: str | None = None) -> dict[str, str]:
+    """Returns settings of Spark for a metastore in a folder or, with an address, on another machine."""
+    java = f"{LOCAL_CONF['spark.driver.extraJavaOptions']} -Dderby.stream.error.file={folder}/derby.log"
+    found = LOCAL_CONF | {
+        "spark.driver.extraJavaOptions": java,
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+    }
+    if address is not None:
+        return found | {"spark.hadoop.hive.metastore.uris": address}
+    url = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+    return found | {"spark.hadoop.javax.jdo.option.ConnectionURL": url}
+
+
+def hive(folder: Path, master: str = "local[2]") -> str:
+    return f"{{master: '{master}', conf: {metastore(folder)}}}"
+
+
+def spark_of(loop: Loop) -> SparkSession:
+    return session.acquire(loop.config.spark).spark
+
+
+def entry(loop: Loop, table: str = "t", database: str = "") -> Entry | None:
+    return find_entry(spark_of(loop), Name("spark_catalog", database or f"lake_{loop.db}", table))
+
+
+def again(loop: Loop, old: str, new: str) -> DestinationConfig:
+    file = loop.config.file
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    loop.config = load(file)
+    return loop.config
+
+
+@pytest.fixture
+def _forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each batch look at the catalog, as the first one of a process does."""
+    monkeypatch.setattr(catalog, "KNOWN_FOR_S", 0.0)
+
+
+NAMES = "catalog: {name: spark_catalog, database: 'lake_{db}'}"
+
+
+def test_another_process_reads_tables_by_name(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=NAMES, spark=hive(tmp_path))
+    loop.sql(TABLE, "CREATE TABLE `Odd-Name` (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1, 'a')")
+    loop.capture()
+    loop.apply_all()
+    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    with monkeypatch.context() as patch:  # as another catalog is asked
+        patch.setattr(catalog, "SESSION_CATALOG", "another")
+        assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+        assert entry(loop, "nothing") is None
+    odd = entry(loop, "odd_name")
+    assert odd is not None
+    assert catalog.is_same_place(odd.location, str(loop.path("Odd-Name")))
+    assert [f.level for f in check_local._catalog(loop.config)] == ["ok"]
+    session.discard()
+    statements = [f"SELECT * FROM lake_{loop.db}.t ORDER BY id", f"SHOW TABLES IN lake_{loop.db}"]
+    command = [sys.executable, "-c", READ, str(loop.config.file), *statements]
+    rows, names = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout)
+    assert rows == [[1, "a"]]
+    assert sorted(name for _, name, _ in names) == ["odd_name", "t"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_forgets")
+def test_names_follow_their_tables(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=NAMES, spark=hive(tmp_path))
+    loop.sql(TABLE, "CREATE TABLE `Odd-Name` (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1, 'a')")
+    loop.capture()
+    loop.apply_all()
+
+    # Names that somebody removes come back with the next changes, those of idle tables, too.
+    spark = spark_of(loop)
+    spark.sql(f"DROP DATABASE lake_{loop.db} CASCADE")
+    assert {f.level for f in check_local._catalog(loop.config)} == {"warning"}
+    assert loop.path("t").exists(), "an external table keeps its files"
+    loop.sql("INSERT INTO t VALUES (2, 'b')", "RENAME TABLE `Odd-Name` TO odder")
+    loop.capture()
+    loop.apply_all()
+    assert [entry(loop, name) is not None for name in ("t", "odd_name", "odder")] == [True, True, True]
+
+    # A name that is taken fails the run; the rows are committed once.
+    spark.sql(f"DROP TABLE lake_{loop.db}.t")
+    spark.sql(f"CREATE TABLE lake_{loop.db}.t (mine INT) USING delta LOCATION '{tmp_path / 'mine'}'")
+    loop.sql("INSERT INTO t VALUES (3, 'c')", "UPDATE t SET v = 'z' WHERE id = 1")
+    loop.capture()
+    lease = loop.fetch()
+    with pytest.raises(
+        TargetError, match=r"something else under the name spark_catalog\.lake_.*\.t: a table at .*mine"
+    ):
+        pipeline.merge(loop.config, lease)
+    pipeline.finalize(loop.config, lease, ok=False)
+    version = loop.version("t")
+    spark.sql(f"DROP TABLE lake_{loop.db}.t")
+    (done,) = loop.apply_all()["t"]
+    assert (done.skipped, loop.version("t")) == (2, version), "the changes were there"
+    loop.require_equal("t")
+
+    # The lake moves: the name follows the table that was proved.
+    again(loop, "target: lake", "target: moved")
+    shutil.copytree(tmp_path / "lake", tmp_path / "moved")
+    loop.sql("DELETE FROM t WHERE id = 2")
+    loop.capture()
+    loop.apply_all()
+    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{tmp_path}/moved/{loop.db}/t")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_forgets")
+def test_a_catalog_that_is_away_loses_nothing(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    loop = Loop(
+        tmp_path,
+        mysql9,
+        database(mysql9),
+        apply=f"{NAMES}, on_error: park",
+        spark=f"{{master: 'local[2]', conf: {metastore(tmp_path, address='thrift://127.0.0.1:1')}}}",
+    )
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
+    loop.capture()
+    lease = loop.fetch()
+    with pytest.raises(CatalogUnavailableError, match="the catalog cannot be reached, or refuses"):
+        pipeline.merge(loop.config, lease)
+    pipeline.finalize(loop.config, lease, ok=False)
+    assert open_meta(loop.config).read().subscription("apply").parked == {}, "it is not the table's fault"
+    (finding,) = check_local._catalog(loop.config)
+    assert (finding.level, "cannot be reached" in finding.message) == ("error", True)
+    again(loop, str(metastore(tmp_path, address="thrift://127.0.0.1:1")), str(metastore(tmp_path)))
+    loop.apply_all()
+    loop.require_equal("t")
+    assert entry(loop) is not None
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_forgets")
+def test_tables_that_the_catalog_owns(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    managed = "catalog: {name: spark_catalog, managed: true}"
+    db = database(mysql9)
+    loop = Loop(tmp_path, mysql9, db, apply=managed, spark=hive(tmp_path))
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
+    loop.capture()
+    loop.apply_all()
+    assert entry(loop, database=db) == Entry("MANAGED", "delta", f"file:{loop.path('t')}")
+    spark = spark_of(loop)
+    assert [tuple(row) for row in spark.sql(f"SELECT * FROM {db}.t").collect()] == [(1, "a")]
+
+    # The same place by the catalog's own rule: what SQL creates beside it lies beside it.
+    spark.sql(f"CREATE TABLE {db}.own (a INT) USING delta")
+    assert (loop.path("t").parent / "own" / "_delta_log").is_dir()
+
+    loop.sql("UPDATE t SET v = 'b'", "ALTER TABLE t ADD COLUMN n INT DEFAULT 4")
+    loop.capture()
+    loop.apply_all()
+    pipeline.snapshot(loop.config, [f"{db}.t"])
+    pipeline.replay(loop.config, [f"{db}.t"])
+    assert pipeline.maintain_tables(loop.config)[0].note is None
+    loop.require_equal("t")
+    assert entry(loop, database=db) == Entry("MANAGED", "delta", f"file:{loop.path('t')}")
+
+    again(loop, "managed: true", "managed: false")
+    loop.sql("INSERT INTO t VALUES (2, 'c', 1)")
+    loop.capture()
+    loop.apply_all()
+    assert entry(loop, database=db) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    again(loop, "managed: false", "managed: true")
+    loop.sql("INSERT INTO t VALUES (3, 'c', 1)", "CREATE TABLE `Two Words` (id INT PRIMARY KEY)")
+    loop.capture()
+    with pytest.raises(ConfigError, match=r"the catalog would put the table at .*two_words, and apply.target says"):
+        loop.apply_all()
+    loop.exclude(f"{db}\\.Two Words")
+    loop.apply_all()
+
+    spark.sql(f"DROP TABLE {db}.t")
+    assert not loop.path("t").exists(), "the catalog owns the files"
+    loop.sql("INSERT INTO t VALUES (4, 'c', 1)")
+    loop.capture()
+    with pytest.raises(TargetError, match="the Delta table is gone"):
+        loop.apply_all()
+    BatchService(loop.config).accept_tables("apply", {f"{db}.t": None})
+    pipeline.snapshot(loop.config, [f"{db}.t"])
+    loop.apply_all()
+    loop.require_equal("t")
+    assert entry(loop, database=db) == Entry("MANAGED", "delta", f"file:{loop.path('t')}")
+
+
+@pytest.mark.long
+def test_drivers_under_spark_submit_register(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=NAMES, spark=hive(tmp_path, "local-cluster[1,1,1024]"))
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
+    loop.capture()
+    loop.apply_all()
+    assert [f.level for f in check_local._catalog(loop.config)] == ["warning"]
+    again(loop, "local-cluster[1,1,1024]", "local[2]")
+    assert entry(loop) is not None
+
+
+@pytest.mark.long
+def test_a_session_without_a_metastore_is_refused(mysql9: Server, tmp_path: Path, database: Database) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=NAMES)
+    loop.sql(TABLE)
+    loop.capture()
+    with pytest.raises(ConfigError, match=r"keeps spark_catalog in memory.*spark\.sql\.catalogImplementation: hive"):
+        loop.apply_all()
+    assert not loop.path("t").exists()
