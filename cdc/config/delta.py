@@ -23,7 +23,6 @@ _OF_USERS = frozenset(
         "delta.logRetentionDuration",
         "delta.randomizeFilePrefixes",
         "delta.randomPrefixLength",
-        "delta.enableIcebergCompatV2",
     }
 )
 """Delta's own properties that leave every statement of Towpath its meaning."""
@@ -36,6 +35,7 @@ _INSTEAD = {
     "delta.compatibility.symlinkformatmanifest.enabled": (
         "Delta writes no manifests for tables with column mapping or deletion vectors, and OPTIMIZE fails there"
     ),
+    "delta.enableicebergcompatv2": "Delta refuses it for tables that were made without column mapping",
     "delta.enablerowtracking": "Delta refuses the names of its hidden columns when Towpath writes a table anew",
     **dict.fromkeys(
         ("delta.parquet.compression.codec", "delta.targetfilesize", "delta.tunefilesizesforrewrites"),

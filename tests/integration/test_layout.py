@@ -213,9 +213,8 @@ VALUES = {
     "delta.logRetentionDuration": "interval 60 days",
     "delta.randomizeFilePrefixes": "true",
     "delta.randomPrefixLength": "3",
-    "delta.enableIcebergCompatV2": "true",
 }
-"""Values of all properties that a user may set. IcebergCompatV2 needs column mapping."""
+"""Values of all properties that a user may set."""
 
 
 @pytest.mark.long
@@ -235,7 +234,7 @@ def test_each_allowed_property_on_a_table(name: str, mysql9: Server, tmp_path: P
         loop.sql(
             f"UPDATE {table} SET n = n + 1 WHERE id % 2 = 0",
             f"ALTER TABLE {table} ADD COLUMN more INT DEFAULT 7",
-            f"ALTER TABLE {table} MODIFY n BIGINT",
+            f"ALTER TABLE {table} MODIFY n VARCHAR(20)",  # written anew; delta-rs cannot read widened types
             f"ALTER TABLE {table} RENAME COLUMN n TO m",
             f"DELETE FROM {table} WHERE id = 2",
             f"ALTER TABLE {table} DROP COLUMN more",
