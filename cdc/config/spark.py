@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, WithJsonSchema, field_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from cdc.config.lake import Lake
-from cdc.config.values import Section
+from cdc.config.values import Doc, Section
 
 _FALSE_ONLY = {
     "spark.sql.variable.substitute": "Spark would replace ${...} in statements that hold names and keys of the source",
@@ -27,6 +27,16 @@ class SparkConfig(Section):
     them by spark-submit."""
     remote: str | None = None
     """Spark Connect server, like `sc://host:15002`. It is used instead of `master`, and its session is warm already."""
+    ship: Annotated[
+        Literal["nothing", "towpath"],
+        Doc(
+            choices={
+                "nothing": "executors have the same Towpath installed",
+                "towpath": "its modules and compiled kernels; executors have Python and Towpath's dependencies",
+            }
+        ),
+    ] = "nothing"
+    """What spark-submit sends to executors beside the work."""
     conf: Annotated[
         dict[str, str],
         WithJsonSchema(
@@ -55,6 +65,13 @@ class SparkConfig(Section):
         if remote is not None and not re.fullmatch(r"sc://[^/\s]+.*", remote):
             raise ValueError("is not a Spark Connect server; write sc://host:15002")
         return remote
+
+    @model_validator(mode="after")
+    def _ship_by_submit(self) -> Self:
+        if self.ship != "nothing" and (self.remote is not None or re.fullmatch(r"local(\[.+\])?", self.master)):
+            where = f"remote {self.remote_address}" if self.remote is not None else f"master {self.master}"
+            raise ValueError(f"ship: {self.ship} has no effect with {where}: nothing is submitted; remove it")
+        return self
 
     @property
     def remote_address(self) -> str:

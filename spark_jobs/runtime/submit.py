@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.runtime import driver
+from spark_jobs.runtime import driver, shipping
 from spark_jobs.runtime.failures import from_json
 from spark_jobs.runtime.jars import spark_home
 from spark_jobs.runtime.session import settings, worker_path
@@ -102,8 +102,12 @@ class SubmittedDriver:
                     raise self._ended() from None
 
     def _start(self, socket: Path) -> None:
-        options = self._resources.enter_context(driver.submit_options(settings(self._config.spark)))
-        command = [str(spark_home() / "bin" / "spark-submit"), "--master", self._config.spark.master, *options]
+        spark = self._config.spark
+        values = settings(spark)
+        if spark.ship == "towpath":
+            values |= shipping.settings(values, socket.parent)
+        options = self._resources.enter_context(driver.submit_options(values))
+        command = [str(spark_home() / "bin" / "spark-submit"), "--master", spark.master, *options]
         command += [str(PROGRAM), str(self._config.file), "--socket", str(socket)]
         environment = os.environ | {
             "SPARK_HOME": str(spark_home()),

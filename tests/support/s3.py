@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import unquote
@@ -41,6 +42,10 @@ class S3Server:
             use_listings_cache=False,
             skip_instance_cache=True,
         )
+
+    def download(self, prefix: str, folder: Path) -> None:
+        """Copies the objects below a prefix into a folder that does not exist yet."""
+        self.filesystem().get(f"{self.bucket}/{prefix}/", f"{folder}/", recursive=True)
 
     def of(self, part: str) -> list[str]:
         """Returns the requests so far whose keys hold this text, and forgets all of them."""
@@ -80,15 +85,15 @@ class _Application:
 
 
 @contextmanager
-def serve(bucket: str) -> Iterator[S3Server]:
-    """Runs a server with one bucket."""
+def serve(bucket: str, host: str = HOST) -> Iterator[S3Server]:
+    """Runs a server with one bucket, at an address of this machine."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
     port = free_port()
-    found = S3Server(f"http://{HOST}:{port}", bucket)
+    found = S3Server(f"http://{host}:{port}", bucket)
     application = _Application(found, DomainDispatcherApplication(create_backend_app))
-    server = make_server(HOST, port, application, True, request_handler=MotoRequestHandler)
+    server = make_server(host, port, application, True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, name="s3", daemon=True)
     thread.start()
     try:

@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 _LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib")
 
 
-def _with_own_loader(root: Path, program: Path) -> list[str]:
+def with_own_loader(root: Path, program: Path) -> list[str]:
     """Returns the command that runs an unpacked program with the loader and the libraries unpacked beside it."""
     folders = [root / folder for folder in _LIBRARY_FOLDERS if (root / folder).is_dir()]
     loader = next((f / "ld-linux-x86-64.so.2" for f in folders if (f / "ld-linux-x86-64.so.2").exists()), None)
@@ -63,7 +63,7 @@ class Kind(ABC):
             known = ", ".join(sorted(self.tools)) or "none"
             raise UsageError(f"{self.name} has no client tool {name!r} (it has: {known})")
         root = self.root()
-        return _with_own_loader(root, root / self.tools[name])
+        return with_own_loader(root, root / self.tools[name])
 
     @abstractmethod
     def create(self, folder: Path) -> None:
@@ -165,7 +165,7 @@ class MySql9(Database):
 
     def program(self, root: Path) -> list[str]:
         return [
-            *_with_own_loader(root, root / "usr/sbin/mysqld"),
+            *with_own_loader(root, root / "usr/sbin/mysqld"),
             "--no-defaults",
             *_user_option(),
             f"--basedir={root}/usr",
@@ -227,7 +227,7 @@ class MariaDb(Database):
     def program(self, root: Path) -> list[str]:
         share = root / self._share
         return [
-            *_with_own_loader(root, root / "usr/sbin/mariadbd"),
+            *with_own_loader(root, root / "usr/sbin/mariadbd"),
             "--no-defaults",
             *_user_option(),
             f"--basedir={root}/usr",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import cdc
 from cdc.config import SparkConfig
+from spark_jobs.runtime import shipping
 from spark_jobs.runtime.session import in_process, settings, worker_path
 
 
@@ -51,3 +56,43 @@ def test_a_driver_on_another_machine_is_refused() -> None:
     with pytest.raises(ValueError, match="must be client: the driver works for the process that submits it"):
         SparkConfig.model_validate({"master": "yarn", "conf": conf})
     SparkConfig.model_validate({"master": "yarn", "conf": {"spark.submit.deployMode": "client"}})
+
+
+def test_nothing_is_shipped_where_nothing_is_submitted() -> None:
+    for where in ({"master": "local[2]"}, {"remote": "sc://h"}):
+        with pytest.raises(ValueError, match=r"ship: towpath has no effect with .*: nothing is submitted; remove it"):
+            SparkConfig.model_validate({**where, "ship": "towpath"})
+    SparkConfig.model_validate({"master": "spark://h:7077", "ship": "towpath"})
+
+
+def test_what_is_shipped_runs_alone(tmp_path: Path) -> None:
+    """The archive decodes rows in a process that has no other Towpath, without compiling a kernel."""
+    values = {"spark.archives": "/e.tar.gz#environment", "spark.executorEnv.PYTHONPATH": "/opt/others"}
+    sent = shipping.settings(values, tmp_path)
+    archive = tmp_path / f"{shipping.FOLDER}.zip"
+    assert sent == {
+        "spark.archives": f"/e.tar.gz#environment,{archive}#{shipping.FOLDER}",
+        "spark.executorEnv.PYTHONPATH": f"{shipping.FOLDER}:/opt/others",
+    }
+    with zipfile.ZipFile(archive) as reading:
+        reading.extractall(tmp_path / shipping.FOLDER)
+    assert archive.stat().st_size < 5 << 20
+    code = """if True:
+        import sys
+        import cdc, spark_jobs.source.split_reader
+        from cdc.decode.reader import warm_up
+        warm_up()
+        assert "numba" not in sys.modules, "a kernel was compiled"
+        print(cdc.__version__, *cdc.__path__, *spark_jobs.__path__, sep="\\n")
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": shipping.FOLDER, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    version, *folders = done.stdout.split()
+    assert version == cdc.__version__
+    assert folders == [str(tmp_path / shipping.FOLDER / name) for name in ("cdc", "spark_jobs")]
