@@ -60,21 +60,28 @@ class RealAirflow:
     """Airflow in ``home``, with the DAGs of ``kinds`` for the configurations of ``conf``. LocalExecutor and SQLite."""
 
     def __init__(
-        self, home: Path, conf: Path, kinds: tuple[str, ...], environment: Mapping[str, str], *, heartbeat_s: int = 8
+        self,
+        home: Path,
+        conf: Path,
+        kinds: tuple[str, ...],
+        environment: Mapping[str, str],
+        *,
+        heartbeat_s: int = 8,
+        host: str = "127.0.0.1",
     ) -> None:
-        self.home, self.conf = home, conf
+        self.home, self.conf, self.host = home, conf, host
         self.port = free_port()
         dags = home / "dags"
         dags.mkdir(parents=True)
         (dags / "towpath.py").write_text(DAG_FILE.format(conf=str(conf), kinds=kinds, home=str(home)))
         self._environment = self._settings(dags, heartbeat_s) | dict(environment)
         self.processes: dict[Component, subprocess.Popen[bytes]] = {}
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
+        self._client = httpx.Client(base_url=f"http://{host}:{self.port}", timeout=60, trust_env=False)
         self._seen: dict[int, psutil.Process] = {}
         self._holds = 0
 
     def _settings(self, dags: Path, heartbeat_s: int) -> dict[str, str]:
-        url = f"http://127.0.0.1:{self.port}"
+        url = f"http://{self.host}:{self.port}"
         options = {
             "CORE__DAGS_FOLDER": dags,
             "CORE__LOAD_EXAMPLES": False,
@@ -84,7 +91,7 @@ class RealAirflow:
             "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": True,
             "CORE__DAGBAG_IMPORT_TIMEOUT": 300,
-            "API__HOST": "127.0.0.1",
+            "API__HOST": self.host,
             "API__PORT": self.port,
             "API__BASE_URL": url,
             "API__WORKERS": 1,
@@ -115,8 +122,8 @@ class RealAirflow:
             "AIRFLOW_HOME": str(self.home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}",
             "PYTHONPATH": str(REPOSITORY),
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
+            "NO_PROXY": f"127.0.0.1,localhost,{self.host}",
+            "no_proxy": f"127.0.0.1,localhost,{self.host}",
             "PYTHONUNBUFFERED": "1",
             "JAVA_TOOL_OPTIONS": quick,
         }
@@ -126,12 +133,15 @@ class RealAirflow:
     def start(self, wanted: tuple[Component, ...] = COMPONENTS) -> None:
         """Makes the database if there is none, starts the processes, and returns when they are healthy and the DAGs
         are known."""
-        if not (self.home / "airflow.db").exists():
-            self._run("db", "migrate")
+        self._prepare()
         for component in wanted:
             self.start_one(component)
         self.wait(lambda: self._healthy(wanted), "a healthy Airflow", 300)
         self.wait(lambda: bool(self.dag_ids()), f"the DAGs: {self._import_errors()}", 300)
+
+    def _prepare(self) -> None:
+        if not (self.home / "airflow.db").exists():
+            self._run("db", "migrate")
 
     def _run(self, *words: str) -> None:
         done = subprocess.run(
@@ -272,6 +282,12 @@ class RealAirflow:
         """Returns the latest runs, oldest first."""
         found = self._ask("GET", f"/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": 50})["dag_runs"]
         return list(reversed(found))
+
+    def xcoms(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """Returns the XComs of a task by their keys, as Airflow shows them to its users."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
+        keys = [str(one["key"]) for one in self._ask("GET", path)["xcom_entries"]]
+        return {key: self._ask("GET", f"{path}/{key}")["value"] for key in keys}
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         return str(self._ask("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"])
