@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["__version__", "create_views_as_of", "read_as_of"]
+__all__ = ["__version__", "create_views_as_of", "read_as_of", "read_changes"]
 
 
 def __getattr__(name: str) -> Any:
@@ -78,3 +78,18 @@ def create_views_as_of(
         spark, destination, prefix=prefix, seq=seq, time=time, gtid=gtid, tables=tables
     )
     return found
+
+
+def read_changes(spark: Any, destination: Any, table: str, *, after_seq: int, last_seq: int) -> Any:
+    """Returns the changes of a table with ``after_seq`` < seq ≤ ``last_seq`` as a Spark DataFrame, read from the store.
+
+    It has the table's own columns and those of mode ``append``: ``_op``, ``_seq``, ``_row``, ``_commit_time``,
+    ``_gtid`` and ``_before``, whatever the table's mode is. ``spark`` and ``destination``: see :func:`read_as_of`.
+    ``table``: ``db.table``. If the table was altered in between, the result has the columns from before and after.
+
+    Raises CutOffError if retention has removed these changes, UsageError if the store does not have them yet or is
+    read through ``store.stage``, DamagedError, ConfigError.
+    """
+    return import_module("spark_jobs.store_changes").read_table_changes(
+        spark, destination, table, after_seq=after_seq, last_seq=last_seq
+    )

@@ -8,6 +8,7 @@ The first level of the tree says whether another try may succeed::
     │   ├── CorruptStreamError           an event from the network fails its checksum
     │   ├── LeaseHeldError               another owner holds the batch, the destination or the lock
     │   ├── StoreIncompleteError         the store may still lack transactions from before the time limit
+    │   ├── LakeBehindError              the lake does not have all transactions from before the time limit yet
     │   ├── MergeFailedError             a table of the batch could not be merged; the batch was rolled back
     │   ├── StorageError                 the disk is full, a write or fsync failed
     │   ├── PeerUnavailableError         the server, master or standby at the other end is gone, or does not answer
@@ -84,6 +85,10 @@ class LeaseHeldError(RetryableError):
 
 class StoreIncompleteError(RetryableError):
     """The store may still lack transactions from before a time limit. The message says up to when it is complete."""
+
+
+class LakeBehindError(RetryableError):
+    """The store has transactions from before a time limit that are not in the lake yet."""
 
 
 class SchemaChangedError(RetryableError):

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from cdc.batches.manifest import Manifest
+from cdc.batches.manifest import Manifest, schemas_of
 from cdc.batches.table_batches import TableChanges
 from cdc.client import open_table_batches
+from cdc.config import as_config
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
 from cdc.errors import CdcError, TargetError, UnsupportedError, UsageError
@@ -29,7 +30,6 @@ from cdc.store.reader.points import find_point
 from cdc.targets import DESTINATION_PROPERTY, SINCE_PROPERTY, application_id, local_path
 from spark_jobs.apply.commit import Commit
 from spark_jobs.apply.merge import Keys, TableMerge, read_changes
-from spark_jobs.apply.prepare import schemas_of
 from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.schema.statements import read_statements
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, other_keys, same_key, versions
@@ -61,7 +61,7 @@ def read_as_of(
     tables: Iterable[str] | None = None,
 ) -> dict[str, DataFrame]:
     """Returns the tables of a destination as of one transaction, by ``db.table``; see :func:`cdc.read_as_of`."""
-    config = _config(destination)
+    config = as_config(destination)
     batches = open_table_batches(config)
     wanted = _seq(batches, seq, time, gtid)
     subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
@@ -101,16 +101,6 @@ def create_views_as_of(
 
 class _NotYetError(TargetError):
     """The table did not exist yet."""
-
-
-def _config(destination: DestinationConfig | str | Path | None) -> DestinationConfig:
-    from cdc.config import DestinationConfig, conf_dir, load, load_destination
-
-    if isinstance(destination, DestinationConfig):
-        return destination
-    if destination is not None and (isinstance(destination, Path) or destination.endswith((".yaml", ".yml"))):
-        return load(Path(destination))
-    return load_destination(conf_dir(), destination)
 
 
 def _seq(batches: TableChanges, seq: int | None, time: datetime | str | None, gtid: str | None) -> int:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
+from cdc.batches.manifest import Manifest, schemas_of
 from cdc.config.columns import RESERVED
 from cdc.decode.layout import survey
 from cdc.decode.policies import value_policies
@@ -28,7 +29,6 @@ from cdc.verify.columns import LOW_BITS, NULL_WORD, WORD_BITS, ComparedColumn, T
 from cdc.verify.compare import BucketSum, KeyedRow, ShownRow
 from cdc.verify.run import LakeFacts
 from spark_jobs.apply.merge import TableMerge, read_changes
-from spark_jobs.apply.prepare import schemas_of
 from spark_jobs.delta.log import open_delta
 from spark_jobs.delta.proof import position_of
 from spark_jobs.delta.sql import quote
@@ -38,7 +38,6 @@ from spark_jobs.source.columns import columns_of_layout
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from cdc.batches.manifest import Manifest
     from cdc.config import DestinationConfig
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession, TableSessions

@@ -1,4 +1,5 @@
-"""Towpath's provider for Airflow: operators, triggers, a task group, a hook, and DAGs from the configuration files.
+"""Towpath's provider for Airflow: operators, triggers, a task group, a hook, assets, a page, and DAGs from the
+configuration files.
 
 The only package in ``cdc`` that imports Airflow; ``dags/`` imports nothing else. The rules for batches and acks are in
 ``cdc.batches`` and ``cdc.pipeline``. Promises that a run either acks its batch or rolls it back and fails, and that
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cdc.airflow.assets import TableInterval, destination_asset, table_asset
     from cdc.airflow.factory import build_dags, check_configurations, conf_folder
     from cdc.airflow.hook import TowpathHook
     from cdc.airflow.operators import (
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
         TowpathFetchOperator,
         TowpathFinalizeBackfillOperator,
         TowpathFinalizeOperator,
+        TowpathIntervalSensor,
+        TowpathLeftOutOperator,
         TowpathMaintainOperator,
         TowpathMergeOperator,
         TowpathPlanOperator,
+        TowpathPublishOperator,
         TowpathReplayOperator,
         TowpathSnapshotOperator,
         TowpathVerifyOperator,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from cdc.airflow.task_group import TowpathApplyTaskGroup
 
 __all__ = [
+    "TableInterval",
     "TowpathApplyTaskGroup",
     "TowpathCaptureOperator",
     "TowpathCaptureWatchOperator",
@@ -35,23 +41,31 @@ __all__ = [
     "TowpathFinalizeBackfillOperator",
     "TowpathFinalizeOperator",
     "TowpathHook",
+    "TowpathIntervalSensor",
+    "TowpathLeftOutOperator",
     "TowpathMaintainOperator",
     "TowpathMergeOperator",
     "TowpathPlanOperator",
+    "TowpathPublishOperator",
     "TowpathReplayOperator",
     "TowpathSnapshotOperator",
     "TowpathVerifyOperator",
     "build_dags",
     "check_configurations",
     "conf_folder",
+    "destination_asset",
+    "table_asset",
 ]
 
 _ELSEWHERE = {
+    "TableInterval": "assets",
     "TowpathApplyTaskGroup": "task_group",
     "TowpathHook": "hook",
     "build_dags": "factory",
     "check_configurations": "factory",
     "conf_folder": "factory",
+    "destination_asset": "assets",
+    "table_asset": "assets",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from cdc.airflow import interval, links, xcom
+from cdc.airflow import interval, lineage, links, xcom
 from cdc.airflow.base import BatchOperator
 from cdc.airflow.compat import (
     AirflowFailException,
@@ -112,6 +112,7 @@ class TowpathMergeOperator(BatchOperator):
         self.fetch_task_id = fetch_task_id
         self._run: Run | None = None
         self._killed = False
+        self._merged: RunStats | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raises MergeFailedError and StoreIncompleteError (retried), TokenError if this run no longer owns the
@@ -122,6 +123,7 @@ class TowpathMergeOperator(BatchOperator):
             limits = interval.limits(config, context)
             lease = self._lease(config, fetched, limits.until, getattr(ti, "try_number", 1) == 1)
             with run_stats() as stats:
+                self._merged = stats
                 log = _RunLog(self.log, stats, config, self.link_targets)
                 run = self._run = Run(xcom.pipeline(), config, self._owner, limits, log)
                 if self._killed:
@@ -140,6 +142,13 @@ class TowpathMergeOperator(BatchOperator):
         if first_try or fetched is None:
             return xcom.to_lease(config, fetched)
         return xcom.pipeline().fetch(config, self._owner, until, None if until is not None else 0.0)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Returns the lineage of the batches that were merged, for Airflow's OpenLineage provider, which calls this
+        also after a failure."""
+        stats = {} if self._merged is None else self._merged.tables
+        tables = [lineage.ChangedTable(name, one.changes, one.delta_version) for name, one in sorted(stats.items())]
+        return lineage.merged(self._config(), [one for one in tables if one.delta_version is not None])
 
     def on_kill(self) -> None:
         """Kills the driver that this task started, and lets the run begin no other batch."""

@@ -6,7 +6,7 @@ Airflow that is not in the ``airflow.sdk`` of 3.0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import (
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSensorTimeout,
         AirflowSkipException,
         DownstreamTasksSkipped,
         TaskDeferred,
@@ -46,6 +47,7 @@ else:
         from airflow.sdk.exceptions import (
             AirflowFailException,
             AirflowNotFoundException,
+            AirflowSensorTimeout,
             AirflowSkipException,
             DownstreamTasksSkipped,
             TaskDeferred,
@@ -55,6 +57,7 @@ else:
         from airflow.exceptions import (
             AirflowFailException,
             AirflowNotFoundException,
+            AirflowSensorTimeout,
             AirflowSkipException,
             DownstreamTasksSkipped,
             TaskDeferred,
@@ -70,6 +73,20 @@ RETRY_BACKOFF: float = 2 if type(BaseOperator.retry_exponential_backoff) is not 
 def default_deferrable() -> bool:
     """Returns Airflow's ``[operators] default_deferrable``."""
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
+def has_partitions() -> bool:
+    """Whether this Airflow has partitioned assets whose runs carry a partition key: from 3.3 on."""
+    import airflow.sdk
+
+    return all(hasattr(airflow.sdk, name) for name in ("CronPartitionTimetable", "PartitionedAtRuntime"))
+
+
+def partition_schedule(cron: str, timezone: str, key_format: str) -> Any:
+    """Returns a schedule with a run at the end of each interval, whose partition key is the interval's beginning."""
+    from cdc.airflow.timetables import IntervalTimetable
+
+    return IntervalTimetable(cron, timezone=timezone, run_offset=-1, run_immediately=True, key_format=key_format)
 
 
 def is_executor(name: str) -> bool:
@@ -88,6 +105,7 @@ __all__ = [
     "RETRY_BACKOFF",
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowSensorTimeout",
     "AirflowSkipException",
     "AssetOrTimeSchedule",
     "BaseHook",
@@ -99,5 +117,7 @@ __all__ = [
     "TaskDeferred",
     "TriggerRule",
     "default_deferrable",
+    "has_partitions",
     "is_executor",
+    "partition_schedule",
 ]

@@ -1,5 +1,5 @@
 """Builds DAGs from configuration files, for each ``conf/<dest>.yaml``: ``capture_<dest>``, ``apply_<dest>``,
-``snapshot_<dest>``, ``backfill_<dest>``, ``verify_<dest>`` and ``maintain_<dest>``.
+``intervals_<dest>``, ``snapshot_<dest>``, ``backfill_<dest>``, ``verify_<dest>`` and ``maintain_<dest>``.
 
 Parsing connects to no server and reads no connection. A broken file affects only its own DAGs: they keep their names
 and tasks, are tagged ``configuration-error``, show the error as their documentation, and fail with it when they run.
@@ -26,17 +26,23 @@ from cdc.airflow.compat import (
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
+    has_partitions,
     is_executor,
+    partition_schedule,
 )
+from cdc.airflow.intervals import CRON, KEY_FORMAT, time_zone
 from cdc.airflow.operators import (
     TowpathCaptureOperator,
     TowpathCaptureWatchOperator,
     TowpathFetchOperator,
     TowpathFinalizeBackfillOperator,
     TowpathFinalizeOperator,
+    TowpathIntervalSensor,
+    TowpathLeftOutOperator,
     TowpathMaintainOperator,
     TowpathMergeOperator,
     TowpathPlanOperator,
+    TowpathPublishOperator,
     TowpathReplayOperator,
     TowpathSnapshotOperator,
     TowpathVerifyOperator,
@@ -49,7 +55,7 @@ from cdc.errors import ConfigError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-Kind = Literal["capture", "apply", "snapshot", "backfill", "verify", "maintain"]
+Kind = Literal["capture", "apply", "intervals", "snapshot", "backfill", "verify", "maintain"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,7 +94,9 @@ def build_dags(
 
 
 def _is_ours(kind: Kind, of: _Destination) -> bool:
-    """Whether the DAG's work can be done here: capture writes to the disk of the store."""
+    """Whether the DAG has work, and can do it here: capture writes to the disk of the store."""
+    if kind == "intervals":
+        return of.settings.interval != "none"
     return kind != "capture" or of.config is None or of.config.store.kind == "file"
 
 
@@ -141,9 +149,10 @@ def _read(file: Path, default_args: Mapping[str, Any] | None) -> _Destination:
     try:
         callback = _callback(settings.on_failure)
         _require_executor(settings.executor)
+        _require_partitions(settings)
     except ConfigError as error:
         failure = f"{file}: {error}"
-        settings = settings.model_copy(update={"executor": None})
+        settings = settings.model_copy(update={"executor": None} | ({} if has_partitions() else {"interval": "none"}))
     return _Destination(file, config, failure, _task_defaults(settings) | dict(default_args or {}), callback)
 
 
@@ -187,6 +196,29 @@ def apply_dag(of: _Destination) -> DAG:
         merge = TowpathMergeOperator(task_id="merge", conf_file=of.conf_file)
         finalize = TowpathFinalizeOperator(task_id="finalize", conf_file=of.conf_file, retries=FINALIZE_RETRIES)
         fetch >> merge >> finalize
+    return dag
+
+
+def intervals_dag(of: _Destination) -> DAG:
+    """Builds the DAG ``wait >> publish >> left_out``, one run for each hour or day: it emits an event of each table's
+    partitioned asset when the lake has all changes of the interval.
+
+    The first run is for the interval that ended last; from then on no interval is left out.
+    """
+    settings = of.settings
+    dag = _dag(
+        "intervals",
+        of,
+        schedule=partition_schedule(CRON[settings.interval], time_zone(settings), KEY_FORMAT),
+        catchup=True,
+        doc_md=f"Emits an event of each table of `{of.name}` when the lake has all changes of "
+        f"{'an hour' if settings.interval == 'hour' else 'a day'}.",
+    )
+    with dag:
+        wait = TowpathIntervalSensor(task_id="wait", conf_file=of.conf_file, timeout=settings.interval_wait)
+        publish = TowpathPublishOperator(task_id="publish", conf_file=of.conf_file, destination=of.name)
+        left_out = TowpathLeftOutOperator(task_id="left_out", conf_file=of.conf_file, publish_task_id="publish")
+        wait >> publish >> left_out
     return dag
 
 
@@ -236,6 +268,7 @@ _BACKFILLS: Mapping[forms.Kind, Callable[..., BaseOperator]] = {
 _BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
     "capture": capture_dag,
     "apply": apply_dag,
+    "intervals": intervals_dag,
     "snapshot": snapshot_dag,
     "backfill": backfill_dag,
     "verify": verify_dag,
@@ -244,14 +277,14 @@ _BUILD: Mapping[Kind, Callable[[_Destination], DAG]] = {
 
 
 def _dag(kind: Kind, of: _Destination, *, doc_md: str, **options: Any) -> DAG:
-    """Returns a DAG without tasks. It has no catch-up, and one run at a time: two would take each other's batch, or
-    work on the same table. A configuration error takes the place of its documentation."""
+    """Returns a DAG without tasks. It has one run at a time: two would take each other's batch, or work on the same
+    table; and no catch-up, unless ``options`` say so. A configuration error takes the place of its documentation."""
     if of.settings.max_consecutive_failed_dag_runs is not None:
         options["max_consecutive_failed_dag_runs"] = of.settings.max_consecutive_failed_dag_runs
+    options.setdefault("start_date", START)
+    options.setdefault("catchup", False)
     return DAG(
         f"{kind}_{of.name}",
-        start_date=START,
-        catchup=False,
         max_active_runs=1,
         default_args=dict(of.default_args),
         on_failure_callback=of.on_failure,
@@ -327,6 +360,16 @@ def _require_executor(name: str | None) -> None:
             f"{name} is not an executor of this Airflow",
             place="airflow.executor",
             remedy="Add it to [core] executor, or name one that is there.",
+        )
+
+
+def _require_partitions(settings: AirflowConfig) -> None:
+    """Raises ConfigError if this Airflow has no partitioned assets and intervals are to be published."""
+    if settings.interval != "none" and not has_partitions():
+        raise ConfigError(
+            f"interval: {settings.interval} needs partitioned assets, which this Airflow does not have",
+            place="airflow.interval",
+            remedy="Use Airflow 3.3 or later, or remove it.",
         )
 
 

@@ -61,16 +61,28 @@ def manifest_address(config: DestinationConfig, lease: Lease) -> str:
     path = str(lease.manifest_path)
     if config.airflow.links.manifest is None:
         return _uri(path)
-    return _filled(config.airflow.links.manifest, destination=config.name, batch=str(lease.batch), path=path)
+    return batch_address(config, lease.batch, path)
+
+
+def batch_address(config: DestinationConfig, batch: int, path: str) -> str:
+    """Returns the address of a batch's manifest that ``airflow.links.manifest`` gives; empty without it."""
+    template = config.airflow.links.manifest
+    return "" if template is None else _filled(template, destination=config.name, batch=str(batch), path=path)
 
 
 def table_address(config: DestinationConfig, table: str, path: str | None = None) -> str:
     """Returns the address of a Delta table. ``path``: its place, unless it is the usual one."""
     db, name = split_table(table)
     path = hide_password(path or table_path(str(config.apply.target), db, name))
-    if config.airflow.links.table is None:
-        return _uri(path)
-    return _filled(config.airflow.links.table, destination=config.name, db=db, table=name, path=path)
+    return configured_table_address(config, table, path) or _uri(path)
+
+
+def configured_table_address(config: DestinationConfig, table: str, path: str) -> str:
+    """Returns the address of a Delta table that ``airflow.links.table`` gives; empty without it."""
+    template, (db, name) = config.airflow.links.table, split_table(table)
+    if template is None:
+        return ""
+    return _filled(template, destination=config.name, db=db, table=name, path=hide_password(path))
 
 
 def spark_address(config: DestinationConfig) -> str:

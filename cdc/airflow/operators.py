@@ -1,4 +1,4 @@
-"""The operators: capture, and the watch over one; fetch, merge and finalize of a run; snapshots, replays,
+"""The operators: capture, and the watch over one; fetch, merge and finalize of a run; intervals; snapshots, replays,
 verifications; maintenance.
 
 Each reads its configuration file when it runs, never when the DAG is parsed. Promises that a permanent error fails the
@@ -7,6 +7,7 @@ task without retries (see :mod:`cdc.errors`); for other errors the task's retrie
 
 from cdc.airflow.batches import TowpathFetchOperator, TowpathFinalizeOperator, TowpathMergeOperator
 from cdc.airflow.capture import TowpathCaptureOperator, TowpathCaptureWatchOperator
+from cdc.airflow.intervals import TowpathIntervalSensor, TowpathLeftOutOperator, TowpathPublishOperator
 from cdc.airflow.table_operators import (
     TowpathFinalizeBackfillOperator,
     TowpathMaintainOperator,
@@ -22,9 +23,12 @@ __all__ = [
     "TowpathFetchOperator",
     "TowpathFinalizeBackfillOperator",
     "TowpathFinalizeOperator",
+    "TowpathIntervalSensor",
+    "TowpathLeftOutOperator",
     "TowpathMaintainOperator",
     "TowpathMergeOperator",
     "TowpathPlanOperator",
+    "TowpathPublishOperator",
     "TowpathReplayOperator",
     "TowpathSnapshotOperator",
     "TowpathVerifyOperator",

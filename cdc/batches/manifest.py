@@ -18,6 +18,7 @@ from cdc.units import iso_time_us
 if TYPE_CHECKING:
     from cdc.meta import Gap, Subscription
     from cdc.positions import CommitPosition
+    from cdc.schemas import Schemas
     from cdc.store.formats.state import Beginning
     from cdc.store.reader.batch_builder import Selection
 
@@ -211,6 +212,17 @@ class Manifest(_Part):
         from cdc.store.reader.batch_builder import TableFilter
 
         return TableFilter(self.table_filter).matches(table)
+
+
+def schemas_of(manifest: Manifest) -> Schemas | None:
+    """Returns the table definitions that a manifest names. Raises DamagedError, StorageError."""
+    from cdc.schemas import Schemas
+    from cdc.store.reader.staged import local_copy
+
+    if manifest.schema_path is None:
+        return None
+    with local_copy(manifest.schema_path) as path:
+        return Schemas.load(path)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc.store.reader.store import Store
     from cdc.wire.connection import Connection
 
-__all__ = ["connect", "open_batches", "open_meta", "open_store", "open_table_batches"]
+__all__ = ["captured_tables", "connect", "open_batches", "open_meta", "open_store", "open_table_batches"]
 
 
 def open_meta(config: DestinationConfig) -> Meta:
@@ -64,6 +64,18 @@ def open_table_batches(config: DestinationConfig, meta: Meta | None = None) -> T
     from cdc.client.batches import RemoteTableBatches
 
     return RemoteTableBatches(connect(config))
+
+
+def captured_tables(config: DestinationConfig, reader: Store) -> list[str]:
+    """Returns the tables that capture knows, sorted: those of the newest schemas, and those whose changes it has
+    stored."""
+    from cdc.targets import split_table
+
+    names = set(reader.table_names())
+    schemas = reader.schemas(reader.last_seq() or 0)
+    if schemas is not None:
+        names.update(schemas[1].tables)
+    return sorted(name for name in names if config.tables.includes(*split_table(name)))
 
 
 def connect(config: DestinationConfig) -> Connection:

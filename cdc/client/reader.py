@@ -109,6 +109,9 @@ class RemoteReader:
         found: int | None = self._connection.call("find_by_commit_time", {"time_us": time_us})
         return found
 
+    def seq_before(self, time_us: int) -> int:
+        return int(self._connection.call("seq_before", {"time_us": time_us}))
+
     # --- stats
 
     def backlog(self, after_seq: int) -> Backlog:

@@ -9,12 +9,13 @@ import typer
 
 from cdc.commands.common import Destination, Json, load, out, print_json, tables
 from cdc.errors import UsageError
+from cdc.status import batch_document, gap_document
 from cdc.units import human_bytes
 
 if TYPE_CHECKING:
     from cdc.batches import Lease
     from cdc.config import DestinationConfig
-    from cdc.meta import Gap, Outstanding, TableRecord
+    from cdc.meta import TableRecord
 
 Subscriber = Annotated[str, typer.Option("--subscriber", metavar="S", help="The subscriber; `apply` fills the tables.")]
 Batch = Annotated[int, typer.Option("--batch", metavar="ID", min=1, help="The batch's id.", show_default=False)]
@@ -243,11 +244,6 @@ def accept_gap(
         )
 
 
-def gap_document(gap: Gap) -> dict[str, Any]:
-    """Returns an accepted gap for JSON."""
-    return gap.model_dump(mode="json")
-
-
 def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
     """Reads a table's record from the lake; None if there is no Delta table.
 
@@ -264,19 +260,6 @@ def table_record(config: DestinationConfig, table: str) -> TableRecord | None:
         )
     state = read_state(table_path(config.apply.target, *split_table(table)), config.name, table)
     return None if state is None else TableRecord(state.generation, state.version, state.applied_seq, state.id)
-
-
-def batch_document(entry: Outstanding) -> dict[str, Any]:
-    """Returns an outstanding batch for JSON, without its token."""
-    from cdc.units import iso_time
-
-    return {
-        "batch": entry.batch,
-        "owner": entry.owner,
-        "first_seq": entry.first_seq,
-        "last_seq": entry.last_seq,
-        "expires": iso_time(entry.expires),
-    }
 
 
 def _show(lease: Lease, dest: str, subscriber: str) -> None:

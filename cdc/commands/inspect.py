@@ -206,8 +206,8 @@ def _document(path: Path, report: dict[str, Any]) -> DamagedError | None:
 
 
 def _meta(path: Path, data: bytes, report: dict[str, Any]) -> DamagedError | None:
-    from cdc.commands.batch import batch_document
     from cdc.meta.file import parse
+    from cdc.status import batch_document
 
     report["kind"] = "meta"
     state = parse(data, str(path))

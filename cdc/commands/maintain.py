@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cdc.commands.common import Json, destination_and_tables, err, names_argument, out, print_json, tables
+from cdc.status import alarms
 from cdc.units import human_bytes
 
 
@@ -90,19 +91,3 @@ def _show(document: dict[str, Any]) -> None:
             table.add_row(one["name"], amount if held["since"] else "nothing", held["since"] or "–")
         console.print()
         tables().print(table, markup=False)
-
-
-def alarms(subscriptions: list[dict[str, Any]]) -> list[str]:
-    """Returns a sentence for each subscriber that was cut off, or seems lost."""
-    cut_off = [
-        f"Alarm: subscriber {one['name']} was cut off: retention removed transactions that it had not acked. Rebuild "
-        "the tables that it fills, and let it begin again with `cdc batch unsubscribe` and `cdc batch subscribe`."
-        for one in subscriptions
-        if one.get("cut_off")
-    ]
-    return cut_off + [
-        f"Alarm: subscriber {one['name']} seems lost. It holds back {human_bytes(one['held_back']['bytes'])}, the "
-        f"oldest since {one['held_back']['since']}. Start it, or remove it with `cdc batch unsubscribe`."
-        for one in subscriptions
-        if one["held_back"]["lost"]
-    ]

@@ -18,7 +18,7 @@ from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.columns import ColumnPolicy
 from cdc.config.destination import DestinationConfig
-from cdc.config.loading import as_named, conf_dir, destinations, find, load, load_destination, parse
+from cdc.config.loading import as_config, as_named, conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
 from cdc.config.s3 import S3Config
@@ -51,6 +51,7 @@ __all__ = [
     "StoreConfig",
     "TablesConfig",
     "TokenConfig",
+    "as_config",
     "as_named",
     "conf_dir",
     "destinations",

@@ -84,8 +84,8 @@ class TaskDefaultsConfig(Section):
 
 
 class AirflowConfig(Section):
-    """Schedules and settings of the generated DAGs `capture_DEST`, `apply_DEST`, `snapshot_DEST`, `verify_DEST`,
-    `maintain_DEST` and `backfill_DEST`."""
+    """Schedules and settings of the generated DAGs `capture_DEST`, `apply_DEST`, `intervals_DEST`, `snapshot_DEST`,
+    `verify_DEST`, `maintain_DEST` and `backfill_DEST`."""
 
     apply_every: ScheduleText = 60.0
     """Interval of the apply DAG, or a cron expression of five fields such as `'*/5 6-22 * * *'`."""
@@ -115,7 +115,8 @@ class AirflowConfig(Section):
     """Interval of the maintain DAG, which does what `cdc maintain` does, or a cron expression; null means that it runs
     only when it is triggered."""
     timezone: TimeZoneName = "UTC"
-    """Time zone of the cron expressions. Without one, another value than UTC is refused."""
+    """Time zone of the cron expressions, and of the days of `interval: day`. Without either, another value than UTC is
+    refused."""
     capture: Annotated[
         Literal["task", "external"],
         Doc(
@@ -142,6 +143,21 @@ class AirflowConfig(Section):
         ),
     ] = "none"
     """Share of the waiting changes that a run of the apply DAG applies."""
+    interval: Annotated[
+        Literal["hour", "day", "none"],
+        Doc(
+            choices={
+                "none": "there is no intervals DAG",
+                "hour": "hours, in UTC",
+                "day": "days, in `timezone`",
+            }
+        ),
+    ] = "none"
+    """Intervals of the intervals DAG, which emits an event of each table's partitioned asset when the lake has all
+    changes of an interval. Needs Airflow 3.3."""
+    interval_wait: Annotated[DurationS, Doc(only_with="interval: hour or day")] = 21600.0
+    """Longest time that a run of the intervals DAG waits until the lake has all changes of its interval; then it fails
+    with the reason."""
     max_consecutive_failed_dag_runs: Whole | None = Field(default=None, ge=0)
     """Number of failed runs in a row after which Airflow pauses a DAG; 0 means never, and null Airflow's setting."""
     pool: FilledText | None = None
@@ -171,6 +187,15 @@ class AirflowConfig(Section):
 
     @model_validator(mode="after")
     def _zone_of_a_cron_expression(self) -> Self:
-        if self.timezone != "UTC" and not any(isinstance(getattr(self, key), str) for key in _SCHEDULES):
-            raise ValueError(f"timezone has no effect without a cron expression in {', '.join(_SCHEDULES)}")
+        cron = any(isinstance(getattr(self, key), str) for key in _SCHEDULES)
+        if self.timezone != "UTC" and not cron and self.interval != "day":
+            raise ValueError(
+                f"timezone has no effect without a cron expression in {', '.join(_SCHEDULES)}, or interval: day"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _wait_for_intervals(self) -> Self:
+        if self.interval == "none" and "interval_wait" in self.model_fields_set:
+            raise ValueError("interval_wait has no effect without interval; remove it, or add interval: hour")
         return self

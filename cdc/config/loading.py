@@ -79,6 +79,16 @@ def load_destination(folder: Path, name: str | None) -> DestinationConfig:
     return load(find(folder, name))
 
 
+def as_config(destination: DestinationConfig | str | Path | None) -> DestinationConfig:
+    """Returns the configuration that a caller names: by itself, by the path of its file, or by its name in the folder
+    of configurations; None means the only one there. Raises ConfigError."""
+    if isinstance(destination, DestinationConfig):
+        return destination
+    if destination is not None and (isinstance(destination, Path) or destination.endswith((".yaml", ".yml"))):
+        return load(Path(destination))
+    return load_destination(conf_dir(), destination)
+
+
 def load(file: Path) -> DestinationConfig:
     """Reads and checks a configuration file. Raises ConfigError.
 

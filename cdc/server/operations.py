@@ -449,6 +449,11 @@ def find_by_store_time(call: Call[Time]) -> Any:
     return call.served.reader().find_by_store_time(call.given.time_us)
 
 
+@_operation(Time)
+def seq_before(call: Call[Time]) -> Any:
+    return call.served.reader().seq_before(call.given.time_us)
+
+
 @_operation(Nothing)
 def check_files(call: Call[Nothing]) -> Any:
     return asdict(call.served.reader().check_files())

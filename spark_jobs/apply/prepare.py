@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cdc.batches.manifest import Manifest
+from cdc.batches.manifest import Manifest, schemas_of
 from cdc.decode.layout import Survey, survey
 from cdc.decode.policies import value_policies
 from cdc.decode.transactions import ALL_TABLES
@@ -211,17 +211,6 @@ def _survey(manifest: Manifest, config: DestinationConfig, tables: Iterable[str]
         lambda table: value_policies(config.table_apply(table)),
         table_mask=mask,
     )
-
-
-def schemas_of(manifest: Manifest) -> Schemas | None:
-    """Returns the table definitions that a manifest names. Raises DamagedError, StorageError."""
-    from cdc.schemas import Schemas
-    from cdc.store.reader.staged import local_copy
-
-    if manifest.schema_path is None:
-        return None
-    with local_copy(manifest.schema_path) as path:
-        return Schemas.load(path)
 
 
 def _warn_of_unused_policies(config: DestinationConfig, schemas: Schemas) -> None:

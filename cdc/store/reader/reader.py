@@ -263,6 +263,23 @@ class StoreReader:
                 start += len(part)
         return None
 
+    def seq_before(self, time_us: int) -> int:
+        """Returns the seq up to which transactions were committed before a time (µs since 1970): where a batch with
+        :attr:`Limits.until_us` ends. No transaction need end there; 0 if none that is kept was committed before.
+
+        The answer is final once the store is complete up to that time, as long as the time index is kept. Raises
+        DamagedError, VersionError, StorageError.
+        """
+        limit = CommitTimeLimit(self.path, time_us)
+        found = limit.certain_seq
+        for entries in self.all_entries(found):
+            count = limit.count_before(entries)
+            if count:
+                found = int(entries["seq"][count - 1])
+            if count < len(entries):
+                break
+        return found
+
     # --- stats
 
     def backlog(self, after_seq: int) -> Backlog:

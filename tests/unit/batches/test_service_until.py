@@ -14,7 +14,7 @@ import pytest
 
 from cdc.batches.lease import Lease
 from cdc.batches.service import BatchService
-from cdc.binlog.entry import Entries, EntryFlag
+from cdc.binlog.entry import EntryFlag
 from cdc.cli import main
 from cdc.config import DestinationConfig
 from cdc.durable import replace_file
@@ -22,10 +22,8 @@ from cdc.errors import DamagedError, StoreIncompleteError, VersionError
 from cdc.meta import open_meta
 from cdc.positions import make_seq
 from cdc.store.formats import layout
-from cdc.store.formats.index import IndexFile, seal
-from cdc.store.formats.index import make_header as index_header
 from cdc.store.formats.layout import index_path, list_segments
-from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
+from cdc.store.formats.state import StoreLock
 from cdc.store.formats.time_index import (
     HEADER_SIZE,
     MARGIN_US,
@@ -39,53 +37,12 @@ from cdc.store.formats.time_index import (
 )
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.binlog import BinlogBuilder
-from cdc.testing.stores import Filler
 from cdc.units import iso_time_us, time_us
+from tests.support.commit_times import SECOND, T0, entries_of, fill, say_complete, seqs_of
 from tests.support.unit_batches import IDENTITY, NumberStore, make_config, make_service
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "clock-v1.log"
 OWNER = "airflow:apply_shop"
-SECOND = 1_000_000
-T0 = 1_700_000_000 * SECOND
-"""The commit time of the first transaction."""
-
-
-def fill(
-    path: Path, times_s: list[float], *, ddl: frozenset[int] = frozenset(), sizes: list[int] | None = None
-) -> None:
-    """Writes a store (in segments of 64 KiB) of transactions with these commit times, in seconds after T0."""
-    log = BinlogBuilder()
-    for n in range(len(times_s)):
-        if n in ddl:
-            log.ddl("ALTER TABLE orders ADD x INT")
-        else:
-            log.transaction("shop", "orders", [n] * (sizes[n] if sizes else 1))
-    filler = Filler(path, segment_bytes=65536)
-    filler.put(log)
-    filler.close()
-    set_times(path, times_s)
-
-
-def set_times(path: Path, times_s: list[float]) -> None:
-    left = list(times_s)
-    for segment in list_segments(path):
-        entries = IndexFile(segment).entries
-        entries = entries.copy()
-        for number in range(len(entries)):
-            if entries["length"][number]:
-                entries["commit_time_us"][number] = T0 + int(left.pop(0) * SECOND)
-        index_path(segment).write_bytes(index_header() + seal(entries))
-    assert not left
-
-
-def entries_of(path: Path) -> Entries:
-    found = np.concatenate([IndexFile(segment).entries for segment in list_segments(path)])
-    return found[found["length"] > 0]
-
-
-def seqs_of(path: Path) -> list[int]:
-    return [int(seq) for seq in entries_of(path)["seq"]]
 
 
 def taken(path: Path, until_s: float, after_seq: int = 0, **limits: int) -> list[int]:
@@ -97,10 +54,6 @@ def taken(path: Path, until_s: float, after_seq: int = 0, **limits: int) -> list
         found.append(picked.transactions)
         after_seq = picked.last_seq
     return found
-
-
-def say_complete(store: Path, until_s: float, *, connected: bool = True) -> None:
-    write_capture_state(store, CaptureState(1, connected, "binlog.000001", 4, None, 0, T0 + int(until_s * SECOND)))
 
 
 # --- which transactions ----------------------------------------------------------------------------------------------

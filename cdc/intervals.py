@@ -1,0 +1,278 @@
+"""Intervals of time, such as an hour, of a destination: when one is complete, and what its transactions changed.
+
+An interval is a range of seqs. Its transactions are those between two positions of the binlog, which the source's clock
+gives through the time index (:mod:`cdc.store.formats.time_index`): a transaction belongs to exactly one interval,
+whatever its own commit time says, and the ranges do not change any more once the interval is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdc.batches.manifest import schemas_of
+from cdc.batches.preconditions import incomplete_error
+from cdc.binlog.entry import EntryFlag
+from cdc.client import captured_tables, open_batches, open_meta, open_store, open_table_batches
+from cdc.decode.reader import DecodeOptions, DecodeStats, decode_range
+from cdc.decode.transactions import ALL_TABLES
+from cdc.errors import CutOffError, LakeBehindError
+from cdc.meta.state import Subscription
+from cdc.positions import format_seq
+from cdc.units import iso_time, iso_time_us, time_us
+
+if TYPE_CHECKING:
+    from cdc.batches.manifest import Manifest
+    from cdc.config import DestinationConfig
+    from cdc.schemas import Schemas
+    from cdc.store.formats.state import Beginning
+    from cdc.store.reader.store import Store
+
+_MANIFESTS = 1000
+"""How many of the newest batches are looked at for those that hold an interval's transactions."""
+_FIRST_START = "first start"
+_SKEW_US = 15 * 60 * 1_000_000
+"""How far the clock of the machine of capture may be behind the source's."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The time from ``start``, inclusive, to ``end``, exclusive. Both are aware."""
+
+    start: datetime
+    end: datetime
+
+    def __str__(self) -> str:
+        return f"{iso_time(self.start)} to {iso_time(self.end)}"
+
+
+@dataclass(frozen=True)
+class SeqRange:
+    """The transactions of an interval: those with ``after_seq`` < seq ≤ ``last_seq``."""
+
+    after_seq: int
+    last_seq: int
+
+    def overlaps(self, after_seq: int, last_seq: int) -> bool:
+        """Whether both ranges may have a transaction in common."""
+        return after_seq < self.last_seq and self.after_seq < last_seq
+
+
+@dataclass
+class TableContent:
+    """What an interval's transactions changed in one table."""
+
+    table: str
+    rows: int = 0
+    """Rows that were inserted, updated or deleted at the source; a row that changed twice counts twice."""
+    transactions: int = 0
+    ddl: int = 0
+    """DDL statements."""
+    delta_version: int | None = None
+    """A version of the Delta table that has all of these changes; it may have later ones, too."""
+    applied_seq: int | None = None
+    """The position of that version."""
+
+
+@dataclass
+class IntervalContent:
+    """What an interval's transactions changed."""
+
+    range: SeqRange
+    gtid: str | None = None
+    """The GTID of the last transaction up to the interval's end; None if it has none, or there is none."""
+    file: str | None = None
+    """The binlog file in which that transaction ends,"""
+    pos: int | None = None
+    """and its end there."""
+    batches: list[int] = field(default_factory=list)
+    """The batches that brought these transactions into the lake, as far as their manifests are kept."""
+    tables: list[TableContent] = field(default_factory=list)
+    """All tables of the lake that have every change of the interval, also those that it did not change."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """The tables that lack changes of the interval, each with the reason."""
+
+
+def begins_before_capture(config: DestinationConfig, interval: Interval) -> bool:
+    """Whether the interval began before the destination's capture was started for the first time."""
+    reader = open_store(config)
+    begins = reader.beginning() if reader.exists() else None
+    return begins is not None and begins.reason == _FIRST_START and _begins_us(reader, begins) > time_us(interval.start)
+
+
+def range_of(
+    config: DestinationConfig, interval: Interval, *, after_seq: int | None = None, last_seq: int | None = None
+) -> SeqRange:
+    """Returns the transactions of an interval that is complete: by the source's clock the store has them all, and all
+    are in the lake, except for tables that apply leaves out.
+
+    ``after_seq``, ``last_seq``: where the interval before it ended, and where the one after it began, if they are
+    known: each transaction then belongs to exactly one interval, even if the time index was lost in the meantime.
+
+    Raises StoreIncompleteError and LakeBehindError while the interval is not complete; CutOffError if it never will be,
+    because the store does not have all of its transactions.
+    """
+    meta, reader = open_meta(config), open_store(config)
+    complete_us = reader.complete_until_us() if reader.exists() else 0
+    if complete_us < time_us(interval.end):
+        raise incomplete_error(config.name, interval.end, complete_us, reader.capture_state())
+    found = SeqRange(
+        _begin(config, reader, interval) if after_seq is None else after_seq,
+        reader.seq_before(time_us(interval.end)) if last_seq is None else last_seq,
+    )
+    found = SeqRange(found.after_seq, max(found.after_seq, found.last_seq))
+    reader.require_kept(found.after_seq)
+    known = meta.read().subscriptions.get("apply") or Subscription()
+    _require_whole(config, reader, known, interval, found)
+    if _has_transactions(reader, known.acked_seq, found.last_seq):
+        raise LakeBehindError(
+            f"transactions committed before {iso_time(interval.end)} are not in the lake yet: applied up to "
+            f"{known.acked_seq} ({format_seq(known.acked_seq)}), the interval ends at {found.last_seq} "
+            f"({format_seq(found.last_seq)})",
+            place=config.name,
+            remedy=f"Wait for the next run of apply_{config.name}, or look at why its runs fail.",
+        )
+    return found
+
+
+def _begin(config: DestinationConfig, reader: Store, interval: Interval) -> int:
+    """Returns the seq at which an interval begins, exclusive. Raises CutOffError."""
+    start_us, begins = time_us(interval.start), reader.beginning()
+    if begins is not None and _begins_us(reader, begins) > start_us:
+        raise CutOffError(
+            f"the interval {interval} cannot be proved complete: the store begins at {begins.file}:{begins.pos}, where "
+            f"capture began on {iso_time_us(_begins_us(reader, begins) - _SKEW_US)} ({begins.reason}) by its machine's "
+            f"clock, and an interval has to begin {_SKEW_US // 60_000_000} minutes after that at least",
+            place=config.name,
+            remedy="Choose a later interval.",
+        )
+    return max(reader.seq_before(start_us), 0 if begins is None else begins.seq)
+
+
+def _begins_us(reader: Store, begins: Beginning) -> int:
+    """Returns the time from which on the store has every transaction. Its beginning is recorded by the clock of the
+    machine of capture, which may differ from the source's."""
+    if begins.time_us:
+        return begins.time_us + _SKEW_US
+    first = reader.first_seq()
+    entry = None if first is None else reader.entry_at(first)
+    return _SKEW_US + (0 if entry is None else int(entry["commit_time_us"]))
+
+
+def _require_whole(
+    config: DestinationConfig, reader: Store, known: Subscription, interval: Interval, found: SeqRange
+) -> None:
+    """Raises CutOffError if transactions of the range were lost, and somebody has accepted that."""
+    gap = next((one for one in known.gaps if one.table is None and found.overlaps(one.after_seq, one.until_seq)), None)
+    lost = "" if gap is None else f"{gap.reason}, accepted on {iso_time(gap.accepted)}"
+    if gap is None:
+        for entries in reader.all_entries(found.after_seq, found.last_seq):
+            at = np.flatnonzero(entries["flags"] & int(EntryFlag.LOST))
+            if len(at):
+                lost = f"transaction {int(entries['seq'][at[0]])} is damaged, and its loss was accepted"
+                break
+    if lost:
+        raise CutOffError(
+            f"the interval {interval} is not complete: transactions of it are lost ({lost})",
+            place=config.name,
+            remedy="Its consumers have to take the tables as they are, after `cdc snapshot` has brought them level.",
+        )
+
+
+def _has_transactions(reader: Store, after_seq: int, last_seq: int) -> bool:
+    if after_seq >= last_seq:
+        return False
+    return any(bool((entries["length"] > 0).any()) for entries in reader.all_entries(after_seq, last_seq))
+
+
+def content_of(config: DestinationConfig, found: SeqRange) -> IntervalContent:
+    """Reads an interval's changes from the store, and counts them by table.
+
+    Raises CutOffError if retention has removed them, DamagedError, StorageError.
+    """
+    reader = open_store(config)
+    batches = open_batches(config)
+    known = batches.meta.read().subscriptions.get("apply") or Subscription()
+    content = IntervalContent(found)
+    last = reader.entry_at(found.last_seq)
+    if last is not None:
+        end = reader.commit_position(last)
+        content.gtid, content.file, content.pos = end.gtid, end.position.file, end.position.pos
+    content.batches = [
+        manifest.batch
+        for manifest in batches.acked_manifests(after_batch=max(0, known.next_batch - _MANIFESTS))
+        if found.overlaps(manifest.first_seq - 1, manifest.last_seq)
+    ]
+    changed = _mask(reader, found)
+    for table in captured_tables(config, reader):
+        one = TableContent(table)
+        if reader.table_mask(table) & changed:
+            one = _count(config, table, found)
+        record = known.table(table)
+        reason = _lacking(known, table, one, found)
+        if reason is not None:
+            content.left_out[table] = reason
+        elif record is not None:
+            one.delta_version, one.applied_seq = record.version, record.applied_seq
+            content.tables.append(one)
+    return content
+
+
+def _lacking(known: Subscription, table: str, one: TableContent, found: SeqRange) -> str | None:
+    """Returns why a table in the lake lacks changes of the range; None if it has them all, or is not there yet."""
+    record, parked = known.table(table), known.parked.get(table)
+    gap = next((g for g in known.gaps if g.table == table and found.overlaps(g.after_seq, g.until_seq)), None)
+    if gap is not None:
+        return f"it lacks transactions ({gap.reason}, accepted on {iso_time(gap.accepted)})"
+    if parked is not None and (record is None or record.applied_seq < found.last_seq):
+        return f"it is parked since {iso_time(parked.since)}: {parked.reason}"
+    if record is None and (one.rows or one.ddl):
+        return "it has changes in the store, and no table in the lake"
+    return None
+
+
+def _mask(reader: Store, found: SeqRange) -> int:
+    """Returns the bits of the tables that may have changes in the range."""
+    mask = 0
+    for entries in reader.all_entries(found.after_seq, found.last_seq):
+        mask |= int(np.bitwise_or.reduce(entries["table_mask"], initial=np.uint64(0)))
+    return mask
+
+
+def _count(config: DestinationConfig, table: str, found: SeqRange) -> TableContent:
+    """Reads a table's changes in the range from the store, and counts them."""
+    batches, one, at = open_table_batches(config), TableContent(table), found.after_seq
+    while at < found.last_seq:
+        with batches.next(table, at, found.last_seq) as manifest:
+            if manifest is None:
+                break
+            if manifest.ddl:
+                one.ddl += manifest.transactions
+            else:
+                one.transactions += manifest.transactions
+                one.rows += _rows(manifest, table, schemas_of(manifest))
+            at = manifest.last_seq
+    return one
+
+
+def _rows(manifest: Manifest, table: str, schemas: Schemas | None) -> int:
+    """Returns how many rows of the table the transactions of a manifest have changed."""
+    stats = DecodeStats()
+    mask = manifest.table_mask(table)
+    options = DecodeOptions(
+        images="both",
+        columns=(),
+        after_seq=manifest.after_seq,
+        upto_seq=manifest.last_seq,
+        table_mask=ALL_TABLES if mask is None else mask,
+    )
+    schema = None if schemas is None else schemas.tables.get(table)
+    for one in manifest.ranges:
+        for _ in decode_range(
+            one.path, one.offset, one.length, table=table, options=options, schema=schema, stats=stats
+        ):
+            pass
+    return stats.rows

@@ -1,0 +1,159 @@
+"""The pages in a real browser (Chromium), in a real Airflow: in its frame, by themselves, and on a telephone.
+
+This Airflow logs everybody in; tests/dags/test_pages.py has users without a login. The screenshots stay in the test's
+folder.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import (
+    frame_to_be_available_and_switch_to_it,
+    presence_of_element_located,
+    url_contains,
+)
+from selenium.webdriver.support.wait import WebDriverWait
+
+from cdc.batches.parking import park
+from cdc.batches.service import BatchService
+from cdc.meta import ParkedTable
+from cdc.testing.servers import PASSWORD, Server
+from tests.fault.support import DELTA_RS
+from tests.support.apply import LOCAL, Loop
+from tests.support.real_airflow import RealAirflow
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+EVIL = "<script>document.title='hacked'</script>"
+TELEPHONE = (390, 844)
+
+
+@dataclass
+class Setup:
+    airflow: RealAirflow
+    browser: Chrome
+    folder: Path
+    database: str
+
+    def address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.airflow.port}{path}"
+
+    def wait(self, condition: object, limit_s: float = 60) -> None:
+        WebDriverWait(self.browser, limit_s).until(condition)  # type: ignore[arg-type]
+
+    def picture(self, name: str) -> None:
+        (self.folder / f"{name}.png").write_bytes(self.browser.get_screenshot_as_png())
+
+
+@pytest.fixture(scope="module")
+def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    folder = tmp_path_factory.mktemp("pages")
+    database = f"pages_{random.SystemRandom().randrange(2**32):08x}"
+    mysql9.execute(f"CREATE DATABASE {database}")
+    loop = Loop(folder, mysql9, database, apply=DELTA_RS, spark=LOCAL)
+    loop.sql("CREATE TABLE orders (id INT PRIMARY KEY, v INT)", f"CREATE TABLE `{EVIL}` (id INT PRIMARY KEY)")
+    for number in range(8):
+        loop.sql(f"INSERT INTO orders VALUES ({number}, 1)")
+        loop.capture()
+        loop.apply_all()
+    loop.sql("INSERT INTO orders VALUES (100, 1)", "UPDATE orders SET v = 2")
+    loop.capture()
+    service = BatchService(loop.config)
+    assert service.get("cli:elsewhere:shop", wait_s=0) is not None
+    table = f"{database}.{EVIL}"
+    park(service.meta, "apply", table, ParkedTable(due="retry", reason="it failed", since=datetime.now(UTC)))
+    text = loop.config.file.read_text()
+    (loop.config.file.parent / "unmounted.yaml").write_text(text.replace("shop/", "elsewhere/"))
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "meta").write_text("no folder")
+    (loop.config.file.parent / "broken.yaml").write_text("source: {url: 'mysql://u@h:1'}\n")
+    airflow = RealAirflow(
+        folder / "airflow", loop.config.file.parent, ("apply", "capture"), {"CDC_CONF": str(loop.config.file.parent)}
+    )
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium") or "chromium: run scripts/need-chromium.sh"
+    for word in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync", "window-size=1280,900", f"user-data-dir={folder / 'chromium'}",
+    ):  # fmt: skip
+        options.add_argument(f"--{word}")
+    browser = Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
+    try:
+        airflow.start(("api-server", "dag-processor"))
+        yield Setup(airflow, browser, folder, database)
+    finally:
+        browser.quit()
+        airflow.stop()
+        mysql9.execute(f"DROP DATABASE {database}")
+        patch.undo()
+
+
+def test_the_page_inside_airflow_links_to_its_dags(setup: Setup) -> None:
+    setup.browser.get(setup.address("/plugin/towpath"))
+    setup.wait(frame_to_be_available_and_switch_to_it((By.TAG_NAME, "iframe")))
+    setup.wait(presence_of_element_located((By.CSS_SELECTOR, "section.card")))
+    text = setup.browser.find_element(By.TAG_NAME, "body").text
+    assert "not readable" in text and "is missing" in text
+    assert "Outstanding batches\n1" in text
+    setup.picture("inside")
+    setup.browser.find_element(By.LINK_TEXT, "shop").click()
+    setup.wait(presence_of_element_located((By.TAG_NAME, "polyline")))
+    setup.browser.find_element(By.LINK_TEXT, "apply").click()
+    setup.browser.switch_to.default_content()
+    setup.wait(url_contains("/dags/apply_shop"))
+
+
+def test_a_destination(setup: Setup) -> None:
+    setup.browser.get(setup.address("/towpath/shop"))
+    body = setup.browser.find_element(By.TAG_NAME, "body").text
+    assert "shop – Towpath" in setup.browser.title
+    assert EVIL in body, "shown as text"
+    assert "it failed" in body and "cli:elsewhere:shop" in body
+    lines = setup.browser.find_elements(By.CSS_SELECTOR, ".chart svg line[stroke-linecap]")
+    assert len(lines) >= 8
+    errors = [one for one in setup.browser.get_log("browser") if one["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
+    assert [one for one in errors if "/towpath/" in one["message"]] == []
+    setup.picture("destination")
+
+
+@pytest.mark.parametrize("path", ["/towpath/", "/towpath/shop"])
+def test_the_pages_on_a_telephone(setup: Setup, path: str) -> None:
+    setup.browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": TELEPHONE[0], "height": TELEPHONE[1], "deviceScaleFactor": 2, "mobile": True},
+    )
+    try:
+        setup.browser.get(setup.address(path))
+        width = setup.browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= TELEPHONE[0], "nothing has to be scrolled sideways"
+        wide = setup.browser.execute_script(
+            "return [...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+            ".map(e => e.tagName)"
+        )
+        assert wide == []
+        setup.picture(f"telephone-{'one' if path.endswith('shop') else 'all'}")
+    finally:
+        setup.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_an_unmounted_store_is_an_error_of_its_row(setup: Setup) -> None:
+    setup.browser.get(setup.address("/towpath/"))
+    cards = setup.browser.find_elements(By.CSS_SELECTOR, "section.card")
+    found = {card.find_element(By.TAG_NAME, "h2").text: card for card in cards}
+    assert set(found) == {"shop", "unmounted", "broken"}
+    assert "not readable" in found["unmounted"].text
+    assert "not readable" in found["broken"].text
+    assert "Position" in found["shop"].text
+    setup.picture("all")
