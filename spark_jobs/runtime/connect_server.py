@@ -34,7 +34,7 @@ from cdc.cache import cache_dir
 from cdc.durable import replace_file
 from cdc.errors import ConfigError, RetryableError, UsageError
 from spark_jobs.runtime import driver
-from spark_jobs.runtime.jars import spark_home
+from spark_jobs.runtime.jars import CLASSES, spark_home
 from spark_jobs.runtime.session import settings, worker_path
 
 if TYPE_CHECKING:
@@ -49,7 +49,14 @@ STOP_S = 120.0
 """How long a server may take to end by itself: it writes the archive of its classes then."""
 _FREE_S = 10.0
 """How long the port of a server that was killed may stay open."""
-_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_CLASS = "io.towpath.ConnectServer"
+_SHARED = {
+    # Spark finds generated code again only under the same class loader. The sessions of each merge are new, and with
+    # loaders of their own they would compile all their code once more.
+    "spark.sql.artifact.isolation.enabled": "false",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
+}
+"""Settings that let the sessions of a server share their classes; ``spark.conf`` overrides them."""
 _FORMAT = 1
 _LAST_LINES = 5
 
@@ -203,18 +210,22 @@ def _settings(config: SparkConfig, port: int, token: str, folder: Path) -> dict[
     archive = folder / f"classes-{digest}.jsa"
     option = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
     values["spark.driver.extraJavaOptions"] += f" -XX:{option}={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
-    return values | {
-        "spark.master": master,
-        "spark.app.name": "towpath",
-        "spark.connect.grpc.binding.address": "localhost",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.connect.authenticate.token": token,
-        VERSION_SETTING: code_version(),
-    }
+    return (
+        _SHARED
+        | values
+        | {
+            "spark.master": master,
+            "spark.app.name": "towpath",
+            "spark.connect.grpc.binding.address": "localhost",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.connect.authenticate.token": token,
+            VERSION_SETTING: code_version(),
+        }
+    )
 
 
 def _launch(options: list[str], log: Path) -> subprocess.Popen[bytes]:
-    command = [str(spark_home() / "bin" / "spark-submit"), "--class", _CLASS, *options, "spark-internal"]
+    command = [str(spark_home() / "bin" / "spark-submit"), "--class", _CLASS, *options, str(CLASSES)]
     environment = os.environ | {
         "SPARK_HOME": str(spark_home()),
         "PYTHONPATH": worker_path(),

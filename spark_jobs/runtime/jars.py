@@ -55,8 +55,9 @@ S3 = Packages(
     ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "commons-logging:*", "commons-codec:*"),
 )
 """What Spark needs for ``s3a://``."""
-LOG_STORE = Path(__file__).with_name("towpath-s3.jar")
-"""Towpath's log store for S3, compiled from ``java`` beside it by ``scripts/make-log-store.sh``."""
+CLASSES = Path(__file__).with_name("towpath.jar")
+"""Towpath's log store for S3 and its Connect server, compiled from ``java`` beside it by
+``scripts/make-java-classes.sh``."""
 
 
 def delta_jars() -> list[Path]:
@@ -183,5 +184,5 @@ def spark_home() -> Path:
 
 
 if __name__ == "__main__" and "--resolved" not in sys.argv:
-    for jar in (*delta_jars(), *((*jars_of(S3), LOG_STORE) if "--s3" in sys.argv else ())):
+    for jar in (*delta_jars(), *((*jars_of(S3), CLASSES) if "--s3" in sys.argv else ())):
         sys.stdout.write(f"{jar}\n")

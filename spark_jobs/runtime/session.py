@@ -83,9 +83,9 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
         }
     if "spark.jars" not in config.conf and "spark.jars.packages" not in config.conf:
-        from spark_jobs.runtime.jars import LOG_STORE, S3, delta_jars, jars_of
+        from spark_jobs.runtime.jars import CLASSES, S3, delta_jars, jars_of
 
-        jars = [*delta_jars(), *((*jars_of(S3), LOG_STORE) if config.lake is not None else ())]
+        jars = [*delta_jars(), *((*jars_of(S3), CLASSES) if config.lake is not None else ())]
         values["spark.jars"] = ",".join(str(jar) for jar in jars)
     if config.lake is not None:
         values |= config.lake.spark_settings()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdc import cli
+from cdc.config import SparkConfig
 from cdc.errors import ConfigError, RetryableError
 from cdc.testing.servers import Server as Database
 from cdc.testing.servers import free_port
@@ -28,6 +29,24 @@ def port() -> Iterator[int]:
     session.discard()
     connect_server.stop(port)
     shutil.rmtree(connect_server.folder_of(port), ignore_errors=True)
+
+
+def require_shared_code(config: SparkConfig) -> None:
+    """A query of one session finds the code that Spark has compiled for another."""
+    # CodeGenerator.compileTime() is the time spent in compiling so far, in ns.
+    spent = "SELECT java_method('org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator', 'compileTime')"
+    work = (
+        "SELECT id % 7 AS a, count(*), max(concat(id, 'x')) FROM range(100) GROUP BY 1 HAVING count(*) > 3 ORDER BY 2"
+    )
+    spent_ns = []
+    for _ in range(2):
+        spark = session.acquire(config).spark
+        spark.sql(spent).collect()
+        before = int(spark.sql(spent).collect()[0][0])
+        spark.sql(work).collect()
+        spent_ns.append(int(spark.sql(spent).collect()[0][0]) - before)
+        session.discard()
+    assert spent_ns[0] > 0 == spent_ns[1]
 
 
 @pytest.mark.timeout(900)
@@ -78,6 +97,8 @@ def test_a_server_is_started_used_killed_and_stopped(
 
     with pytest.raises(PySparkException, match=r"(?i)token|unauthenticated"):
         _ = SparkSession.builder.remote(f"sc://localhost:{port}").create().version
+
+    require_shared_code(loop.config.spark)
 
     # Another Towpath, and a server that was killed.
     session.discard()

@@ -21,7 +21,7 @@ from cdc.targets import table_path
 from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import proof
 from spark_jobs.runtime import connect_server, session
-from tests.support import log_store
+from tests.support import java_classes
 from tests.support.apply import LOCAL_CONF, Loop
 from tests.support.s3 import KEY, S3Server, serve
 
@@ -216,15 +216,15 @@ def test_drivers_in_other_processes(
     assert SECRET not in "".join(capfd.readouterr())
 
 
-def test_the_jar_of_the_log_store_is_made_of_its_sources() -> None:
-    """``scripts/make-log-store.sh`` makes it anew."""
-    kept = log_store.kept()
-    assert {name: content for name, content in kept.items() if name.endswith(".java")} == log_store.sources()
+def test_the_jar_of_java_classes_is_made_of_its_sources() -> None:
+    """``scripts/make-java-classes.sh`` makes it anew."""
+    kept = java_classes.kept()
+    assert {name: content for name, content in kept.items() if name.endswith(".java")} == java_classes.sources()
     classes = {name for name in kept if name.endswith(".class")}
-    assert classes == {name.replace(".java", ".class") for name in log_store.sources()}
+    assert classes == {name.replace(".java", ".class") for name in java_classes.sources()}
 
 
 @pytest.mark.long
-def test_the_classes_of_the_log_store_are_those_that_a_compiler_makes() -> None:
-    kept = log_store.kept()
-    assert {name: content for name, content in kept.items() if name.endswith(".class")} == log_store.compiled()
+def test_the_java_classes_are_those_that_a_compiler_makes() -> None:
+    kept = java_classes.kept()
+    assert {name: content for name, content in kept.items() if name.endswith(".class")} == java_classes.compiled()

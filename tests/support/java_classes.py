@@ -1,4 +1,4 @@
-"""Compiles Towpath's log store for S3: ``python -m tests.support.log_store`` writes the jar that is kept in git. It holds
+"""Compiles Towpath's Java classes: ``python -m tests.support.java_classes`` writes the jar that is kept in git. It holds
 the sources beside the classes, so that it is seen when they have changed since."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from spark_jobs.runtime.jars import LOG_STORE, delta_jars, spark_home
+from spark_jobs.runtime.jars import CLASSES, delta_jars, spark_home
 
-SOURCES = LOG_STORE.parent / "java"
+SOURCES = CLASSES.parent / "java"
 
 
 def sources() -> dict[str, bytes]:
@@ -20,7 +20,7 @@ def sources() -> dict[str, bytes]:
 
 def kept() -> dict[str, bytes]:
     """Returns what the jar holds, by name."""
-    with zipfile.ZipFile(LOG_STORE) as jar:
+    with zipfile.ZipFile(CLASSES) as jar:
         return {name: jar.read(name) for name in jar.namelist()}
 
 
@@ -35,7 +35,7 @@ def compiled() -> dict[str, bytes]:
 
 
 def main() -> None:
-    with zipfile.ZipFile(LOG_STORE, "w", zipfile.ZIP_DEFLATED) as jar:
+    with zipfile.ZipFile(CLASSES, "w", zipfile.ZIP_DEFLATED) as jar:
         for name, content in (sources() | compiled()).items():
             jar.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), content)
 

@@ -1,6 +1,0 @@
-#!/usr/bin/env bash
-# Compiles spark_jobs/runtime/java into spark_jobs/runtime/towpath-s3.jar, with Java 17 and the jars of Spark and Delta.
-# The jar is kept in git, because users have no compiler; a test compares it with its sources.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-exec .venv/bin/python -m tests.support.log_store

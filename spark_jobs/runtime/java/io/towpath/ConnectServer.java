@@ -1,0 +1,28 @@
+package io.towpath;
+
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.connect.service.SparkConnectService$;
+
+/**
+ * A Spark Connect server whose sessions may share a class loader.
+ *
+ * <p>Spark's own {@code SparkConnectServer} sets {@code spark.sql.artifact.isolation.enabled} and {@code
+ * spark.sql.artifact.isolation.alwaysApplyClassloader} itself, whatever the configuration says. Here they have the
+ * values of the configuration.
+ */
+public final class ConnectServer {
+
+  private ConnectServer() {}
+
+  public static void main(String[] arguments) {
+    try {
+      SparkSession spark = SparkSession.builder().getOrCreate();
+      SparkConnectService$.MODULE$.start(spark.sparkContext());
+      SparkConnectService$.MODULE$.server().awaitTermination();
+      spark.stop();
+    } catch (Exception error) {
+      error.printStackTrace();
+      System.exit(1); // other threads may keep the process alive
+    }
+  }
+}
