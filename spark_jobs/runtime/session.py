@@ -197,9 +197,13 @@ def _connect(config: SparkConfig, remote: str) -> SparkSession:
         session = SparkSession.builder.remote(remote).create()
         for key, value in (_RUNTIME | config.conf).items():
             if key in _RUNTIME or key.startswith(("spark.sql.", "spark.databricks.")):
-                session.conf.set(key, value)
+                _set_there(session, key, value, config)
         _ = session.version
         return session
+    except CdcError:
+        driver.ignore_errors(session.stop)  # else the interpreter would not end
+        discard()
+        raise
     except Exception as error:
         discard()
         raise RetryableError(
@@ -207,6 +211,23 @@ def _connect(config: SparkConfig, remote: str) -> SparkSession:
             place=f"spark.remote {config.remote_address}",
             remedy="Start it with Delta's jars, extension and catalog, or correct spark.remote.",
         ) from error
+
+
+def _set_there(session: SparkSession, key: str, value: str, config: SparkConfig) -> None:
+    """Sets a setting of a session on a Connect server. Raises ConfigError if it is one that the server was started
+    with, and has another value there."""
+    try:
+        session.conf.set(key, value)
+    except Exception as error:
+        if "CANNOT_MODIFY_STATIC_CONFIG" not in str(error):
+            raise
+        there = session.conf.get(key, None) or ""
+        if there.removeprefix("file:") != value.removeprefix("file:"):  # Spark shows folders as URIs
+            raise ConfigError(
+                f"the Spark Connect server was started with {key}={there}, and spark.conf says {value}",
+                place=f"spark.remote {config.remote_address}",
+                remedy=f"Start the server with this setting (`cdc spark start` does), or remove {key}.",
+            ) from None
 
 
 def worker_path() -> str:

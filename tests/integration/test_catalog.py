@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,10 @@ from cdc.commands import check_local
 from cdc.config import DestinationConfig, load
 from cdc.errors import CatalogUnavailableError, ConfigError, TargetError
 from cdc.meta import open_meta
-from cdc.testing.servers import Server
+from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import catalog
 from spark_jobs.delta.catalog import Entry, Name, find_entry
-from spark_jobs.runtime import session
+from spark_jobs.runtime import connect_server, session
 from tests.support.apply import LOCAL_CONF, Loop
 
 Database = Callable[[Server], str]
@@ -235,6 +235,34 @@ def test_drivers_under_spark_submit_register(mysql9: Server, tmp_path: Path, dat
     assert [f.level for f in check_local._catalog(loop.config)] == ["warning"]
     again(loop, "local-cluster[1,1,1024]", "local[2]")
     assert entry(loop) is not None
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    found = free_port()
+    yield found
+    session.discard()
+    connect_server.stop(found)
+    shutil.rmtree(connect_server.folder_of(found), ignore_errors=True)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_forgets")
+def test_a_connect_server_registers(port: int, mysql9: Server, tmp_path: Path, database: Database) -> None:
+    spark = f"{{remote: 'sc://localhost:{port}', conf: {metastore(tmp_path)}}}"
+    loop = Loop(tmp_path, mysql9, database(mysql9), apply=NAMES, spark=spark)
+    connect_server.start(loop.config.spark, port)
+    loop.sql(TABLE, "INSERT INTO t VALUES (1, 'a')")
+    loop.capture()
+    loop.apply_all()
+    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    spark_of(loop).sql(f"DROP TABLE lake_{loop.db}.t").collect()
+    loop.sql("INSERT INTO t VALUES (2, 'b')")
+    loop.capture()
+    loop.apply_all()
+    assert entry(loop) == Entry("EXTERNAL", "delta", f"file:{loop.path('t')}")
+    assert [f.level for f in check_local._catalog(loop.config)] == ["ok"]
+    loop.require_equal("t")
 
 
 @pytest.mark.long
