@@ -109,7 +109,7 @@ def merge(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     from cdc.batches.lease import renewed
     from cdc.client import open_batches
 
-    # A driver on a Connect server cannot be killed from here; the check before each statement stops its merge.
+    # A Connect server that does not take the interrupt goes on; the check before each statement stops its merge.
     with renewed(open_batches(config), lease, config.batch.lease_s, stop, lambda: datetime.now(UTC)):
         return _submit(config, lease) if _is_submitted(config) else _merge_here(config, lease)
 
@@ -136,7 +136,8 @@ def release(config: DestinationConfig, owner: str) -> list[int]:
 
 
 def stop() -> None:
-    """Kills the driver that this process has started; a running merge fails. Safe in signal handlers."""
+    """Kills the driver that this process has started, and interrupts its statements on a Connect server: a running
+    merge fails. Safe in signal handlers."""
     pid = None if _submitted is None else _submitted.pid()
     pids = [] if pid is None else [pid]
     if "spark_jobs.runtime.driver" in sys.modules:
@@ -146,6 +147,10 @@ def stop() -> None:
         pids += [pid] if pid is not None else []
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    if "spark_jobs.runtime.session" in sys.modules:
+        from spark_jobs.runtime import session as sessions
+
+        sessions.interrupt()
 
 
 def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:

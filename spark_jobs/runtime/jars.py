@@ -15,6 +15,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,36 @@ def jars_of(packages: Packages) -> list[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             recorded = _fetched(packages)
     return sorted(folder / "jars" / name for name in recorded)
+
+
+def of_session(conf: Mapping[str, str], *, with_s3: bool) -> list[str]:
+    """Returns the value of ``spark.jars`` for a session with these settings: the jars of ``spark.jars``, and ours.
+
+    Ours are Delta's, and ``with_s3`` also those of S3A and Towpath's classes. A part that ``spark.jars`` or
+    ``spark.jars.packages`` name themselves (delta-spark, hadoop-aws) is theirs, in the release that they name. If a
+    pattern in ``spark.jars`` cannot be looked through from here (``hdfs:///jars/*.jar``), it is taken to name both.
+    Raises what :func:`jars_of` raises.
+    """
+    given = [one.strip() for one in conf.get("spark.jars", "").split(",") if one.strip()]
+    names = [name for one in given for name in _names(one)]
+    names += [one.strip() for one in conf.get("spark.jars.packages", "").split(",")]
+
+    def theirs(artifact: str) -> bool:
+        return any(name is None or artifact in name for name in names)
+
+    ours: list[Path] = [] if theirs("delta-spark") else delta_jars()
+    if with_s3:
+        ours += [] if theirs("hadoop-aws") else jars_of(S3)
+        ours += [] if theirs(CLASSES.name) else [CLASSES]
+    return [*map(str, ours), *given]
+
+
+def _names(jar: str) -> list[str | None]:
+    """Returns the file names of an entry of ``spark.jars``; None stands for files that cannot be listed from here."""
+    if not any(sign in jar for sign in "*?[{"):
+        return [jar.rpartition("/")[2]]
+    path = jar.removeprefix("file://")
+    return [None] if "://" in path or "{" in path else [one.name for one in Path(path).parent.glob(Path(path).name)]
 
 
 def _fetched(packages: Packages) -> dict[str, str]:

@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError, ConfigError, RetryableError
-from spark_jobs.runtime import driver
+from spark_jobs.runtime import driver, jars
 from spark_jobs.runtime.failures import first_line
 from spark_jobs.runtime.guard import is_connect, prove_guard
 
@@ -65,7 +66,9 @@ def in_process(config: SparkConfig) -> bool:
 
 
 def settings(config: SparkConfig) -> dict[str, str]:
-    """Returns all settings of a driver that this process starts or submits. ``spark.conf`` overrides each of them."""
+    """Returns all settings of a driver that this process starts or submits. ``spark.conf`` overrides each of them,
+    except for lists, which it adds to. Raises ConfigError, and what :func:`~spark_jobs.runtime.jars.of_session` raises.
+    """
     values = dict(_DELTA) | dict(_RUNTIME)
     # Spark's and the JVM's time zone must both be UTC: dates before 1970 depend on the latter.
     log4j = Path(__file__).with_name("log4j2.properties")
@@ -82,17 +85,25 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
         }
-    if "spark.jars" not in config.conf and "spark.jars.packages" not in config.conf:
-        from spark_jobs.runtime.jars import CLASSES, S3, delta_jars, jars_of
-
-        jars = [*delta_jars(), *((*jars_of(S3), CLASSES) if config.lake is not None else ())]
-        values["spark.jars"] = ",".join(str(jar) for jar in jars)
+    values["spark.jars"] = ",".join(jars.of_session(config.conf, with_s3=config.lake is not None))
     if config.lake is not None:
         values |= config.lake.spark_settings()
-    own_java = values["spark.driver.extraJavaOptions"]
-    values |= config.conf
-    if config.conf.get("spark.driver.extraJavaOptions"):
-        values["spark.driver.extraJavaOptions"] = f"{own_java} {config.conf['spark.driver.extraJavaOptions']}"
+    return _merged(values, config.conf)
+
+
+_LISTS = {"spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " ", "spark.executor.extraJavaOptions": " "}
+"""Settings of which Spark takes several values, each with what separates them."""
+
+
+def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns ``conf`` over our settings. Lists keep our values, before those of ``conf``; ``spark.jars`` is ours."""
+    values = {**ours, **conf, "spark.jars": ours["spark.jars"]}
+    for key, separator in _LISTS.items():
+        given = conf.get(key, "").strip()
+        if given and ours[key] not in given:
+            values[key] = f"{ours[key]}{separator}{given}"
+    if not values["spark.jars"]:
+        del values["spark.jars"]
     return values
 
 
@@ -119,6 +130,10 @@ class WarmSession:
         except Exception as error:  # noqa: BLE001
             logging.getLogger(__name__).debug("the session is broken: %s", error)
             return False
+
+    def sessions_on_server(self) -> list[Any]:
+        """Returns the sessions on a Connect server; empty for a session of this process."""
+        return [self.spark, *self.tables.sessions()] if is_connect(self.spark) else []
 
 
 def _key(config: SparkConfig) -> str:
@@ -266,6 +281,29 @@ def discard() -> None:
         driver.kill()
 
 
+_INTERRUPT_S = 5.0
+"""How long to wait for a Connect server that is asked to interrupt statements."""
+
+
+def interrupt() -> None:
+    """Interrupts all statements that this process runs on a Connect server. Safe in signal handlers. Returns within
+    :data:`_INTERRUPT_S`, whether the server answers or not.
+
+    Each session of this process is interrupted as a whole: tags belong to threads, and no other process uses these
+    sessions. Threads of their own do it, since a signal may have come in the middle of a request.
+    """
+    found = [one for warm in list(_warm.values()) for one in warm.sessions_on_server()]
+    threads = [
+        threading.Thread(target=driver.ignore_errors, args=(one.interruptAll,), name="interrupt", daemon=True)
+        for one in found
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _INTERRUPT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
 @contextmanager
 def setting_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Gives settings of the session these values inside the block."""
@@ -372,6 +410,10 @@ class TableSessions:
         session = TableSession(spark)
         self._made.append(session)
         return session
+
+    def sessions(self) -> list[SparkSession]:
+        """Returns the sessions that were made, lent or idle."""
+        return [one.spark for one in self._made]
 
     def close(self) -> None:
         """Ends the sessions on a Connect server; those of this process end with their parent."""

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
+from cdc import pipeline
 from cdc.testing.servers import Server, free_port
 from spark_jobs.runtime import session
 from spark_jobs.runtime.jars import delta_jars, spark_home
@@ -95,4 +98,17 @@ def test_connect(
     assert loop.changelog("log") == [("insert", 1), ("update", 1)]
     digests = [hmac.digest(KEY.encode(), value, "sha256").hex() for value in (b"a", b"z")]
     assert [row["v"] for row in loop.delta("log", order="_seq")] == digests
+    # A task that is killed interrupts what it runs on the server; the session can be used afterwards.
+    running = session.acquire(loop.config.spark).spark.sql("SELECT sum(id % 7) FROM range(100000000000000)")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(running.collect)
+        time.sleep(3)
+        assert not answer.done()
+        pipeline.stop()
+        with pytest.raises(PySparkException, match=r"(?i)cancel|interrupt"):
+            answer.result(30)
+    loop.sql("UPDATE mirror SET n = 8")
+    loop.capture()
+    loop.apply_all()
+    loop.require_equal("mirror")
     assert KEY not in (tmp_path / "connect.log").read_text(errors="replace")

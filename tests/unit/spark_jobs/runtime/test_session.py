@@ -12,14 +12,22 @@ import pytest
 
 import cdc
 from cdc.config import SparkConfig
-from spark_jobs.runtime import shipping
+from spark_jobs.runtime import jars, shipping
 from spark_jobs.runtime.session import in_process, settings, worker_path
 
+DELTA, S3 = (f"/ours/{packages.folder.name}.jar" for packages in (jars.DELTA, jars.S3))
 
-def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.fixture(autouse=True)
+def _jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the jars that are fetched."""
+    monkeypatch.setattr(jars, "jars_of", lambda packages: [Path(f"/ours/{packages.folder.name}.jar")])
+
+
+def test_settings() -> None:
     conf = {"spark.jars": "/x.jar", "spark.driver.memory": "9g", "spark.driver.extraJavaOptions": "-Xss4m"}
     values = settings(SparkConfig(master="local[3]", conf=conf))
-    assert values["spark.jars"] == "/x.jar"
+    assert values["spark.jars"] == f"{DELTA},/x.jar"
     assert values["spark.driver.memory"] == "9g"
     assert values["spark.sql.shuffle.partitions"] == "3"
     assert values["spark.sql.session.timeZone"] == "UTC"
@@ -28,6 +36,49 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = settings(SparkConfig(master="spark://h:7077", conf=conf))
     assert "spark.sql.shuffle.partitions" not in cluster
     assert "spark.driver.host" not in cluster
+
+
+def test_lists_keep_what_towpath_needs() -> None:
+    """A list that replaced ours would leave a session without Delta, or executors with another time zone."""
+    conf = {
+        "spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime:1.10.0",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.executor.extraJavaOptions": "-Xss4m",
+    }
+    values = settings(SparkConfig(master="spark://h:7077", conf=conf))
+    assert values["spark.jars"] == DELTA
+    assert values["spark.jars.packages"] == conf["spark.jars.packages"]
+    extensions = values["spark.sql.extensions"].split(",")
+    assert extensions == ["io.delta.sql.DeltaSparkSessionExtension", conf["spark.sql.extensions"]]
+    assert values["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC -Xss4m"
+    again = settings(SparkConfig(master="spark://h:7077", conf={"spark.sql.extensions": ",".join(extensions)}))
+    assert again["spark.sql.extensions"].split(",") == extensions, "nothing is there twice"
+
+
+@pytest.mark.parametrize(
+    ("conf", "with_s3", "expected"),
+    [
+        ({}, False, [DELTA]),
+        ({}, True, [DELTA, S3, str(jars.CLASSES)]),
+        (
+            {"spark.jars": "/a/delta-spark_4.2_2.13-4.4.0.jar, b.jar"},
+            False,
+            ["/a/delta-spark_4.2_2.13-4.4.0.jar", "b.jar"],
+        ),
+        ({"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}, True, [S3, str(jars.CLASSES)]),
+        ({"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"}, True, [DELTA, str(jars.CLASSES)]),
+        ({"spark.jars": "hdfs://h/jars/*.jar"}, True, ["hdfs://h/jars/*.jar"]),
+        ({"spark.jars": "/nothing/here/*.jar"}, False, [DELTA, "/nothing/here/*.jar"]),
+    ],
+)
+def test_jars_are_merged(conf: dict[str, str], with_s3: bool, expected: list[str]) -> None:
+    assert jars.of_session(conf, with_s3=with_s3) == expected
+
+
+def test_a_pattern_is_looked_through(tmp_path: Path) -> None:
+    (tmp_path / "delta-spark_4.2_2.13-4.4.0.jar").touch()
+    pattern = f"{tmp_path}/*.jar"
+    assert jars.of_session({"spark.jars": pattern}, with_s3=False) == [pattern]
 
 
 @pytest.mark.parametrize(
