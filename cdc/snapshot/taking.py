@@ -26,7 +26,7 @@ from cdc.snapshot.progress import ProgressCallback, ProgressReporter
 from cdc.snapshot.reader import SegmentTask, read_segment
 from cdc.snapshot.records import Segment, SnapshotInfo
 from cdc.snapshot.segments import Borders
-from cdc.snapshot.session import Sessions, close, definition, open_session
+from cdc.snapshot.session import Sessions, altered, close, definition, open_session
 from cdc.snapshot.table import TableReading
 from cdc.source.connection import place_of, query
 from cdc.source.privileges import read_grants
@@ -263,12 +263,15 @@ def _describe(conn: Connection, config: DestinationConfig, db: str, name: str, s
     server = describe(conn)
     schema = definition(conn, config.tables, db, name)
     reading = TableReading.of(config, db, name, schema)
-    facts = query(
+    rows = query(
         conn,
         "SELECT ENGINE AS engine, TABLE_ROWS AS row_count, AVG_ROW_LENGTH AS row_bytes FROM information_schema.TABLES "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         (db, name),
-    )[0]
+    )
+    if not rows:  # renamed or dropped since its definition was read
+        raise altered(f"{db}.{name}")
+    facts = rows[0]
     paging = paging_key(conn, (db, name), schema, reading.key)
     if paging is not None and not reading.may_show_keys(paging.names):
         paging = None  # borders would show the values that the policy hides

@@ -305,9 +305,8 @@ def test_predicates_of_each_type_read_only_the_files_that_may_have_rows(
         aside.rename(hidden)
 
 
-@pytest.mark.parametrize(
-    "properties", [{}, pytest.param({"delta.enableDeletionVectors": "true"}, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])
 def test_the_table_goes_on_like_any_other(lake: Lake, properties: dict[str, str]) -> None:
     lake.add_chunk(made_rows(0, 100, 3))
     lake.adopt(properties=properties)

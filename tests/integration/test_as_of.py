@@ -87,6 +87,18 @@ def require(loop: Loop, found: dict[str, DataFrame], expected: Rows, seq: int) -
     assert open_ones.count() == 0
 
 
+def test_a_table_as_of_a_transaction(loop: Loop) -> None:
+    points = [step(loop, 0)]
+    loop.apply_all()
+    points += [step(loop, number) for number in (1, 2)]
+    loop.apply_all()
+    table = f"{loop.db}.upsert"
+    for seq, expected in points:
+        found = cdc.read_as_of(spark_of(loop), loop.config, seq=seq, tables=[table])
+        assert rows(found[table]) == expected
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_each_transaction_in_every_mode(loop: Loop) -> None:
     points = [step(loop, 0)]

@@ -56,7 +56,8 @@ def others(tables: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", [SHORT[0], *(pytest.param(one, marks=pytest.mark.long) for one in SHORT[1:])])
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHORT)
 def test_deltalake_reads_what_the_page_says(spark: SparkSession, tmp_path: Path, name: str) -> None:
     path, right = make(spark, tmp_path, name, FEATURES[name])
     kept = reader_page.kept()

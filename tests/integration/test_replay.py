@@ -53,6 +53,22 @@ def require_equal_sums(loop: Loop) -> None:
     }
 
 
+def test_a_table_is_taken_back_and_brought_level(loop: Loop) -> None:
+    each(loop, "INSERT INTO TABLE VALUES (1, 'a'), (2, 'b')")
+    loop.apply_all()
+    early, early_rows = last_seq(loop), rows(loop)["upsert"]
+    each(loop, "UPDATE TABLE SET v = 'z' WHERE id = 1", "DELETE FROM TABLE WHERE id = 2")
+    loop.apply_all()
+    now = rows(loop)
+    assert now["upsert"] != early_rows
+    pipeline.replay(loop.config, [f"{loop.db}.upsert"], to=str(early))
+    assert rows(loop) == {**now, "upsert": early_rows}
+    pipeline.replay(loop.config, [f"{loop.db}.upsert"])
+    assert rows(loop) == now
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_every_mode_ends_as_it_was(loop: Loop, tmp_path: Path) -> None:
     each(loop, "INSERT INTO TABLE VALUES (1, 'a'), (2, 'b'), (3, 'c')", "DELETE FROM TABLE WHERE id = 3")
     loop.apply_all()

@@ -158,6 +158,7 @@ def test_a_kill_between_each_two_steps(loop: Loop) -> None:
     require_equal(loop, "t")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_an_orphan_goes_on_after_another_driver_has_finished(loop: Loop) -> None:
     """At each step another driver does the whole batch; then the step is run all the same."""

@@ -1,6 +1,6 @@
 """Random DML and DDL, with snapshots, replays, lost tables and kills at random moments: no silent difference.
 
-``TOWPATH_SCHEMA_SEEDS`` sets the number of seeds (default: one short scenario; ``make test-nemesis``: 60, a quarter on
+``TOWPATH_SCHEMA_SEEDS`` sets the number of seeds (default: one scenario; ``make test-nemesis``: 60, a quarter on
 each server), ``TOWPATH_SCHEMA_SEED`` a single seed to repeat, ``TOWPATH_SCHEMA_ROUNDS`` the steps of each.
 """
 
@@ -29,6 +29,7 @@ def _spark() -> Iterator[None]:
     session.discard()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("number", SEEDS)
 def test_no_silent_difference(

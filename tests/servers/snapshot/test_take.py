@@ -135,6 +135,26 @@ def test_an_altered_table_begins_anew(mysql9: Server, database: Any, tmp_path: P
     assert len(SnapshotFiles.find(config, db, "t")) == 1, "the first try's files are removed"
 
 
+def test_a_table_renamed_at_the_beginning_has_to_begin_anew(
+    mysql9: Server, database: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    db = database(mysql9)
+    config = _ready(mysql9, tmp_path, db)
+    real = taking.definition
+
+    def renaming(*given: Any) -> Any:
+        found = real(*given)
+        mysql9.execute(f"RENAME TABLE {db}.t TO {db}.away")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(taking, "definition", renaming)
+        with pytest.raises(SchemaChangedError, match=rf"table {db}.t: the table was altered while it was read"):
+            snapshot.take(config, f"{db}.t", identity(mysql9))
+    mysql9.execute(f"RENAME TABLE {db}.away TO {db}.t")
+    assert _same(snapshot.take(config, f"{db}.t", identity(mysql9)), config)
+
+
 @pytest.mark.parametrize("kind", ["mysql9", "mysql56", "mariadb11"])
 @pytest.mark.parametrize(
     "statement",
