@@ -129,6 +129,7 @@ def require_refused(config: DestinationConfig, table: str) -> None:
     assert b"another snapshot or replay of table" in other.stderr and b"Traceback" not in other.stderr, other.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2 * _LONG_S)
 @pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_killed_snapshots_of_a_hot_table_equal_select(

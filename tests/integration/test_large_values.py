@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from cdc.testing.servers import Server
@@ -31,6 +32,7 @@ def current(loop: Loop, table: str) -> list[dict[str, Any]]:
     return [{name: row[name] for name in names} for row in shown]
 
 
+@pytest.mark.long
 def test_tables_equal_select(mysql9: Server, database: Callable[[Server], str], tmp_path: Path) -> None:
     db = database(mysql9)
     loop = Loop(tmp_path, mysql9, db, overrides=OVERRIDES)

@@ -126,6 +126,7 @@ def test_columns_that_cannot_serve_are_refused(
     assert not (loop.path("t") / "_delta_log").exists()
 
 
+@pytest.mark.long
 def test_clustering_and_properties_follow_the_configuration(mysql9: Server, tmp_path: Path, database: Database) -> None:
     loop = Loop(
         tmp_path, mysql9, database(mysql9), overrides="DB.t: {cluster_by: [region, n]}", apply="deletion_vectors: true"

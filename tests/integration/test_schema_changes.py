@@ -200,6 +200,7 @@ def run_beside(loop: Loop, lease: Lease) -> None:
     merge_tables(batch, session.acquire(loop.config.spark).tables)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_gh_ost_and_pt_online_schema_change(tmp_path: Path, mysql9: Server, database: Database) -> None:
     db = database(mysql9)

@@ -140,6 +140,7 @@ def test_without_capture_the_load_waits_and_says_so(
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_each_mode_begins_with_a_snapshot_and_takes_another_one(
     tmp_path: Path, mysql9: Server, database: Database
 ) -> None:

@@ -256,6 +256,7 @@ def busy(loop: Loop) -> Iterator[list[int]]:
         capture.join()
 
 
+@pytest.mark.long
 def test_no_false_alarm_under_writes_to_the_same_keys(loop: Loop) -> None:
     with busy(loop) as written:
         for _ in range(2):

@@ -95,11 +95,13 @@ def test_cut_at_every_byte(config: DestinationConfig, source: FakeSource, seed: 
     every_byte(Cut, config, source, seed)
 
 
+@pytest.mark.long
 def test_a_bit_flipped_in_every_byte(config: DestinationConfig, source: FakeSource, seed: int) -> None:
     for bit in range(8) if EVERY else (None,):
         every_byte(lambda at, bit=bit: BitFlip(at, at * 5 % 8 if bit is None else bit), config, source, seed)  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_garbage_after_every_byte(config: DestinationConfig, source: FakeSource, seed: int) -> None:
     every_byte(Garbage, config, source, seed)  # a cut, followed by more bytes
 
