@@ -23,7 +23,7 @@ from cdc.errors import ConfigError, IdentityError, SchemaChangedError, Unsupport
 from cdc.snapshot import positions, taking
 from cdc.snapshot import reader as reading
 from cdc.snapshot.files import SnapshotFiles
-from cdc.snapshot.session import Throttle, close, open_session, replica_lag_s
+from cdc.snapshot.session import Throttle, close, definition, open_session, replica_lag_s
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.support.snapshot_load import rows_of
@@ -140,7 +140,7 @@ def test_a_table_renamed_at_the_beginning_has_to_begin_anew(
 ) -> None:
     db = database(mysql9)
     config = _ready(mysql9, tmp_path, db)
-    real = taking.definition
+    real = definition
 
     def renaming(*given: Any) -> Any:
         found = real(*given)
