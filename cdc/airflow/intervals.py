@@ -209,7 +209,7 @@ def alias_of(destination: str) -> AssetAlias:
 
 
 class _Published:
-    """What earlier events say about an interval and its neighbours."""
+    """The seqs of an interval and its neighbours, as earlier events have them."""
 
     def __init__(self) -> None:
         self.after_seq: int | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 PREFIX = "/towpath"
-"""Where the pages are, below Airflow's own address."""
+"""The path of the pages below Airflow's own address."""
 
 
 class _Pages:

@@ -36,7 +36,7 @@ class SparkConfig(Section):
             }
         ),
     ] = "nothing"
-    """What spark-submit sends to executors beside the work."""
+    """Files that spark-submit sends to executors beside the work."""
     conf: Annotated[
         dict[str, str],
         WithJsonSchema(

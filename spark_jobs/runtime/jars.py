@@ -55,7 +55,7 @@ S3 = Packages(
     # The bundle holds all of Amazon's services, in 600 MB. Of the others Spark has newer releases.
     ("software.amazon.awssdk:bundle", "io.netty:*", "org.slf4j:*", "commons-logging:*", "commons-codec:*"),
 )
-"""What Spark needs for ``s3a://``."""
+"""The packages that Spark needs for ``s3a://``."""
 CLASSES = Path(__file__).with_name("towpath.jar")
 """Towpath's log store for S3 and its Connect server, compiled from ``java`` beside it by
 ``scripts/make-java-classes.sh``."""

@@ -106,7 +106,7 @@ _TRIED = (
 _TAIL = """
 ## Not tried
 
-What these readers say of themselves, in the documentation of autumn 2026. Nothing of it was run here.
+This table repeats the readers' own documentation of autumn 2026. Nothing of it was run here.
 
 | reader | by its documentation |
 |---|---|
