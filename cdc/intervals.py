@@ -15,6 +15,7 @@ import numpy as np
 
 from cdc.batches.manifest import schemas_of
 from cdc.batches.preconditions import incomplete_error
+from cdc.batches.table_batches import batches_between
 from cdc.binlog.entry import EntryFlag
 from cdc.client import captured_tables, open_batches, open_meta, open_store, open_table_batches
 from cdc.decode.reader import DecodeOptions, DecodeStats, decode_range
@@ -63,7 +64,7 @@ class SeqRange:
 
 @dataclass
 class TableContent:
-    """What an interval's transactions changed in one table."""
+    """The changes of an interval's transactions in one table."""
 
     table: str
     rows: int = 0
@@ -79,7 +80,7 @@ class TableContent:
 
 @dataclass
 class IntervalContent:
-    """What an interval's transactions changed."""
+    """The changes of an interval's transactions."""
 
     range: SeqRange
     gtid: str | None = None
@@ -244,17 +245,13 @@ def _mask(reader: Store, found: SeqRange) -> int:
 
 def _count(config: DestinationConfig, table: str, found: SeqRange) -> TableContent:
     """Reads a table's changes in the range from the store, and counts them."""
-    batches, one, at = open_table_batches(config), TableContent(table), found.after_seq
-    while at < found.last_seq:
-        with batches.next(table, at, found.last_seq) as manifest:
-            if manifest is None:
-                break
-            if manifest.ddl:
-                one.ddl += manifest.transactions
-            else:
-                one.transactions += manifest.transactions
-                one.rows += _rows(manifest, table, schemas_of(manifest))
-            at = manifest.last_seq
+    one = TableContent(table)
+    for manifest in batches_between(open_table_batches(config), table, found.after_seq, found.last_seq):
+        if manifest.ddl:
+            one.ddl += manifest.transactions
+        else:
+            one.transactions += manifest.transactions
+            one.rows += _rows(manifest, table, schemas_of(manifest))
     return one
 
 

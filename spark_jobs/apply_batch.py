@@ -39,7 +39,7 @@ from spark_jobs.apply import ddl
 from spark_jobs.apply.merge import TableMerge, merge_table
 from spark_jobs.apply.prepare import PreparedBatch, prepare
 from spark_jobs.apply.small_batches import merge_small
-from spark_jobs.delta.catalog import is_known, register, require_catalog
+from spark_jobs.delta.catalog import register, require_catalog, unknown
 from spark_jobs.delta.comments import follow_comments, follows_comments
 from spark_jobs.delta.constraints import follow_constraints, follows_constraints
 from spark_jobs.delta.proof import prove
@@ -146,18 +146,23 @@ def _register(batch: PreparedBatch, sessions: TableSessions, without: set[str]) 
         return {}
     errors: dict[str, BaseException] = {}
     tables = dict.fromkeys((*batch.tables, *sorted(batch.subscription.tables)))
+    targets: list[Target] = []
+    for table in tables:
+        if table in without or table in batch.subscription.parked:
+            continue
+        if not batch.config.tables.includes(*split_table(table)):
+            continue
+        try:
+            targets.append(target_of(batch.config, table))
+        except CdcError as error:
+            errors[table] = error
     with sessions.one() as session:
-        for table in tables:
-            if table in without or table in batch.subscription.parked:
-                continue
-            if not batch.config.tables.includes(*split_table(table)):
-                continue
+        for target in unknown(session.spark, batch.config, targets):
             try:
-                target = target_of(batch.config, table)
-                if not is_known(session.spark, batch.config, target) and target.state() is not None:
+                if target.state() is not None:
                     register(session.spark, batch.config, target)
             except CdcError as error:
-                errors[table] = error
+                errors[target.table] = error
     return errors
 
 
@@ -243,8 +248,9 @@ def _apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableR
         return None
     follows = state is None or follows_configuration(state, target)
     comments = None if batch.schemas is None else batch.schemas.comments_of(table)
-    is_level = follows and (state is None or follows_comments(state, target, comments))  # no table with constraints
-    if is_level and batch.config.apply.small_batches.engine == "deltalake":
+    # No table with constraints: they and small batches exclude each other.
+    may_be_small = follows and batch.config.apply.small_batches.engine == "deltalake"
+    if may_be_small and (state is None or follows_comments(state, target, comments)):
         merged = merge_small(batch, target, state)
         if merged is not None:
             return merged

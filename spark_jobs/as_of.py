@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from cdc.batches.manifest import Manifest, schemas_of
-from cdc.batches.table_batches import TableChanges
+from cdc.batches.table_batches import TableChanges, batches_between
 from cdc.client import open_table_batches
 from cdc.config import as_config
 from cdc.decode.layout import survey
@@ -306,13 +306,7 @@ class _Table:
                 remedy="Choose a transaction at which a batch of the table ended.",
             )
         found: Manifest | None = None
-        at = after_seq
-        while at < upto_seq:
-            with self._batches.next(table, at, upto_seq, whole=True) as manifest:
-                pass
-            if manifest is None:
-                break
-            at = manifest.last_seq
+        for manifest in batches_between(self._batches, table, after_seq, upto_seq, whole=True):
             if manifest.ddl:
                 self._require_harmless(manifest)
             else:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from cdc.batches.manifest import Manifest, schemas_of
+from cdc.batches.table_batches import batches_between
 from cdc.client import open_table_batches
 from cdc.config import as_config
 from cdc.decode.layout import survey
@@ -51,8 +52,8 @@ def read_table_changes(
     batches, target, session = open_table_batches(config), target_of(config, table), TableSession(spark)
     _require_stored(batches, last_seq)
     pieces: list[tuple[SourceColumns, DataFrame]] = []
-    for manifest in _manifests(batches, table, after_seq, last_seq):
-        piece = _piece(session, target, manifest, after_seq)
+    for manifest in batches_between(batches, table, after_seq, last_seq, whole=True):
+        piece = None if manifest.ddl else _piece(session, target, manifest, after_seq)
         if piece is not None:
             pieces.append(piece)
     if not pieces:
@@ -75,20 +76,6 @@ def _require_stored(batches: TableChanges, last_seq: int) -> None:
             place=batches.reader.place,
             remedy="Wait until capture has read that far.",
         )
-
-
-def _manifests(batches: TableChanges, table: str, after_seq: int, last_seq: int) -> list[Manifest]:
-    """Returns the table's changes without its DDL statements, divided where there is one."""
-    found: list[Manifest] = []
-    at = after_seq
-    while at < last_seq:
-        with batches.next(table, at, last_seq, whole=True) as manifest:
-            if manifest is None:
-                break
-            if not manifest.ddl:
-                found.append(manifest)
-            at = manifest.last_seq
-    return found
 
 
 def _piece(

@@ -36,8 +36,9 @@ QUIET_WAIT_S = 10.0
 _log = get_logger(__name__)
 
 
-class ParksElsewhere(ABC):
-    """A meta whose tables are parked by a server, which alone changes it."""
+class ParkingRecords(ABC):
+    """The records of parked tables: in a meta that this process changes, or behind a server, which alone changes it.
+    The functions below describe the methods."""
 
     @abstractmethod
     def park(self, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None: ...
@@ -50,6 +51,46 @@ class ParksElsewhere(ABC):
 
     @abstractmethod
     def release_parked(self, subscriber: str, table: str) -> None: ...
+
+
+class _InMeta(ParkingRecords):
+    """Changes the records in a meta."""
+
+    def __init__(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def park(self, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
+        with self._meta.change() as state:
+            known = state.subscription(subscriber)
+            before = known.parked.get(table)
+            known.parked[table] = parked
+            return before
+
+    def keep_from(self, subscriber: str, table: str, keep_seq: int | None) -> None:
+        with self._meta.change() as state:
+            known = state.subscription(subscriber)
+            known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
+
+    def unpark(self, subscriber: str, result: TableResult, level_seq: int) -> int | None:
+        from cdc.batches.results import record_tables
+
+        with self._meta.change() as state:
+            known = state.subscription(subscriber)
+            _require(known, result.table)
+            wanted = known.end_of_batches()
+            if level_seq < wanted:
+                return wanted
+            record_tables(known, [result])
+            del known.parked[result.table]
+            return None
+
+    def release_parked(self, subscriber: str, table: str) -> None:
+        with self._meta.change() as state:
+            state.subscription(subscriber).parked.pop(table, None)
+
+
+def _parking(meta: Meta) -> ParkingRecords:
+    return meta if isinstance(meta, ParkingRecords) else _InMeta(meta)
 
 
 def park_left_out(known: Subscription, results: Iterable[TableResult], now: datetime) -> None:
@@ -82,23 +123,12 @@ def park(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> Parked
 
 def record_parked(meta: Meta, subscriber: str, table: str, parked: ParkedTable) -> ParkedTable | None:
     """Does what :func:`park` does, for a caller who holds the table's commit lock exclusively."""
-    if isinstance(meta, ParksElsewhere):
-        return meta.park(subscriber, table, parked)
-    with meta.change() as state:
-        known = state.subscription(subscriber)
-        before = known.parked.get(table)
-        known.parked[table] = parked
-        return before
+    return _parking(meta).park(subscriber, table, parked)
 
 
 def keep_from(meta: Meta, subscriber: str, table: str, keep_seq: int | None) -> None:
     """Changes what a parked table needs from the store. Raises UsageError if it is not parked."""
-    if isinstance(meta, ParksElsewhere):
-        meta.keep_from(subscriber, table, keep_seq)
-        return
-    with meta.change() as state:
-        known = state.subscription(subscriber)
-        known.parked[table] = _require(known, table).model_copy(update={"keep_seq": keep_seq})
+    _parking(meta).keep_from(subscriber, table, keep_seq)
 
 
 def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> int | None:
@@ -108,28 +138,12 @@ def unpark(meta: Meta, subscriber: str, result: TableResult, level_seq: int) -> 
     applied position if the store has no later changes of it. Returns None if the table was unparked, else the seq that
     it must reach first. Raises UsageError if the table is not parked.
     """
-    from cdc.batches.results import record_tables
-
-    if isinstance(meta, ParksElsewhere):
-        return meta.unpark(subscriber, result, level_seq)
-    with meta.change() as state:
-        known = state.subscription(subscriber)
-        _require(known, result.table)
-        wanted = known.end_of_batches()
-        if level_seq < wanted:
-            return wanted
-        record_tables(known, [result])
-        del known.parked[result.table]
-        return None
+    return _parking(meta).unpark(subscriber, result, level_seq)
 
 
 def release_parked(meta: Meta, subscriber: str, table: str) -> None:
     """Removes the record of a table that does not exist any more. Does nothing if there is none."""
-    if isinstance(meta, ParksElsewhere):
-        meta.release_parked(subscriber, table)
-        return
-    with meta.change() as state:
-        state.subscription(subscriber).parked.pop(table, None)
+    _parking(meta).release_parked(subscriber, table)
 
 
 def _require(known: Subscription, table: str) -> ParkedTable:

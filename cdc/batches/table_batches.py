@@ -32,6 +32,20 @@ class TableChanges(Protocol):
     ) -> AbstractContextManager[Manifest | None]: ...
 
 
+def batches_between(
+    batches: TableChanges, table: str, after_seq: int, until_seq: int, *, whole: bool = False
+) -> Iterator[Manifest]:
+    """Yields the batches of a table in (``after_seq``, ``until_seq``], as :meth:`TableBatches.next` makes them. Staged
+    copies of a batch are removed when the next one is asked for."""
+    at = after_seq
+    while at < until_seq:
+        with batches.next(table, at, until_seq, whole=whole) as manifest:
+            if manifest is None:
+                return
+            yield manifest
+            at = manifest.last_seq
+
+
 class TableBatches:
     """Batches of single tables, with batch id 0. They are as large as ``batch`` in the configuration allows; a DDL
     statement of the table is a batch of its own. Hold the table's job lock while you read them."""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from cdc.batches.manifest import TableResult
-from cdc.batches.parking import ParksElsewhere
+from cdc.batches.parking import ParkingRecords
 from cdc.errors import CdcError, LeaseHeldError, MetaUnavailableError, UnsupportedError
 from cdc.log import get_logger
 from cdc.meta import Meta, ParkedTable, State
@@ -21,7 +21,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _log = get_logger(__name__)
 
 
-class RemoteMeta(Meta, ParksElsewhere):
+class RemoteMeta(Meta, ParkingRecords):
     """The part of a meta that a subscriber may see: the source, and its own subscription."""
 
     def __init__(self, connection: Connection) -> None:

@@ -154,17 +154,12 @@ def _check_catalog(config: DestinationConfig, file: Path) -> None:
             remedy="Remove one of them.",
         )
     for table in catalog.names:
-        if not config.tables.includes(*_split(table)):
+        if not config.tables.includes_name(table):
             raise ConfigError(
                 f"apply.catalog.names: {table!r} is not among the tables that include and exclude choose",
                 place=str(file),
                 remedy="Correct the name, or remove it.",
             )
-
-
-def _split(table: str) -> tuple[str, str]:
-    db, _, name = table.partition(".")
-    return db, name
 
 
 _S3A = "spark.hadoop.fs.s3a."

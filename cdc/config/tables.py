@@ -109,7 +109,7 @@ class TablesConfig(Section):
             db, dot, table = name.partition(".")
             if not (db and dot and table):
                 raise ValueError(f"overrides: {name!r} is not the name of a table; write it as db.table")
-            if not any(self.includes(name[:at], name[at + 1 :]) for at, char in enumerate(name) if char == "."):
+            if not self.includes_name(name):
                 raise ValueError(f"overrides: {name!r} is not among the tables that include and exclude choose")
         return self
 
@@ -121,6 +121,10 @@ class TablesConfig(Section):
     @cached_property
     def _exclude(self) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(pattern) for pattern in self.exclude)
+
+    def includes_name(self, name: str) -> bool:
+        """Whether ``db.table`` is captured, as one text; either part may contain a dot."""
+        return any(self.includes(name[:at], name[at + 1 :]) for at, char in enumerate(name) if char == ".")
 
     def includes(self, db: str, table: str) -> bool:
         """Whether ``db.table`` is captured."""

@@ -29,7 +29,6 @@ HEADERS = {
 """The headers of a page. ``{nonce}``: the one that was given when the page was made."""
 _OLD_S = 600.0
 """A lag above this is shown as a warning."""
-_TICKS = 5
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,6 @@ class Links(Protocol):
 
     def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
         """The page of a batch's manifest; empty if there is none."""
-
-
-class NoLinks:
-    """No links."""
-
-    def related(self, row: Row) -> Sequence[Link]:
-        return ()
-
-    def table(self, config: DestinationConfig, table: str, path: str) -> str:
-        return ""
-
-    def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
-        return ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cdc.batches import parking
+from cdc.batches.table_batches import batches_between
 from cdc.client import open_batches, open_meta, open_store
 from cdc.errors import (
     CdcError,
@@ -324,14 +325,9 @@ def _overtaken(mine: Job, high: int) -> list[DdlStatement]:
     if state is None or target.apply.mode == "upsert":
         return []
     found: list[DdlStatement] = []
-    at = reached(state)
     try:
-        while at < high:
-            with mine.batches.next(mine.table, at, high, whole=True) as manifest:
-                if manifest is None:
-                    break
-                found += read_statements(manifest.ranges) if manifest.ddl else ()
-                at = manifest.last_seq
+        for manifest in batches_between(mine.batches, mine.table, reached(state), high, whole=True):
+            found += read_statements(manifest.ranges) if manifest.ddl else ()
     except CutOffError as error:
         _log.info("columns are followed by their names alone", table=mine.table, reason=error.message)
         return []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cdc.batches.parking import job_lock
+from cdc.batches.table_batches import batches_between
 from cdc.client import open_table_batches
 from cdc.errors import CutOffError, IdentityError, RetryableError, StoreIncompleteError
 from cdc.log import get_logger
@@ -139,22 +140,17 @@ class StoreView:
 
         Raises UnsureError if a DDL statement of the table lies in the span, or retention has removed changes in it.
         """
-        at = span.after_seq
-        while at < span.high_seq:
-            try:
-                with self._batches.next(table, at, span.high_seq, whole=True) as manifest:
-                    if manifest is None:
-                        return
-                    if manifest.ddl and table in manifest.tables:
-                        raise UnsureError(
-                            "a DDL statement of the table is not applied yet",
-                            remedy=f"Run `cdc apply {self._config.name}`, then verify again.",
-                        )
-                    if table in manifest.tables and not manifest.ddl:
-                        yield manifest
-                    at = manifest.last_seq
-            except CutOffError as error:
-                raise UnsureError(
-                    f"changes of the table that are not applied yet were removed by retention: {error.message}",
-                    remedy=f"Run `cdc snapshot {self._config.name} {table}`.",
-                ) from error
+        try:
+            for manifest in batches_between(self._batches, table, span.after_seq, span.high_seq, whole=True):
+                if manifest.ddl and table in manifest.tables:
+                    raise UnsureError(
+                        "a DDL statement of the table is not applied yet",
+                        remedy=f"Run `cdc apply {self._config.name}`, then verify again.",
+                    )
+                if table in manifest.tables and not manifest.ddl:
+                    yield manifest
+        except CutOffError as error:
+            raise UnsureError(
+                f"changes of the table that are not applied yet were removed by retention: {error.message}",
+                remedy=f"Run `cdc snapshot {self._config.name} {table}`.",
+            ) from error

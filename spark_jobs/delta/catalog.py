@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,7 +46,7 @@ _known: dict[tuple[str, str], tuple[str, float]] = {}
 
 @dataclass(frozen=True)
 class Entry:
-    """What a catalog says about a name."""
+    """The entry of a name in a catalog."""
 
     kind: str
     """``EXTERNAL``, ``MANAGED`` or ``VIEW``."""
@@ -116,13 +117,16 @@ def find_entry(spark: SparkSession, name: Name) -> Entry | None:
     return Entry(facts.get("Type", ""), facts.get("Provider", ""), facts.get("Location", ""))
 
 
-def is_known(spark: SparkSession, config: DestinationConfig, target: Target) -> bool:
-    """Whether this process has lately found the entry of a table right."""
-    name = name_of(config, target.table)
-    if name is None:
-        return True
-    path, when = _known.get((_application(spark), str(name)), ("", 0.0))
-    return path == target.path and time.monotonic() - when < KNOWN_FOR_S
+def unknown(spark: SparkSession, config: DestinationConfig, targets: Iterable[Target]) -> Iterator[Target]:
+    """Yields the tables whose entries this process has not lately found right; none if no catalog is configured. The
+    session is asked for its application once, whatever the number of tables."""
+    if config.apply.catalog.name is None:
+        return
+    application = _application(spark)
+    for target in targets:
+        path, when = _known.get((application, str(name_of(config, target.table))), ("", 0.0))
+        if path != target.path or time.monotonic() - when >= KNOWN_FOR_S:
+            yield target
 
 
 def register(spark: SparkSession, config: DestinationConfig, target: Target) -> None:
@@ -132,7 +136,7 @@ def register(spark: SparkSession, config: DestinationConfig, target: Target) -> 
     CatalogUnavailableError if it cannot be reached or refuses.
     """
     name = name_of(config, target.table)
-    if name is None or is_known(spark, config, target):
+    if name is None or not list(unknown(spark, config, [target])):
         return
     managed = config.apply.catalog.managed
     if managed:

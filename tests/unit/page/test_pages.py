@@ -19,12 +19,23 @@ from cdc.config import DestinationConfig
 from cdc.errors import StorageError
 from cdc.meta import ParkedTable
 from cdc.page.board import AckedBatch, Board, Row, newest_batches
-from cdc.page.render import LagChart, Link, NoLinks, destination, message, overview
+from cdc.page.render import LagChart, Link, destination, message, overview
 from cdc.status import collect
 from tests.support.commit_times import T0, fill
 from tests.support.unit_batches import IDENTITY, make_config
 
 EVIL = "<script>alert(1)</script>\"'&"
+
+
+class NoLinks:
+    def related(self, row: Row) -> Sequence[Link]:
+        return ()
+
+    def table(self, config: DestinationConfig, table: str, path: str) -> str:
+        return ""
+
+    def manifest(self, config: DestinationConfig, batch: AckedBatch) -> str:
+        return ""
 
 
 class Tags(HTMLParser):
