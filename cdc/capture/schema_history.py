@@ -120,15 +120,19 @@ class SchemaHistory:
         """Writes the schemas that transactions need. Call it before they become visible. Raises UnsupportedDdlError if
         the columns of a table can no longer be known; :attr:`ready` then says how many rows may be published."""
         self.ready = begin = 0
+        is_saved = False
         for at in np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL):
             self._pass(rows[begin:at])
             self.ready = int(at)
             seq = int(rows[at, k.R_SEQ])
             altered = self._pending.popleft()
-            if self._named:
-                self._save_as_they_are(seq)
-            else:
+            if not self._named:
                 self._alter(seq, altered.names)
+            elif not is_saved:
+                # One look has all statements of these rows: the source had executed them before they came. A look
+                # takes a second with 5,000 tables, and a migration has thousands of statements.
+                self._save_as_they_are(seq)
+                is_saved = True
             begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
         self.ready = len(rows)

@@ -65,6 +65,8 @@ class FileMeta(DurableMeta):
         self._permissions: Permissions = permissions
         self._held = ExitStack()
         self._is_held = False
+        self._parsed: tuple[bytes, State] | None = None
+        """The content that was read last, and its state. A batch of thousands of tables reads the meta for each."""
 
     @property
     def place(self) -> str:
@@ -77,18 +79,20 @@ class FileMeta(DurableMeta):
             return State(destination=self._destination)
         except OSError as error:
             raise explain(error, self.file) from error
-        return self._check_destination(parse(data, self.place))
+        known = self._parsed
+        if known is None or known[0] != data:
+            known = self._parsed = (data, parse(data, self.place))
+        return self._check_destination(known[1].copied())
 
     @contextmanager
     def change(self) -> Iterator[State]:
         secure_folder(self.path, self._permissions, CHANGE)
         with locked(self.path / LOCK_NAME, "another process", wait_s=self._lock_wait_s):
             state = self.read()
-            before = render(state)
+            before = state.copied()
             yield state
-            after = render(state)
-            if after != before or not self.file.exists():
-                replace_file(self.file, after)
+            if state != before or not self.file.exists():
+                replace_file(self.file, render(state))
 
     @contextmanager
     def lock(self, name: str, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Iterator[None]:

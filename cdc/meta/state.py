@@ -138,6 +138,10 @@ class Outstanding(_Part):
     replaced: list[str] = []
     """Former tokens, by which an error distinguishes a replaced token from a wrong one."""
 
+    def copied(self) -> Outstanding:
+        """Returns a copy that may be changed."""
+        return self.model_copy(update={"replaced": list(self.replaced)})
+
 
 class Finished(_Part):
     """How a batch ended, and the token that ended it."""
@@ -168,6 +172,18 @@ class Subscription(_Part):
     """The tables that apply leaves out, by ``db.table``."""
     mark: HistoryMark | None = None
     """The mark of the last acked transaction. A filter may have moved the cursor further."""
+
+    def copied(self) -> Subscription:
+        """Returns a copy that may be changed."""
+        return self.model_copy(
+            update={
+                "outstanding": [entry.copied() for entry in self.outstanding],
+                "finished": list(self.finished),
+                "gaps": list(self.gaps),
+                "tables": dict(self.tables),
+                "parked": dict(self.parked),
+            }
+        )
 
     def position(self) -> int:
         """Returns the seq up to which everything was acked, or came before the subscriber began."""
@@ -259,6 +275,12 @@ class State(_Part):
     destination: str | None = None
     source: SourceIdentity | None = None
     subscriptions: dict[str, Subscription] = {}
+
+    def copied(self) -> State:
+        """Returns a copy that may be changed. It costs far less than parsing the state of thousands of tables."""
+        return self.model_copy(
+            update={"subscriptions": {name: one.copied() for name, one in self.subscriptions.items()}}
+        )
 
     def subscription(self, name: str) -> Subscription:
         """Returns a subscription. Raises UsageError if there is no such subscriber."""

@@ -150,7 +150,8 @@ class _Mirror:
 
     def _read(self, name: str) -> bytes | None:
         try:
-            content: bytes = self._files.cat_file(f"{self._log}/{name}")
+            # With a start it is one request; s3fs asks for the size of a whole object first, and lists a missing one.
+            content: bytes = self._files.cat_file(f"{self._log}/{name}", start=0)
         except FileNotFoundError:
             return None
         return content

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.expected_conditions import (
     frame_to_be_available_and_switch_to_it,
     presence_of_element_located,
@@ -26,6 +30,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from cdc.batches.parking import park
 from cdc.batches.service import BatchService
+from cdc.config import load
 from cdc.meta import ParkedTable
 from cdc.testing.servers import PASSWORD, Server
 from tests.fault.support import DELTA_RS
@@ -34,6 +39,10 @@ from tests.support.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+LINKS = """\
+airflow:
+  links: {{manifest: '{0}/manifest?{{destination}}-{{batch}}', table: '{0}/table?{{db}}-{{table}}'}}
+"""
 EVIL = "<script>document.title='hacked'</script>"
 TELEPHONE = (390, 844)
 
@@ -44,6 +53,8 @@ class Setup:
     browser: Chrome
     folder: Path
     database: str
+    elsewhere: str
+    """The address of a server that is not Airflow's."""
 
     def address(self, path: str) -> str:
         return f"http://127.0.0.1:{self.airflow.port}{path}"
@@ -51,18 +62,54 @@ class Setup:
     def wait(self, condition: object, limit_s: float = 60) -> None:
         WebDriverWait(self.browser, limit_s).until(condition)  # type: ignore[arg-type]
 
+    def open_frame(self, name: str = "") -> None:
+        """Opens the page of all destinations inside Airflow, or that of one."""
+        self.browser.switch_to.default_content()
+        self.browser.get(self.address("/plugin/towpath"))
+        self.wait(frame_to_be_available_and_switch_to_it((By.TAG_NAME, "iframe")))
+        self.wait(presence_of_element_located((By.CSS_SELECTOR, "section.card")))
+        if name:
+            self.browser.find_element(By.LINK_TEXT, name).click()
+            self.wait(presence_of_element_located((By.TAG_NAME, "polyline")))
+
     def picture(self, name: str) -> None:
         (self.folder / f"{name}.png").write_bytes(self.browser.get_screenshot_as_png())
 
 
+class _Elsewhere(BaseHTTPRequestHandler):
+    """Pages of another server, like those of a catalog."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<p>a page elsewhere</p>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
-def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+def elsewhere() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def setup(mysql9: Server, elsewhere: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     patch = pytest.MonkeyPatch()
     patch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
     folder = tmp_path_factory.mktemp("pages")
     database = f"pages_{random.SystemRandom().randrange(2**32):08x}"
     mysql9.execute(f"CREATE DATABASE {database}")
     loop = Loop(folder, mysql9, database, apply=DELTA_RS, spark=LOCAL)
+    with loop.config.file.open("a", encoding="utf-8") as file:
+        file.write(LINKS.format(elsewhere))
+    loop.config = load(loop.config.file)
     loop.sql("CREATE TABLE orders (id INT PRIMARY KEY, v INT)", f"CREATE TABLE `{EVIL}` (id INT PRIMARY KEY)")
     for number in range(8):
         loop.sql(f"INSERT INTO orders VALUES ({number}, 1)")
@@ -92,7 +139,7 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     browser = Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
     try:
         airflow.start(("api-server", "dag-processor"))
-        yield Setup(airflow, browser, folder, database)
+        yield Setup(airflow, browser, folder, database, elsewhere)
     finally:
         browser.quit()
         airflow.stop()
@@ -100,19 +147,66 @@ def setup(mysql9: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.undo()
 
 
-def test_the_page_inside_airflow_links_to_its_dags(setup: Setup) -> None:
-    setup.browser.get(setup.address("/plugin/towpath"))
-    setup.wait(frame_to_be_available_and_switch_to_it((By.TAG_NAME, "iframe")))
-    setup.wait(presence_of_element_located((By.CSS_SELECTOR, "section.card")))
+def test_the_page_inside_airflow(setup: Setup) -> None:
+    setup.open_frame()
     text = setup.browser.find_element(By.TAG_NAME, "body").text
     assert "not readable" in text and "is missing" in text
     assert "Outstanding batches\n1" in text
     setup.picture("inside")
-    setup.browser.find_element(By.LINK_TEXT, "shop").click()
-    setup.wait(presence_of_element_located((By.TAG_NAME, "polyline")))
-    setup.browser.find_element(By.LINK_TEXT, "apply").click()
+    setup.open_frame("shop")
+    setup.browser.find_element(By.LINK_TEXT, "All destinations").click()
+    setup.wait(presence_of_element_located((By.CSS_SELECTOR, "div.cards")))
+
+
+@pytest.mark.parametrize("page", ["", "shop"], ids=["all", "one"])
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [("apply", "/dags/apply_shop"), ("capture", "/dags/capture_shop"), ("runs", "/dags/apply_shop/runs")],
+)
+def test_links_to_airflow_open_in_the_whole_window(setup: Setup, page: str, link: str, path: str) -> None:
+    setup.open_frame(page)
+    if not page:
+        (card,) = [
+            one
+            for one in setup.browser.find_elements(By.CSS_SELECTOR, "section.card")
+            if one.find_element(By.TAG_NAME, "h2").text == "shop"
+        ]
+        card.find_element(By.LINK_TEXT, link).click()
+    else:
+        setup.browser.find_element(By.LINK_TEXT, link).click()
     setup.browser.switch_to.default_content()
-    setup.wait(url_contains("/dags/apply_shop"))
+    setup.wait(url_contains(path))
+    name = path.split("/")[2]
+    setup.wait(lambda browser: name in browser.find_element(By.TAG_NAME, "body").text)
+    assert "404" not in setup.browser.find_element(By.TAG_NAME, "body").text
+    assert setup.browser.find_elements(By.TAG_NAME, "iframe") == []
+
+
+@pytest.mark.parametrize(("column", "path"), [("Delta table", "/table?"), ("Batch", "/manifest?shop-")])
+def test_links_to_other_servers_open_in_the_whole_window(setup: Setup, column: str, path: str) -> None:
+    setup.open_frame("shop")
+    setup.browser.find_element(By.CSS_SELECTOR, f"td[data-name='{column}'] a").click()
+    setup.browser.switch_to.default_content()
+    setup.wait(url_contains(f"{setup.elsewhere}{path}"))
+    assert setup.browser.find_element(By.TAG_NAME, "body").text == "a page elsewhere"
+
+
+@pytest.mark.parametrize("link", ["apply", "elsewhere"])
+def test_a_click_with_control_opens_another_window(setup: Setup, link: str) -> None:
+    setup.open_frame("shop")
+    found = (By.LINK_TEXT, "apply") if link == "apply" else (By.CSS_SELECTOR, "td[data-name='Batch'] a")
+    before = set(setup.browser.window_handles)
+    element = setup.browser.find_element(*found)
+    ActionChains(setup.browser).key_down(Keys.CONTROL).click(element).key_up(Keys.CONTROL).perform()
+    setup.wait(lambda browser: len(browser.window_handles) == len(before) + 1)
+    setup.browser.switch_to.default_content()
+    assert "/plugin/towpath" in setup.browser.current_url, "the page stays"
+    own = setup.browser.current_window_handle
+    (new,) = set(setup.browser.window_handles) - before
+    setup.browser.switch_to.window(new)
+    setup.wait(url_contains("/dags/apply_shop" if link == "apply" else f"{setup.elsewhere}/manifest?"))
+    setup.browser.close()
+    setup.browser.switch_to.window(own)
 
 
 def test_a_destination(setup: Setup) -> None:

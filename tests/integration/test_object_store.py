@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cdc
-from cdc import pipeline
+from cdc import pipeline, status
 from cdc.client import open_batches
 from cdc.commands import check_local
 from cdc.errors import ConfigError, TargetError
@@ -175,6 +175,11 @@ def test_an_unchanged_table_costs_two_requests_and_a_replaced_one_is_noticed(
     seen = list(s3.requests)
     found = [one for one in seen if f"/{loop.db}/100%25%20idle/" in one]
     assert [(one.split()[0], one.split()[-1]) for one in found] == [("GET", "206"), ("GET", "404")], found
+    status.collect(loop.config)
+    s3.requests.clear()
+    status.collect(loop.config)
+    found = s3.of(f"/{loop.db}/100%25%20idle/")
+    assert [(one.split()[0], one.split()[-1]) for one in found] == [("HEAD", "200"), ("GET", "404")], found
 
     files = s3.filesystem()
     files.rm(f"lake/tables/{loop.db}/100%25%20idle", recursive=True)

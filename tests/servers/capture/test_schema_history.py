@@ -1,5 +1,5 @@
-"""The schema history of servers whose table maps name no columns: MySQL 5.6 with and without GTIDs, with transactional
-and other engines."""
+"""The schema history, mostly of servers whose table maps name no columns: MySQL 5.6 with and without GTIDs, with
+transactional and other engines."""
 
 from __future__ import annotations
 
@@ -195,6 +195,35 @@ def test_a_definition_that_cannot_be_read(
     assert [columns(begun, f"{db}.t", seq) for seq, _ in entries_of(begun)] == [("id", "a"), ("id", "b"), ("id", "b")]
     [segment] = list_segments(begun.store.path)
     assert BinlogFile.open(segment).entries["seq"].tolist()[-3:] == [seq for seq, _ in entries_of(begun)]
+
+
+def test_a_migration_of_many_statements_takes_few_looks(
+    mysql9: Server, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a server with names in table maps. The definitions hold for each statement and for the rows behind it."""
+    name = database(mysql9)
+    mysql9.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    config = configure(tmp_path, mysql9, name)
+    Capture(config).run(until_current=True)
+    mysql9.execute(
+        *(f"CREATE TABLE {name}.n{number} (id INT PRIMARY KEY)" for number in range(60)),
+        *(f"ALTER TABLE {name}.t ADD c{number} INT" for number in range(20)),
+        f"INSERT INTO {name}.t (id, c19) VALUES (1, 1)",
+    )
+    calls = 0
+
+    def counted(conn: Connection, tables: TablesConfig) -> Schemas:
+        nonlocal calls
+        calls += 1
+        return read_schemas(conn, tables)
+
+    monkeypatch.setattr(schema_history, "read_schemas", counted)
+    assert Capture(config).run(until_current=True).transactions == 81
+    assert calls < 20
+    found = entries_of(config)
+    assert [ddl for _, ddl in found] == [True] * 80 + [False]
+    assert all(columns(config, f"{name}.n59", seq) == ("id",) for seq, _ in found)
+    assert columns(config, f"{name}.t", found[-1][0]) == ("id", *(f"c{number}" for number in range(20)))
 
 
 def test_definitions_do_not_apply_to_earlier_rows(mysql56: Server, db: str, begun: DestinationConfig) -> None:

@@ -22,7 +22,7 @@ from cdc.errors import (
     UsageError,
     VersionError,
 )
-from cdc.meta import Outstanding, SourceIdentity, TableRecord
+from cdc.meta import Gap, Outstanding, ParkedTable, SourceIdentity, State, TableRecord
 from cdc.meta.file import FileMeta, checksum, parse, render
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -54,6 +54,46 @@ def test_a_change_is_seen_by_another_process(meta: FileMeta) -> None:
     assert other.destination == "shop"
     assert other.subscriptions["apply"].filter == r"shop\..*"
     assert other.subscriptions["apply"].outstanding == [entry(1, 0, 5)]
+
+
+def test_the_same_content_is_parsed_once(meta: FileMeta, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch reads the meta for each of its tables."""
+    parsed = []
+
+    def counted(data: bytes, place: str) -> State:
+        parsed.append(data)
+        return parse(data, place)
+
+    monkeypatch.setattr("cdc.meta.file.parse", counted)
+    meta.add_batch("apply", entry(1, 0, 5))
+    parsed.clear()
+    assert [meta.read().subscription("apply").next_batch for _ in range(5)] == [2] * 5
+    assert len(parsed) == 1
+    FileMeta(meta.path, "shop").update_cursor("apply", 3)
+    assert meta.read().subscription("apply").acked_seq == 3
+    meta.file.write_bytes(meta.file.read_bytes().replace(b'"acked_seq": 3', b'"acked_seq": 4'))
+    with pytest.raises(DamagedError, match="checksum is wrong"):
+        meta.read()
+
+
+def test_what_a_reader_does_to_a_snapshot_changes_no_other(meta: FileMeta) -> None:
+    with meta.change() as state:
+        known = state.subscription("apply")
+        known.add(entry(1, 0, 5))
+        known.tables["shop.t"] = "0 1 5 id"
+    before = render(meta.read())
+    taken = meta.read()
+    known = taken.subscription("apply")
+    known.outstanding[0].owner = "other"
+    known.outstanding[0].replaced.append("t0")
+    known.remember(known.outstanding.pop(), "acked")
+    known.tables["shop.u"] = known.tables.pop("shop.t")
+    known.parked["shop.t"] = ParkedTable(due="retry", reason="it failed", since=EXPIRES)
+    known.gaps.append(Gap(after_seq=1, until_seq=2, reason="a test", accepted=EXPIRES))
+    known.acked_seq = 9
+    taken.subscriptions["more"] = known
+    taken.source = SourceIdentity(server_uuid="u", flavor="mysql", base_name="binlog", epoch=0)
+    assert render(meta.read()) == before == meta.file.read_bytes()
 
 
 def test_subscribing_again_replaces_the_filter_and_keeps_the_cursor(meta: FileMeta) -> None:
