@@ -99,7 +99,7 @@ def make(
         accounting=accounting,
         seconds=round(seconds, 1),
         machine=machine,
-        versions=_versions(),
+        versions=current_versions(),
         lines=tuple(Measurement(**_rounded(asdict(one))) for one in measurements),
     )
 
@@ -109,7 +109,7 @@ def refuse_partial(old: Results | None, lines: Collection[str], rows: int) -> No
     same rows and versions."""
     if old is None or set(lines) >= {one.line for one in old.lines}:
         return
-    now = _versions()
+    now = current_versions()
     different = sorted(name for name in {*now, *old.versions} if now.get(name) != old.versions.get(name))
     if old.rows != rows:
         different.append("rows")
@@ -142,9 +142,10 @@ def this_machine() -> Machine:
     )
 
 
-def _versions() -> dict[str, str]:
+def current_versions(*more: str) -> dict[str, str]:
+    """Returns the versions of Towpath, Python, Java and packages. ``more``: names of further packages."""
     versions = {"towpath": __version__, "commit": _commit(), "python": platform.python_version()}
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *more):
         versions[name] = metadata.version(name)
     java = os.environ.get("JAVA_HOME")
     command = [f"{java}/bin/java" if java else "java", "-version"]

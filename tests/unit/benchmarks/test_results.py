@@ -110,13 +110,13 @@ def test_a_run_of_some_lines_keeps_the_others() -> None:
 
 
 def test_lines_of_other_rows_or_versions_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "_versions", lambda: VERSIONS)
+    monkeypatch.setattr(results, "current_versions", lambda: VERSIONS)
     old = made(RATIO, SLOW)
     refuse_partial(old, ["inserts"], 1_000_000)
     refuse_partial(None, ["inserts"], 1000)
     with pytest.raises(ResultsError, match="differ in rows: measure all lines"):
         refuse_partial(old, ["inserts"], 1000)
-    monkeypatch.setattr(results, "_versions", lambda: VERSIONS | {"commit": "other"})
+    monkeypatch.setattr(results, "current_versions", lambda: VERSIONS | {"commit": "other"})
     with pytest.raises(ResultsError, match="differ in commit"):
         refuse_partial(old, ["inserts"], 1_000_000)
     refuse_partial(old, ["inserts", "transactions"], 1000)  # nothing of the old run stays

@@ -1,0 +1,205 @@
+"""The figures of ``make bench-scale`` as a JSON file, from which the page of the documentation is made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from benchmarks.accounting import ROOT
+from benchmarks.results import Machine, ResultsError
+
+VERSION = 1
+KEPT = ROOT / "benchmarks" / "results" / "scale.json"
+"""The results that the documentation shows."""
+
+UNCHANGED = "a run, tables that did not change"
+CHANGED = "a run, the table that changed"
+"""The works among the requests that the formula on the page takes."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cost(_Strict):
+    """A process with all that it has started."""
+
+    seconds: float
+    cpu_s: float
+    peak_mb: float | None = None
+
+
+class Captures(_Strict):
+    """The captures, each a process of its own."""
+
+    count: int
+    start_s: float
+    """Until all of them read the source."""
+    start_cpu_s: float
+    """Of one, from its start to its first idle second."""
+    mb: float
+    """Of one, as PSS."""
+    source_mb: float
+    """Of the database server, as RSS."""
+
+
+class Parsing(_Strict):
+    """A DAG file that Airflow parses."""
+
+    file: str
+    dags: int
+    cpu_s: float
+    """Without the import of Airflow."""
+
+
+class Start(_Strict):
+    """The start of an Airflow with all DAGs."""
+
+    dags: int
+    ready_s: float
+    """Until Airflow knows all of them."""
+    cpu_s: float
+
+
+class Burst(_Strict):
+    """Runs of all destinations that begin at once."""
+
+    runs: int
+    seconds: float
+    cpu_s: float
+    """Of all processes of Airflow, less than those that it uses anyway."""
+
+
+class Share(_Strict):
+    """A part of the whole during a window of time."""
+
+    part: str
+    processes: int
+    cpu_percent: float
+    """Of one core."""
+    mb: float
+    """At the end of the window, as PSS."""
+
+
+class Window(_Strict):
+    """A window of time with all parts running."""
+
+    seconds: float
+    shares: tuple[Share, ...]
+    slots_most: int
+    """The most slots of workers that were taken or waited for at once."""
+    slots_mean: float
+    deferred: int
+    """Tasks that waited in the triggerer."""
+
+    def share(self, part: str) -> Share:
+        return next(one for one in self.shares if one.part == part)
+
+
+class Traffic(_Strict):
+    """The window with traffic on some destinations."""
+
+    window: Window
+    destinations: int
+    transactions: int
+    runs: int
+    latency_median_s: float
+    """From the commit at the source to the commit of the Delta table."""
+    latency_most_s: float
+    latency_least_s: float
+    steps: dict[str, float]
+    """Median seconds of the steps of that way."""
+
+
+class Whole(_Strict):
+    """One destination with all tables, and one with its share of them."""
+
+    tables: int
+    few_tables: int
+    status: Cost
+    few_status: Cost
+    page_s: float
+    """The page of all destinations."""
+    apply: Cost
+    """``cdc apply`` of a batch that changes one table."""
+    few_apply: Cost
+    nothing: Cost
+    """``cdc apply`` that finds nothing."""
+    few_nothing: Cost
+    warm_apply_s: float
+    """The merge of such a batch in a process that has merged before."""
+    new_tables: int
+    """Tables that Spark has created in one batch,"""
+    new_tables_s: float
+    """and the seconds that it took."""
+    ddl_s: float
+    """Until capture has stored one ALTER TABLE."""
+    meta_bytes: int
+    few_meta_bytes: int
+    schemas_bytes: int
+    """A file of table schemas; each DDL statement writes one."""
+    few_schemas_bytes: int
+    transaction_bytes: float
+    """The store's segments and indexes for a transaction with one row."""
+    manifest_bytes: int
+    """The manifest of a batch that changes one table."""
+    lake_bytes: float
+    """A Delta table after its creation."""
+
+
+class Requests(_Strict):
+    """Requests to the object store, by method."""
+
+    work: str
+    tables: int
+    counts: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+class Results(_Strict):
+    """One run."""
+
+    version: int = VERSION
+    date: str
+    seconds: float
+    machine: Machine
+    versions: dict[str, str]
+    destinations: int
+    tables: int
+    """Of each destination."""
+    captures: Captures
+    parsing: tuple[Parsing, ...]
+    start: Start
+    watches: Burst
+    """The first runs of the capture DAGs, which watch captures from the triggerer."""
+    empty_runs: Burst
+    """Runs of the apply DAGs that find nothing."""
+    idle: Window
+    traffic: Traffic
+    whole: Whole
+    requests: tuple[Requests, ...]
+
+
+def render(results: Results) -> str:
+    return json.dumps(results.model_dump(), indent=2, ensure_ascii=False) + "\n"
+
+
+def load(file: Path) -> Results:
+    """Reads a file of results. Raises ResultsError for a newer version and for anything unknown."""
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        return Results.model_validate(found)
+    except OSError as error:
+        raise ResultsError(f"{file} cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ResultsError(f"{file}: {place}: {first['msg']}") from None
+    except ValueError as error:
+        raise ResultsError(f"{file} is no JSON: {error}") from None
