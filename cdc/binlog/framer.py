@@ -16,7 +16,8 @@ import numpy as np
 
 from cdc.binlog import events, refusals
 from cdc.binlog import frame_state as k
-from cdc.binlog.constants import HEADER_SIZE, REFUSED, SKIPPED, EventType, type_name
+from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, EventType, type_name
+from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.frame_buffers import FULL_PACKET, BadLengthError, Bytes, FrameBuffers, Numbers, OutputTooLargeError
 from cdc.binlog.frame_events import TableIds, add_table
 from cdc.binlog.frame_kernel import frame
@@ -75,24 +76,35 @@ class Hooks(Protocol):
         CRC32."""
 
 
+_KINDS = {
+    **dict.fromkeys(ROW_EVENTS, k.T_ROWS),
+    **dict.fromkeys(
+        range(EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1, EventType.MARIADB_PARTIAL_ROW_DATA), k.T_COMPRESSED_ROWS
+    ),
+    EventType.TABLE_MAP: k.T_TABLE_MAP,
+    EventType.QUERY: k.T_QUERY,
+    EventType.EXECUTE_LOAD_QUERY: k.T_QUERY,
+    EventType.MARIADB_QUERY_COMPRESSED: k.T_COMPRESSED_QUERY,
+    EventType.XA_PREPARE: k.T_XA_PREPARE,
+    EventType.TRANSACTION_PAYLOAD: k.T_PAYLOAD,
+    EventType.XID: k.T_XID,
+    EventType.GTID: k.T_GTID,
+    EventType.ANONYMOUS_GTID: k.T_GTID,
+    EventType.MARIADB_GTID: k.T_MARIADB_GTID,
+    EventType.GTID_TAGGED: k.T_GTID_TAGGED,
+    EventType.ROTATE: k.T_PYTHON,
+    EventType.FORMAT_DESCRIPTION: k.T_PYTHON,
+    EventType.INCIDENT: k.T_PYTHON,
+}
+"""The kernel's kind of each event type that is neither skipped nor refused at once."""
+
+
 def _event_kinds() -> Numbers:
+    """Returns the kernel's kind of each of the 256 event types; a type without an entry is refused."""
     kinds = np.full(256, k.T_REFUSE, dtype=np.int64)
     kinds[list(SKIPPED)] = k.T_SKIP
-    kinds[list(REFUSED)] = k.T_REFUSE
-    kinds[[23, 24, 25, 30, 31, 32, 39]] = k.T_ROWS
-    kinds[EventType.TABLE_MAP] = k.T_TABLE_MAP
-    kinds[range(EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1, EventType.MARIADB_DELETE_ROWS_COMPRESSED + 1)] = (
-        k.T_COMPRESSED_ROWS
-    )
-    kinds[[EventType.QUERY, EventType.EXECUTE_LOAD_QUERY]] = k.T_QUERY
-    kinds[EventType.MARIADB_QUERY_COMPRESSED] = k.T_COMPRESSED_QUERY
-    kinds[EventType.XA_PREPARE] = k.T_XA_PREPARE
-    kinds[EventType.TRANSACTION_PAYLOAD] = k.T_PAYLOAD
-    kinds[EventType.XID] = k.T_XID
-    kinds[[EventType.GTID, EventType.ANONYMOUS_GTID]] = k.T_GTID
-    kinds[EventType.MARIADB_GTID] = k.T_MARIADB_GTID
-    kinds[EventType.GTID_TAGGED] = k.T_GTID_TAGGED
-    kinds[[EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.INCIDENT]] = k.T_PYTHON
+    for number, kind in _KINDS.items():
+        kinds[number] = kind
     return kinds
 
 

@@ -13,7 +13,8 @@ from typing import IO, cast
 import zstandard
 
 from cdc.binlog import events
-from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, SKIPPED, EventType, type_name
+from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, EventType, type_name
+from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.rare_events import parse_xa, parse_xa_prepare
 from cdc.errors import DamagedError
 

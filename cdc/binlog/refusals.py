@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdc.binlog.constants import REFUSED, EventType, type_name
+from cdc.binlog.constants import EventType, type_name
+from cdc.binlog.event_types import stop_reason
 from cdc.errors import UnsupportedEventError
 
 
@@ -68,7 +69,7 @@ def incident(message: str, where: str) -> UnsupportedEventError:
 def refused_type(kind: int, where: str, *, in_file: bool) -> UnsupportedEventError:
     """The error for an event of a type that always stops capture. ``in_file``: the type is supported from servers, but
     not in files."""
-    known = REFUSED.get(EventType(kind)) if kind in EventType._value2member_map_ else None
+    known = stop_reason(kind)
     if known is None and in_file:
         known = "which is not supported in files yet"
     return UnsupportedEventError(

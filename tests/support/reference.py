@@ -20,6 +20,8 @@ import typer.main
 
 from benchmarks import page, results
 from cdc import cli
+from cdc.binlog import event_types
+from cdc.binlog.event_types import Treatment
 from cdc.config import reference
 from cdc.metrics import catalogue
 
@@ -77,6 +79,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "reference" / "conf.schema.json": reference.render_schema(),
         ROOT / "docs" / "reference" / "commands.md": commands(),
         ROOT / "docs" / "reference" / "metrics.md": metrics(),
+        ROOT / "docs" / "reference" / "events.md": events(),
         ROOT / "examples" / "shop.yaml": reference.example(),
         ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
         **page.pages(results.load(results.KEPT)),
@@ -135,6 +138,40 @@ def metrics() -> str:
                 for group in (one.labels, (one.debezium,), (one.canal,))
             ]
             lines.append(f"| `{one.name}` | {one.kind} | {names[0]} | {one.meaning} | {names[1]} | {names[2]} |")
+    return "\n".join(lines) + "\n"
+
+
+_EVENTS_HEAD = """\
+# Binlog events
+
+<!-- Written by `make docs-reference` from cdc/binlog/event_types.py: change the reasons there. -->
+
+For administrators who want to know what capture does with an event of their server's binlog. The table has every event
+type of MySQL 5.6 to 9.x and MariaDB 10.1 to 11.8. A type that is not in it stops capture with exit code 2; the message
+has its number, the binlog file and the position, and nothing is skipped.
+
+The framing loop is made from this table, and a test sends it one event of every type.
+"""
+_TREATMENTS = {
+    Treatment.STORED: "Kept as received if its transaction changes a captured table, or if it is DDL of one.",
+    Treatment.READ: "Describes the file or the stream. Segments have their own instead.",
+    Treatment.SKIPPED: "Left out on purpose. No change of a row is lost.",
+    Treatment.CONDITIONAL: "Left out if it changes no captured table; else capture stops, because it cannot store the "
+    "change yet. [What stops capture](../how-to/run-capture.md#what-stops-capture) says how to go on.",
+    Treatment.STOPS: "Capture stops, whatever table it concerns.",
+}
+
+
+def events() -> str:
+    """The page of event types."""
+    lines = [_EVENTS_HEAD.rstrip(), "", "| capture | meaning |", "|---|---|"]
+    lines += [f"| {treatment} | {meaning} |" for treatment, meaning in _TREATMENTS.items()]
+    lines += ["", "## Event types", "", "Empty version cells: no supported server of that kind writes the type.", ""]
+    lines += ["| number | type | MySQL | MariaDB | capture | reason |", "|---|---|---|---|---|---|"]
+    for info in event_types.TABLE:
+        name = info.type.name.removeprefix("MARIADB_")
+        cells = (str(int(info.type)), f"`{name}`", info.mysql, info.mariadb, str(info.treatment), info.reason)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cdc.binlog.constants import HEADER_SIZE, MAGIC, SKIPPED, EventType
+from cdc.binlog.constants import HEADER_SIZE, MAGIC, EventType
 from cdc.binlog.entry import Entries, EntryFlag
+from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
 from cdc.errors import CdcError, StorageError, UsageError
 from cdc.patterns import is_list

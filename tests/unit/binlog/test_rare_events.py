@@ -10,7 +10,6 @@ import re
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ import zstandard
 
 from cdc.binlog import frame_kernel, framer
 from cdc.binlog import frame_state as k
-from cdc.binlog.constants import PASSED_OVER, REFUSED, ROW_EVENTS, SKIPPED, EventType
+from cdc.binlog.constants import EventType
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_query
 from cdc.binlog.file import rows_to_entries, scan
-from cdc.binlog.framer import EVENT_KINDS, Decision, Framer, row_gtid
+from cdc.binlog.framer import Decision, Framer, row_gtid
 from cdc.binlog.payload import PayloadReader
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.capture.session import _coalesce
@@ -31,6 +30,7 @@ from cdc.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEv
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
 from tests.support.framing import CollectingHooks, feed, rows_of
+from tests.support.rare_events import compressed_query, inner, payload_body, tagged, xa_transaction
 
 # As MySQL 9.7 wrote it: GTID_NEXT '1fd2de40-e638-11f1-b424-02fc00000001:foo:1'.
 TAGGED = bytes.fromhex(
@@ -79,63 +79,6 @@ def frame(log: BinlogBuilder, *, piece: int = 1 << 20, src_bytes: int = 4 << 20)
     framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
     feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)
     return hooks
-
-
-def inner(*, db: str, table: str, sql: str | None = None, end: Callable[[BinlogBuilder], None] | None = None) -> bytes:
-    """The events of a compressed transaction: without GTID and without checksums."""
-    log = BinlogBuilder()
-    log.query("BEGIN")
-    log.table_map("other", "also_locked")
-    log.table_map(db, table)
-    log.rows(db, table, [1, 2])
-    if sql is not None:
-        log.query(sql)
-    if end is None:
-        log.xid()
-    else:
-        end(log)
-    out = b""
-    for event in log.events[1:]:
-        out += event[:9] + (len(event) - 4).to_bytes(4, "little") + event[13:-4]
-    return out
-
-
-def payload_body(data: bytes, *, method: int = 0, says: int | None = None, packed: bytes | None = None) -> bytes:
-    if packed is None:
-        packed = zstandard.compress(data) if method == 0 else data
-    size = len(data) if says is None else says
-    fields = b"\2\1" + bytes([method]) if method < 251 else b"\2\3\xfc\xff\0"
-    fields += b"\3\x09\xfe" + size.to_bytes(8, "little") + b"\1\x09\xfe" + len(packed).to_bytes(8, "little")
-    return fields + b"\0" + packed
-
-
-def varlen(value: int) -> bytes:
-    """A number in MySQL's form of one to nine bytes."""
-    for size in range(1, 9):
-        if value < 1 << 7 * size:
-            return (value << size | (1 << size - 1) - 1).to_bytes(size, "little")
-    return b"\xff" + value.to_bytes(8, "little")
-
-
-def tagged(tag: bytes, number: int, time_us: int) -> bytes:
-    fields = varlen(0) + varlen(1) + varlen(1) + b"".join(varlen(b) for b in b"\1" * 15 + b"\xfe")
-    fields += varlen(2) + varlen(2 * number) + varlen(3) + varlen(len(tag)) + tag
-    fields += varlen(4) + varlen(2) + varlen(5) + varlen(4) + varlen(6) + varlen(time_us) + varlen(8) + varlen(300)
-    return varlen(1) + varlen(len(fields) + 3) + varlen(0) + fields
-
-
-def xa_prepare(log: BinlogBuilder, *, one_phase: bool) -> None:
-    log.event(EventType.XA_PREPARE, bytes([one_phase]) + struct.pack("<iII", 1, 2, 0) + b"ab")
-
-
-def xa_transaction(log: BinlogBuilder, db: str, *, one_phase: bool) -> None:
-    """The event in the form that MySQL writes."""
-    log.gtid()
-    log.query("XA START X'6162',X'',1", db)
-    log.table_map(db, "orders")
-    log.rows(db, "orders", [7])
-    log.query("XA END X'6162',X'',1", db)
-    xa_prepare(log, one_phase=one_phase)
 
 
 # ---------------------------------------------------------------- compressed transactions
@@ -275,13 +218,6 @@ def test_a_gigabyte_is_unpacked_in_little_memory() -> None:
 def test_a_compressed_statement_of_a_real_server() -> None:
     sql = f"INSERT INTO x.t VALUES (13,'{'stmt' * 20}')"
     assert parse_query(QUERY_COMPRESSED, has_checksum=False).sql == sql
-
-
-def compressed_query(log: BinlogBuilder, sql: str, *, packed: bytes | None = None, says: int | None = None) -> None:
-    size = len(sql) if says is None else says
-    packed = zlib.compress(sql.encode()) if packed is None else packed
-    head = struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0"
-    log.event(EventType.MARIADB_QUERY_COMPRESSED, head + b"\x82" + size.to_bytes(2, "big") + packed)
 
 
 def test_compressed_statements_are_judged_as_others_are(tmp_path: Path) -> None:
@@ -523,18 +459,3 @@ def test_kernel_uncompiled_does_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         plain = frame(log, piece=100)
     assert bytes(plain.out) == bytes(compiled.out) != b""
     assert np.array_equal(rows_of(plain), rows_of(compiled))
-
-
-def test_every_type_has_one_answer() -> None:
-    """The framer treats every event type as the tables of types say, and stops at a type in none of them."""
-    captured = {*ROW_EVENTS, EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.XID, EventType.TABLE_MAP}
-    captured |= {EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID}
-    captured |= {EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.MARIADB_QUERY_COMPRESSED}
-    tables: list[set[int]] = [set(SKIPPED), set(PASSED_OVER), set(REFUSED), set(captured)]
-    for kind in EventType:
-        if kind != EventType.SLAVE:  # never written by any server
-            assert sum(kind in table for table in tables) == 1, kind.name
-    for number in range(256):
-        stops = number in tables[2] or not any(number in table for table in tables)
-        assert (EVENT_KINDS[number] == k.T_REFUSE) == (stops and number != EventType.INCIDENT), number
-        assert (EVENT_KINDS[number] == k.T_SKIP) == (number in tables[0]), number
