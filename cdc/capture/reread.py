@@ -23,7 +23,8 @@ from cdc.config import SourceConfig
 from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.source.connection import place_of
-from cdc.source.dump import ShortDump, describe_dump_error
+from cdc.source.dump import ShortDump
+from cdc.source.dump_errors import describe_dump_error
 
 _COMPARED_BYTES = 16 << 20
 """How many bytes of a transaction are compared."""

@@ -23,7 +23,8 @@ from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.connection import place_of
-from cdc.source.dump import MAX_POSITION, DumpStream, explain_dump_error
+from cdc.source.dump import MAX_POSITION, DumpStream
+from cdc.source.dump_errors import explain_dump_error
 from cdc.source.server import replica_label
 from cdc.store.writer.log import RelayLog
 

@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 import pymysql
 
 from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_store
-from cdc.config import DestinationConfig, StartPosition
+from cdc.config import DestinationConfig, StartGtid, StartPosition, StartTime
 from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
 from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.base import require_same_source
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.preflight import check_start
 from cdc.source.server import ServerInfo, binlog_files, clock_and_position, current_position, describe
 
@@ -54,6 +55,8 @@ class _Candidate:
     epoch: int
     sizes: dict[str, int]
     """Sizes in bytes of the server's binlog files, by name."""
+    gtid: str | None = None
+    """The GTID set before the position, if ``source.start`` has led to it."""
 
     def identity(self, start_gtid: str | None) -> SourceIdentity:
         return SourceIdentity(
@@ -74,8 +77,8 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
     candidate = _locate(config, conn, meta.source(), last_seq)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
         _require_available(candidate.position, candidate.sizes, f"{conn.host}:{conn.port}", first=True)
-    # The server knows its GTID set for the present only.
-    start_gtid = clock_and_position(conn).gtid if config.source.start in ("now", "snapshot") else None
+    # Of other positions than the present one, the GTID set is known only if the start was found by GTIDs.
+    start_gtid = clock_and_position(conn).gtid if config.source.start in ("now", "snapshot") else candidate.gtid
     identity = meta.bind_source(candidate.identity(start_gtid))
     if last_seq is None:
         flavor = candidate.info.flavor
@@ -111,13 +114,15 @@ def _locate(
         refused = check_start(config.source, info)
         if refused is not None:
             raise ConfigError(refused.message, place=str(config.file), remedy=refused.remedy)
-        position = _configured(config, conn, [f.name for f in files])
+        located = _configured(config, conn, [f.name for f in files])
+        position, gtid = located.position, located.gtid
         epoch = known.epoch if known else 0
     else:
+        gtid = None
         parts = split_seq(last_seq)
         epoch = parts.epoch
         position = BinlogPosition(make_file_name(known.base_name if known else base, parts.file_number), parts.offset)
-    return _Candidate(info, position, base, epoch, {f.name: f.size_bytes for f in files})
+    return _Candidate(info, position, base, epoch, {f.name: f.size_bytes for f in files}, gtid)
 
 
 def _prove_store(config: DestinationConfig, conn: Connection, candidate: _Candidate) -> Proof:
@@ -126,13 +131,26 @@ def _prove_store(config: DestinationConfig, conn: Connection, candidate: _Candid
     return prove_store(config, conn, flavor=candidate.info.flavor, base_name=candidate.base, files=set(candidate.sizes))
 
 
-def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -> BinlogPosition:
-    start = config.source.start
+def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -> Located:
+    source = config.source
+    start = source.start
     if start == "earliest":
-        return BinlogPosition(files[0], 4)
+        return Located(BinlogPosition(files[0], 4))
     if isinstance(start, StartPosition):
-        return BinlogPosition(start.file, start.pos)
-    return current_position(conn)  # now; and snapshot, which reads the tables once capture runs
+        return Located(BinlogPosition(start.file, start.pos))
+    if isinstance(start, StartTime):
+        return _logged(start, at_time(source, conn, files, start.time))
+    if isinstance(start, StartGtid) and source.flavor == "mariadb":
+        return _logged(start, after_gtid_position(source, conn, files, start.mariadb))
+    if isinstance(start, StartGtid):
+        return _logged(start, after_gtid_set(source, conn, files, start.mysql))
+    return Located(current_position(conn))  # now; and snapshot, which reads the tables once capture runs
+
+
+def _logged(start: StartGtid | StartTime, located: Located) -> Located:
+    wanted = start.gtid if isinstance(start, StartGtid) else start.time.isoformat()
+    log.info("found the position of source.start", start=wanted, position=str(located.position))
+    return located
 
 
 def no_event_at_start(config: DestinationConfig, error: CdcError) -> ConfigError:

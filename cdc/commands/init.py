@@ -47,7 +47,12 @@ _SHOWN_KEYS = (
     "spark.conf",
 )
 """The keys that are written with their defaults."""
-_NEED_ROW_METADATA = ("earliest", "{file: binlog.000012, pos: 4}")
+_NEED_ROW_METADATA = (
+    "earliest",
+    "{file: binlog.000012, pos: 4}",
+    "{gtid: '…'}",
+    "{time: '2026-11-20T10:00:00Z'}",
+)
 
 
 def register(app: typer.Typer) -> None:

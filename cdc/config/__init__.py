@@ -24,7 +24,7 @@ from cdc.config.metrics import MetricsConfig
 from cdc.config.s3 import S3Config
 from cdc.config.server import ServerConfig, TokenConfig
 from cdc.config.snapshot import SnapshotConfig
-from cdc.config.source import SourceConfig, StartPosition
+from cdc.config.source import SourceConfig, StartGtid, StartPosition, StartTime
 from cdc.config.spark import SparkConfig
 from cdc.config.store import DiskConfig, RetainConfig, StandbyConfig, StoreConfig
 from cdc.config.tables import SYSTEM_SCHEMAS, ApplyOverrides, TablesConfig
@@ -47,7 +47,9 @@ __all__ = [
     "SourceConfig",
     "SparkConfig",
     "StandbyConfig",
+    "StartGtid",
     "StartPosition",
+    "StartTime",
     "StoreConfig",
     "TablesConfig",
     "TokenConfig",

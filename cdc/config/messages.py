@@ -13,15 +13,15 @@ from cdc.errors import ConfigError
 from cdc.log import hide_password
 
 _NOT_YET = "is not available yet; leave it out"
-_NO_START = "is not available yet; give file and pos, or write start: earliest or start: now"
+_ONE_START = "contradicts the key beside it; keep one of file, gtid and time"
 _BY_PERIOD = (
     "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it "
     "out (programs of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
 )
 _MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave it out"
 _WITHOUT_EFFECT = {
-    "source.start.gtid": _NO_START,
-    "source.start.time": _NO_START,
+    "source.start.gtid": _ONE_START,
+    "source.start.time": _ONE_START,
     "source.standbys": "failover to another source server is not available yet; leave it out",
     "store.buffer_size": _MEMORY_STORE,
     "store.buffer_unit_bytes": _MEMORY_STORE,
@@ -32,7 +32,8 @@ _WITHOUT_EFFECT = {
     "meta.period_s": _BY_PERIOD,
     "apply.shared": _NOT_YET,
 }
-"""Keys that have no effect today, and the reason. They are refused, because a key that is accepted is a promise."""
+"""Keys that have no effect today, or none beside another key, and the reason. They are refused, because a key that is
+accepted is a promise."""
 
 
 _WORDS = {

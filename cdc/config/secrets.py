@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,11 @@ from cdc.config.s3 import S3Config
 from cdc.config.server import TokenConfig
 from cdc.config.source import SourceConfig
 from cdc.config.store import StandbyConfig, StoreConfig
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SourceUnavailableError
 
 _LEAST_SECRET_BYTES = 16
+_COMMAND_S = 30
+"""Limit for a command that prints a password."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,13 @@ ConfigError."""
 
 
 def source_credentials(source: SourceConfig) -> Credentials:
-    """Returns the user and the password for the source. The password is empty if the configuration names none. Raises
-    ConfigError."""
+    """Returns the user and the password for the source, read anew at each call. The password is empty if the
+    configuration names none. Raises ConfigError; SourceUnavailableError if the command fails that prints the password.
+    """
     if source.connection is not None:
-        found = _lookup_connection(source.connection)
-        return Credentials(found.user or source.user, found.password)
+        return Credentials(source_user(source), _lookup_connection(source.connection).password)
+    if source.password_command is not None:
+        return Credentials(source.user, _output(source.password_command, "source.password_command"))
     password = _Secret(
         f"the password of {source.user!r}",
         env_key="source.password_env",
@@ -52,6 +57,12 @@ def source_credentials(source: SourceConfig) -> Credentials:
         file=source.password_file,
     ).text()
     return Credentials(source.user, password or "")
+
+
+def source_user(source: SourceConfig) -> str:
+    """Returns the user for the source. Raises ConfigError."""
+    found = "" if source.connection is None else _lookup_connection(source.connection).user
+    return found or source.user
 
 
 def hash_key(apply: ApplyConfig) -> bytes:
@@ -182,6 +193,35 @@ def s3_access_key(s3: S3Config) -> AccessKey | None:
         file=None,
     )
     return AccessKey(s3.access_key_id, (secret.text() or "").strip(), token.text())
+
+
+def _output(command: Sequence[str], key: str) -> str:
+    """Returns the first line that a command prints. What it writes to standard error goes there; its output is in no
+    message. Raises ConfigError, SourceUnavailableError."""
+    program = command[0]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_COMMAND_S)
+    except subprocess.TimeoutExpired:
+        raise SourceUnavailableError(
+            f"{program} has not printed the password within {_COMMAND_S} s", place=key, remedy="Run it by hand."
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{program} cannot be run: {error.strerror}",
+            place=key,
+            remedy="Give the program's path, and see that the user who runs cdc may execute it.",
+        ) from None
+    if done.returncode != 0:
+        raise SourceUnavailableError(
+            f"{program} ended with code {done.returncode} and no password", place=key, remedy="Run it by hand."
+        )
+    try:
+        lines = done.stdout.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{program} does not print UTF-8 text", place=key, remedy="Run it by hand.") from None
+    if not lines or not lines[0]:
+        raise ConfigError(f"{program} prints no password", place=key, remedy="It has to be its first line.")
+    return lines[0]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator, model_validator
 
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
+from cdc.errors import DamagedError
+from cdc.gtids import GtidSet, MariadbPosition
 
 
 class StartPosition(Section):
@@ -28,14 +31,60 @@ class StartPosition(Section):
         return file
 
 
+class StartGtid(Section):
+    """The transactions that are known already, ``start: {gtid: 0-1-77}``."""
+
+    gtid: FilledText
+    """A GTID set of MySQL (`gtid_executed` of a dump or backup) or a GTID position of MariaDB (`gtid_binlog_pos`)."""
+
+    @property
+    def mysql(self) -> GtidSet:
+        """The set, for a MySQL source."""
+        return GtidSet.parse(self.gtid)
+
+    @property
+    def mariadb(self) -> MariadbPosition:
+        """The position, for a MariaDB source."""
+        return MariadbPosition.parse(self.gtid)
+
+
+class StartTime(Section):
+    """A time, ``start: {time: '2026-11-20T10:00:00Z'}``."""
+
+    time: AwareDatetime
+    """A time with its zone. Capture begins with the first transaction that was committed then or later, by the server's
+    clock."""
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _time(cls, time: Any) -> Any:
+        try:
+            found = datetime.fromisoformat(time) if isinstance(time, str) else time
+        except ValueError:
+            found = None
+        if not isinstance(found, datetime) or found.tzinfo is None:
+            raise ValueError("is not a time with its zone; write it like 2026-11-20T10:00:00Z or …+01:00")
+        return found
+
+
 def _start_kind(value: Any) -> str:
+    if isinstance(value, StartGtid) or (isinstance(value, dict) and "gtid" in value and "file" not in value):
+        return "gtid"
+    if isinstance(value, StartTime) or (isinstance(value, dict) and "time" in value and "file" not in value):
+        return "time"
     return "position" if isinstance(value, dict | StartPosition) else "word"
 
 
 Start = Annotated[
-    Annotated[Literal["snapshot", "earliest", "now"], Tag("word")] | Annotated[StartPosition, Tag("position")],
+    Annotated[Literal["snapshot", "earliest", "now"], Tag("word")]
+    | Annotated[StartPosition, Tag("position")]
+    | Annotated[StartGtid, Tag("gtid")]
+    | Annotated[StartTime, Tag("time")],
     Discriminator(_start_kind),
 ]
+
+
+_PASSWORD_KEYS = ("password_env", "password_file", "password_command", "connection")
 
 
 class SourceConfig(Section):
@@ -46,7 +95,14 @@ class SourceConfig(Section):
     password_env: Annotated[str | None, Doc(example="SHOP_DB_PASSWORD")] = None
     """Environment variable that holds the password."""
     password_file: Annotated[Path | None, Doc(example="shop.password", instead_of="password_env")] = None
-    """File whose first line is the password. A relative path is taken from the folder of this file."""
+    """File whose first line is the password, read at each connect. A relative path is taken from the folder of this
+    file."""
+    password_command: Annotated[
+        tuple[FilledText, ...] | None,
+        Doc(example=["vault", "read", "-field=password", "database/creds/cdc"], instead_of="password_env"),
+    ] = Field(default=None, min_length=1)
+    """Command whose first line of output is the password: the program and its arguments. It runs at each connect,
+    without a shell, and has 30 seconds."""
     connection: Annotated[str | None, Doc(example="shop_db", instead_of="password_env")] = None
     """Id of an Airflow connection. Its user and password are used; host and port stay those of `url`."""
     server_id: Annotated[Whole, Doc(example=52017)] = Field(ge=1, le=2**32 - 1)
@@ -60,6 +116,8 @@ class SourceConfig(Section):
                 "earliest": "all changes that the server's binlog still holds",
                 "now": "only what changes from now on",
                 "{file: binlog.000012, pos: 4}": "the changes from this position of the binlog on",
+                "{gtid: '…'}": "the changes that are not in this GTID set, or come after this position of MariaDB",
+                "{time: '2026-11-20T10:00:00Z'}": "the changes that were committed from this time on",
             },
         ),
     ] = "snapshot"
@@ -92,16 +150,29 @@ class SourceConfig(Section):
         except ValueError:
             raise ValueError("has no valid port; write it like mysql://user@host:3306") from None
         if parts.password is not None:
-            raise ValueError("must not hold the password; use password_env or password_file")
+            raise ValueError("must not hold the password; use password_env, password_file or password_command")
         if parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError("must end with the port; choose databases and tables with tables.include")
         return url
 
     @model_validator(mode="after")
     def _one_password(self) -> Self:
-        given = [k for k in ("password_env", "password_file", "connection") if getattr(self, k) is not None]
+        given = [
+            k
+            for k in ("password_env", "password_file", "password_command", "connection")
+            if getattr(self, k) is not None
+        ]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _start_fits(self) -> Self:
+        if isinstance(self.start, StartGtid):
+            try:
+                _ = self.start.mariadb if self.flavor == "mariadb" else self.start.mysql
+            except DamagedError as error:
+                raise ValueError(f"start.gtid: {error.message}") from None
         return self
 
     @property

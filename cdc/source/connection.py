@@ -157,7 +157,8 @@ def explain(error: Exception, place: str, user: str) -> CdcError:
         return SourceRefusedError(
             f"the server refuses user {user!r} with this password",
             place=place,
-            remedy="Check the user in source.url and the password (password_env, password_file or connection).",
+            remedy="Check the user in source.url and the password (password_env, password_file, password_command or "
+            "connection).",
         )
     if code in _ACCOUNT:
         return SourceRefusedError(f"{text} (error {code})", place=place, remedy=_ACCOUNT[code])

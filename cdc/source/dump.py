@@ -1,4 +1,4 @@
-"""The replication protocol: request a binlog dump, read its packets, translate the errors a server sends in it.
+"""The replication protocol: request a binlog dump, and read its packets.
 
 The packets are read as raw bytes. Creating an object per event would make reading slow.
 """
@@ -14,8 +14,7 @@ from typing import Any, Self
 from pymysql.constants import COMMAND
 
 from cdc.config import SourceConfig
-from cdc.config.secrets import source_credentials
-from cdc.errors import CdcError, IdentityError, SourceRefusedError, SourceUnavailableError
+from cdc.errors import CdcError, SourceUnavailableError
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, explain, mapped, place_of
 from cdc.source.server import Connection
@@ -219,75 +218,3 @@ def _close(connection: Any) -> None:
     # Closing the socket object is not enough, because PyMySQL's buffered reader keeps the descriptor open. The server
     # would go on writing to it, and MariaDB would let the next dump with the same server_id wait for that.
     connection._force_close()
-
-
-# --- errors that a server sends instead of events
-
-
-def explain_dump_error(code: int, text: str, source: SourceConfig, position: BinlogPosition) -> CdcError:
-    """Translates an error packet of a dump that was requested from ``position``. The servers' own texts are matched."""
-    place = f"source {place_of(source)}"
-    text = _without_positions(text)
-    low = text.lower()
-    if code == 1236 and ("could not find first log file" in low or "purged" in low):
-        return SourceRefusedError(
-            f"the server no longer has the binlog at {position}: {text}",
-            place=place,
-            remedy="The changes between this position and the server's oldest binlog are lost. Rebuild the tables from "
-            "another start position, and keep binlogs longer (binlog_expire_logs_seconds).",
-        )
-    if code == 1236 and ("> file size" in low or "position > file size" in low or "impossible position" in low):
-        return IdentityError(
-            f"the server's history is shorter than {position}: {text}",
-            place=place,
-            remedy="The server's binlog was reset, or this is another server. Start a new destination.",
-        )
-    if code == 1236 and _is_inside_event(text):
-        return SourceRefusedError(
-            f"no whole event begins at {position}: the server's binlog file is cut off or damaged there, or no event "
-            f"ever began at this position (the server says: {text})",
-            place=place,
-            remedy="If source.start names the position, use one that SHOW BINLOG EVENTS lists. Otherwise check the "
-            "server's error log and its disk. If the file is damaged, start a new destination after the damage.",
-        )
-    if "same server_uuid/server_id" in low or "same server_id" in low:  # 1236; MariaDB also 4052
-        return SourceRefusedError(
-            f"another replica uses source.server_id {source.server_id}: {text}",
-            place=place,
-            remedy="Give each replica of this source its own server_id.",
-        )
-    if code in (1227, 1045):
-        return SourceRefusedError(
-            f"the user {source_credentials(source).user!r} may not read the binlog: {text}",
-            place=place,
-            remedy="GRANT REPLICATION SLAVE ON *.* to the user.",
-        )
-    if code == 1236 and "binary log is not open" in low:
-        return SourceRefusedError(
-            f"the server writes no binlog: {text}", place=place, remedy="Start the server with log_bin=binlog."
-        )
-    if code == 1236:
-        return SourceRefusedError(f"the server cannot send its binlog from {position}: {text}", place=place)
-    return SourceUnavailableError(
-        f"the server ended the dump at {position}: {text}{f' (error {code})' if code else ''}", place=place
-    )
-
-
-def describe_dump_error(text: str) -> str:
-    """Describes the text of a server's error 1236 in a clause for a message."""
-    text = _without_positions(text)
-    if _is_inside_event(text):
-        return "no event begins at this position of the server's file"
-    return f"the server answers: {text}"
-
-
-def _without_positions(text: str) -> str:
-    """Removes the positions that a server appends, which it counts in its own way."""
-    return text.split("; the first event", 1)[0]
-
-
-def _is_inside_event(text: str) -> bool:
-    """Whether an error text is one of those that servers send for an offset at which no event begins. They say that
-    the binlog was truncated, and that the disk may be full."""
-    low = text.lower()
-    return any(words in low for words in ("truncated in the middle", "bogus data", "exceeded max_allowed_packet"))

@@ -14,7 +14,8 @@ from cdc.config import SourceConfig
 from cdc.errors import CdcError
 from cdc.positions import BinlogPosition
 from cdc.source.connection import query
-from cdc.source.dump import ShortDump, describe_dump_error
+from cdc.source.dump import ShortDump
+from cdc.source.dump_errors import describe_dump_error
 from cdc.source.server import Connection, Flavor, parse_version, server_version, variables
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")

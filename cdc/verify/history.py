@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
+from cdc.gtids import GtidSet, Interval
 from cdc.positions import format_seq
-from cdc.verify.gtids import GtidSet, parse_mariadb
+from cdc.verify.gtids import gtids_of, parse_mariadb
 from cdc.verify.report import HistoryReport
 from cdc.verify.source import SourceSnapshot
 from cdc.verify.store import StoreView
@@ -42,7 +43,7 @@ def check_history(
                 return report
             report.kind = "gtid"
             store.wait_for(snapshot.high_seq, snapshot.position.clock_us, wait_s, tick)
-            stored = GtidSet.of_entries(store.entries())
+            stored = gtids_of(store.entries())
             if snapshot.info.flavor == "mysql":
                 _compare_mysql(store, stored, before, snapshot.executed() or "", report)
             else:
@@ -73,12 +74,16 @@ def _compare_mysql(store: StoreView, stored: GtidSet, before: str, after: str, r
         lacking, older = _split_older(lacking, stored)
         if older:
             why = "removed by retention" if removed else "before the store's beginning"
-            report.remarks.append(f"{older.count} transactions are {why}: {older}")
+            report.remarks.append(f"{older.count} transactions are {why}: {older.shown()}")
     if lacking:
-        report.faults.append(f"the source executed {lacking.count} transactions that the store lacks: {lacking}")
+        report.faults.append(
+            f"the source executed {lacking.count} transactions that the store lacks: {lacking.shown()}"
+        )
     alien = stored - GtidSet.parse(after)
     if alien:
-        report.faults.append(f"the store has {alien.count} transactions that the source did not execute: {alien}")
+        report.faults.append(
+            f"the store has {alien.count} transactions that the source did not execute: {alien.shown()}"
+        )
 
 
 def _split_older(lacking: GtidSet, stored: GtidSet) -> tuple[GtidSet, GtidSet]:
@@ -94,21 +99,20 @@ def _split_older(lacking: GtidSet, stored: GtidSet) -> tuple[GtidSet, GtidSet]:
 def _compare_mariadb(store: StoreView, stored: GtidSet, before: str, after: str, report: HistoryReport) -> None:
     """MariaDB numbers transactions by domain, without gaps, and tells the last number of each server in it."""
     text, removed = _begins(store)
-    domains: dict[str, list[tuple[int, int]]] = {}
+    domains: dict[str, list[Interval]] = {}
     for name, intervals in stored.sources():
         domains.setdefault(name.partition("-")[0], []).extend(intervals)
     numbers = GtidSet(domains)
     starts = {name.partition("-")[0]: number for name, number in parse_mariadb(text or "").items()}
     for domain, intervals in numbers.sources():
-        first = intervals[0][0]
-        if domain in starts and not removed and starts[domain] + 1 < first:
-            intervals = [(starts[domain], starts[domain]), *intervals]
-        holes = [(a[1] + 1, b[0] - 1) for a, b in pairwise(intervals)]
+        begins = [(starts[domain], starts[domain])] if domain in starts and not removed else []
+        begins = begins if begins and begins[0][1] + 1 < intervals[0][0] else []
+        holes = [(a[1] + 1, b[0] - 1) for a, b in pairwise((*begins, *intervals))]
         if holes:
             missing = GtidSet({domain: holes})
             report.faults.append(
                 f"the store lacks {missing.count} numbers of the GTID domain {domain} between those that it has: "
-                f"{missing}"
+                f"{missing.shown()}"
             )
     executed = parse_mariadb(after)
     for name, number in executed.items():

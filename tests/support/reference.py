@@ -24,6 +24,7 @@ from cdc.binlog import event_types
 from cdc.binlog.event_types import Treatment
 from cdc.config import reference
 from cdc.metrics import catalogue
+from cdc.source.dump_errors import REFUSALS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,6 +81,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "reference" / "commands.md": commands(),
         ROOT / "docs" / "reference" / "metrics.md": metrics(),
         ROOT / "docs" / "reference" / "events.md": events(),
+        ROOT / "docs" / "reference" / "dump-errors.md": dump_errors(),
         ROOT / "examples" / "shop.yaml": reference.example(),
         ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
         **page.pages(results.load(results.KEPT)),
@@ -172,6 +174,36 @@ def events() -> str:
         name = info.type.name.removeprefix("MARIADB_")
         cells = (str(int(info.type)), f"`{name}`", info.mysql, info.mariadb, str(info.treatment), info.reason)
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+_DUMP_ERRORS_HEAD = """\
+# Error 1236
+
+<!-- Written by `make docs-reference` from cdc/source/dump_errors.py: change the texts there. -->
+
+For operators whose server ends the stream with `Got fatal error 1236` or a text of this page. A server has this one
+number for nearly everything that can go wrong while it sends its binlog, so look for a part of its text. Capture knows
+the texts of MySQL 5.6 to 9 and MariaDB 10 and 11, says the cause, and ends with exit code 2 where another try cannot
+help. Everything before the position is in the store.
+
+| cause | server's text | capture |
+|---|---|---|
+"""
+
+
+def dump_errors() -> str:
+    """The page of error 1236."""
+    lines = [_DUMP_ERRORS_HEAD.rstrip()]
+    for refusal in REFUSALS:
+        anchor = re.sub(r"[^\w\- ]", "", refusal.title.lower()).replace(" ", "-")
+        texts = "<br>".join(f"`{text}`" for text in refusal.texts)
+        ends = "tries again" if refusal.error.retryable else "ends with exit code 2"
+        lines.append(f"| [{refusal.title}](#{anchor}) | {texts} | {ends} |")
+    for refusal in REFUSALS:
+        lines += ["", f"## {refusal.title}", ""]
+        lines += textwrap.wrap(refusal.cause, 120, break_on_hyphens=False, break_long_words=False)
+        lines += ["", *textwrap.wrap(refusal.remedy, 120, break_on_hyphens=False, break_long_words=False)]
     return "\n".join(lines) + "\n"
 
 

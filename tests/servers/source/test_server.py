@@ -155,3 +155,23 @@ def test_password_sources(source: Server, tmp_path: Path, monkeypatch: pytest.Mo
         connect(SourceConfig(url=source.url, server_id=7, password_env="NO_SUCH_VARIABLE"))
     with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
         connect(SourceConfig(url=source.url, server_id=7, password_file=tmp_path / "none"))
+
+
+def test_a_password_that_rotates(source: Server, tmp_path: Path) -> None:
+    """The file, or the command, is asked at each connect."""
+    secret = tmp_path / "password"
+    url = f"{source.url.split('//')[0]}//rotating@{source.url.split('@')[1]}"
+    by_file = SourceConfig(url=url, server_id=7, password_file=secret)
+    by_command = SourceConfig(url=url, server_id=7, password_command=("cat", str(secret)))
+    source.execute("CREATE USER rotating@'%' IDENTIFIED BY 'first'")
+    try:
+        for password in ("first", "second", "third"):
+            source.execute(f"ALTER USER rotating@'%' IDENTIFIED BY '{password}'")
+            if password == "second":
+                with pytest.raises(SourceRefusedError, match="refuses user 'rotating' with this password"):
+                    connect(by_command)
+            secret.write_text(f"{password}\n")
+            connect(by_file).close()
+            connect(by_command).close()
+    finally:
+        source.execute("DROP USER rotating@'%'")

@@ -178,12 +178,24 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
         ({"source__start": {}}, "source.start.file: is missing; add it"),
         (
             {"source__start": {"file": "b.1", "gtid": "0-1-2"}},
-            "source.start.gtid: is not available yet; give file and pos, or",
+            "source.start.gtid: contradicts the key beside it; keep one of file, gtid and time",
         ),
         (
             {"source__start": {"file": "b.1", "time": "2026-01-01"}},
-            "source.start.time: is not available yet; give file and",
+            "source.start.time: contradicts the key beside it; keep one of file, gtid and time",
         ),
+        ({"source__start": {"gtid": ""}}, "source.start.gtid: '' must not be empty"),
+        ({"source__start": {"gtid": "0-1-2"}}, "source: start.gtid: '0-1-2' is not a set of GTIDs like"),
+        (
+            {"source__url": "mariadb://u@h", "source__start": {"gtid": "0-1-2,0-2-3"}},
+            "source: start.gtid: 0-1-2 and 0-2-3 have the same domain",
+        ),
+        (
+            {"source__start": {"time": "2026-01-01 10:00:00"}},
+            "source.start.time: '2026-01-01 10:00:00' is not a time with its zone; write it like",
+        ),
+        ({"source__start": {"time": "soon"}}, "source.start.time: 'soon' is not a time with its zone; write it like"),
+        ({"source__start": {"time": 5}}, "source.start.time: 5 is not a time with its zone; write it like"),
         ({"source__start": {"file": "binlog"}}, "source.start.file: 'binlog' is not the name of a binlog file like"),
         ({"source__start": {"file": "b.1", "pos": 1}}, "source.start.pos: 1 must be at least 4"),
         (

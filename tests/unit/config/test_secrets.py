@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import ApplyConfig, SourceConfig, StandbyConfig
+from cdc.config import ApplyConfig, SourceConfig, StandbyConfig, secrets
 from cdc.config.secrets import Credentials, hash_key, look_up_connections_with, source_credentials, standby_secret
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SourceUnavailableError
 
 URL = "mysql://cdc@db.example:3306"
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -53,6 +53,30 @@ def test_the_password_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     text = fails(lambda: source_credentials(by_file))
     assert text.startswith(f"source.password_file: {file} does not hold UTF-8 text. Write the password")
     assert "Sesam" not in text
+
+
+def test_the_password_that_a_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "password"
+    by_command = source(password_command=["cat", str(file)])
+    file.write_text("Sesam öffne dich\nsecond line\n")
+    assert source_credentials(by_command) == Credentials("cdc", "Sesam öffne dich")
+    file.write_text("rotated\n")
+    assert source_credentials(by_command).password == "rotated", "it runs each time"
+    for content, words in ((b"", "cat prints no password"), (b"\nx", "cat prints no password"), (b"a\xff", "UTF-8")):
+        file.write_bytes(content)
+        assert words in fails(lambda: source_credentials(by_command))
+    missing = source(password_command=["towpath-no-such-program"])
+    assert fails(lambda: source_credentials(missing)).startswith(
+        "source.password_command: towpath-no-such-program cannot be run: No such file or directory."
+    )
+    # These may succeed later: the vault is down.
+    failing = source(password_command=["sh", "-c", "echo Sesam; exit 3"])
+    with pytest.raises(SourceUnavailableError, match="sh ended with code 3 and no password") as caught:
+        source_credentials(failing)
+    assert "Sesam" not in str(caught.value)
+    monkeypatch.setattr(secrets, "_COMMAND_S", 0.2)
+    with pytest.raises(SourceUnavailableError, match=r"sleep has not printed the password within 0\.2 s"):
+        source_credentials(source(password_command=["sleep", "60"]))
 
 
 def test_an_airflow_connection_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
