@@ -22,6 +22,7 @@ import typer
 import cdc
 from cdc.commands import (
     apply,
+    archive,
     batch,
     capture,
     check,
@@ -102,6 +103,7 @@ for _module in (
     check,
     capture,
     standby,
+    archive,
     snapshot,
     apply,
     replay,

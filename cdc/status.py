@@ -58,12 +58,51 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "there": reader.exists(),
             "begins": None if begins is None else {**asdict(begins), "time": _iso(begins.time_us)},
         },
+        "archive": _archive(config),
         "standby": _standby(config),
         "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config, reader)},
         "subscriptions": _subscriptions(config, state, reader),
         "tables": _tables(config, reader),
         "snapshots": _snapshots(config),
     }
+
+
+def _archive(config: DestinationConfig) -> dict[str, Any] | None:
+    """Returns what the store knows of its archive; None if none is configured, or another machine writes it."""
+    store = config.store
+    if store.kind == "server" or store.archive.url is None or store.standby.role == "standby":
+        return None
+    from cdc.archive.states import archive_uri
+    from cdc.archive.writer import backlog_of
+    from cdc.store.formats.archive_record import ArchiveRecord, read_record
+
+    record, uri = read_record(store.path), archive_uri(config)
+    if record.uri != uri:
+        record = ArchiveRecord(uri=uri)
+    behind = backlog_of(store.path, record.archived_seq)
+    return {
+        "uri": uri,
+        "segments": record.segments,
+        "bytes": record.bytes,
+        "archived_seq": record.archived_seq or None,
+        "copied": _iso(record.copied_us),
+        "behind": {"segments": behind.segments, "bytes": behind.bytes, "since": _iso(behind.since_us)},
+        "failing_since": _iso(record.failing_since_us),
+        "error": record.error or None,
+    }
+
+
+def archive_sentences(found: dict[str, Any] | None) -> list[str]:
+    """Returns a sentence about the archive of a status document; none if none is configured."""
+    if found is None:
+        return []
+    behind = found["behind"]
+    waiting = f"{behind['segments']} finished segments wait, {human_bytes(behind['bytes'])}"
+    if found["error"] is not None:
+        more = f" ({waiting})" if behind["segments"] else ""
+        return [f"Alarm: nothing is copied to the archive since {found['failing_since']}{more}. {found['error']}"]
+    level = f"{waiting}, the oldest since {behind['since']}" if behind["segments"] else "level with the store"
+    return [f"Archive {found['uri']}: {found['segments']} segments; {level}."]
 
 
 def _standby(config: DestinationConfig) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def read_as_of(
 ) -> dict[str, DataFrame]:
     """Returns the tables of a destination as of one transaction, by ``db.table``; see :func:`cdc.read_as_of`."""
     config = as_config(destination)
-    batches = open_table_batches(config)
+    batches = open_table_batches(config, archived="keep")
     wanted = _seq(batches, seq, time, gtid)
     subscription = batches.meta.read().subscriptions.get("apply") or Subscription()
     found: dict[str, DataFrame] = {}

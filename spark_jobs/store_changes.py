@@ -49,7 +49,8 @@ def read_table_changes(
             place=f"table {table}",
             remedy="Read an append table of the lake, with a condition on _seq, or remove store.stage.",
         )
-    batches, target, session = open_table_batches(config), target_of(config, table), TableSession(spark)
+    batches = open_table_batches(config, archived="keep")
+    target, session = target_of(config, table), TableSession(spark)
     _require_stored(batches, last_seq)
     pieces: list[tuple[SourceColumns, DataFrame]] = []
     for manifest in batches_between(batches, table, after_seq, last_seq, whole=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,8 +50,17 @@ class TableBatches:
     """Batches of single tables, with batch id 0. They are as large as ``batch`` in the configuration allows; a DDL
     statement of the table is a batch of its own. Hold the table's job lock while you read them."""
 
-    def __init__(self, config: DestinationConfig, meta: Meta | None = None) -> None:
+    def __init__(
+        self,
+        config: DestinationConfig,
+        meta: Meta | None = None,
+        open_reader: Callable[[str], StoreReader] | None = None,
+    ) -> None:
+        """``open_reader`` returns the store for a base name of the source's files; by default the store of this machine
+        alone. It is called once."""
         self._config = config
+        self._open_reader = open_reader
+        self._opened: StoreReader | None = None
         self.meta: Meta = open_meta(config) if meta is None else meta
         self._stage: Stage | None = None
         if config.store.stages_batches:
@@ -73,7 +82,11 @@ class TableBatches:
                 place=self.meta.place,
                 remedy=f"Run `cdc capture {self._config.name}`, which binds it.",
             )
-        return StoreReader(self._config.store.path, source.base_name)
+        if self._open_reader is None:
+            return StoreReader(self._config.store.path, source.base_name)
+        if self._opened is None:
+            self._opened = self._open_reader(source.base_name)
+        return self._opened
 
     @contextmanager
     def next(
@@ -122,3 +135,4 @@ class TableBatches:
         finally:
             if self._stage is not None:
                 self._stage.discard(files)
+            reader.release(selection)

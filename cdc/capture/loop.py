@@ -6,11 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
 from cdc.capture import replication
 from cdc.capture.reconnect import ReconnectPolicy
@@ -98,8 +100,10 @@ class Capture:
             permissions=config.store.permissions,
         )
         master: Master | None = None
+        beside = ExitStack()
         try:
             master = replication.start_master(config, store)
+            beside.enter_context(archiving(config))
             reconnect = ReconnectPolicy(config.source.max_failures, bounded=until_current)
             while True:
                 before, self._session = self.counters.received_bytes, None
@@ -130,6 +134,7 @@ class Capture:
             self._watermark.close()
             if master is not None:
                 master.close()
+            beside.close()
             store.close()
             _close(control)
 

@@ -7,7 +7,7 @@ Pipeline, jobs, verification, commands and the Airflow package open them here, s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cdc.errors import ConfigError
 from cdc.meta import open_meta as open_local_meta
@@ -55,12 +55,23 @@ def open_batches(config: DestinationConfig) -> Batches:
     return RemoteBatchService(connect(config), config.batch)
 
 
-def open_table_batches(config: DestinationConfig, meta: Meta | None = None) -> TableChanges:
-    """Returns the changes of single tables of a destination, for jobs."""
+def open_table_batches(
+    config: DestinationConfig, meta: Meta | None = None, *, archived: Literal["no", "release", "keep"] = "no"
+) -> TableChanges:
+    """Returns the changes of single tables of a destination, for jobs.
+
+    ``archived``: whether to read what the store has no longer from its archive, if there is one on this machine's
+    configuration. ``release``: fetched segments are removed when the batch that needs them ends; ``keep``: when this
+    process ends, for readers that look at them later.
+    """
     if config.store.kind == "file":
         from cdc.batches.table_batches import TableBatches
 
-        return TableBatches(config, meta)
+        if archived == "no" or config.store.archive.url is None:
+            return TableBatches(config, meta)
+        from cdc.archive.reader import ArchivedReader
+
+        return TableBatches(config, meta, lambda base: ArchivedReader(config, base, keep=archived == "keep"))
     from cdc.client.batches import RemoteTableBatches
 
     return RemoteTableBatches(connect(config))

@@ -25,7 +25,8 @@ _MIN_JAVA = 17
 
 def examine(config: DestinationConfig) -> list[Finding]:
     """Returns the findings about this machine."""
-    where = _server(config) if config.store.kind == "server" else [*_store(config), *_meta(config)]
+    here = config.store.kind == "file"
+    where = [*_store(config), *_meta(config), *_archive(config)] if here else _server(config)
     return [*where, *_target(config), *_spark(config), *_catalog(config), *_metrics(config)]
 
 
@@ -68,6 +69,27 @@ def _meta(config: DestinationConfig) -> list[Finding]:
         except CdcError as trouble:
             return [from_error("meta", trouble)]
     return [found, *_removable("meta", config.meta.path, "meta.path")]
+
+
+def _archive(config: DestinationConfig) -> list[Finding]:
+    """Checks that the archive can be written, by this store and by no other one. Leaves nothing behind."""
+    if config.store.archive.url is None or config.store.standby.role == "standby":  # the master writes it
+        return []
+    from cdc.archive.states import archive_uri
+    from cdc.archive.writer import Archiver
+    from cdc.store.formats.archive_record import read_record
+
+    uri = archive_uri(config)
+    try:
+        how = Archiver(config).require_writable()
+        record = read_record(config.store.path)
+    except CdcError as trouble:
+        return [from_error("archive", trouble)]
+    if record.uri == uri and record.error:
+        return [warning("archive", f"the last try to copy to {uri} failed: {record.error}", "See the log of capture.")]
+    if how == "first":
+        return [ok("archive", f"{uri} can be written, and is empty")]
+    return [ok("archive", f"{uri} can be written, and has {record.segments} segments of this store")]
 
 
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")

@@ -81,6 +81,9 @@ def _show(document: dict[str, Any]) -> None:
     if document["over_bytes"]:
         over = human_bytes(document["over_bytes"])
         console.print(f"That is {over} more than retain.max_bytes, but the rest is not acked.", markup=False)
+    if document["unarchived"]:
+        count = document["unarchived"]
+        console.print(f"{count} segments stay only because they are not in the archive yet.", markup=False)
     for text in alarms(document["subscriptions"]):
         console.print(text, markup=False)
     if document["subscriptions"]:

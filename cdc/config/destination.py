@@ -179,11 +179,11 @@ def _check_s3(config: DestinationConfig, file: Path) -> None:
     """Spark and this process reach one object store, whose commits are guarded."""
     conf = config.spark.conf
     if not is_s3(config.apply.target):
-        if config.s3 != S3Config():
+        if config.s3 != S3Config() and not is_s3(config.store.archive.url or ""):
             raise ConfigError(
                 f"s3 has no effect with apply.target {config.apply.target}",
                 place=str(file),
-                remedy="Remove s3, or give apply.target a URI like s3a://bucket/lake.",
+                remedy="Remove s3, or give apply.target or store.archive a URI like s3a://bucket/lake.",
             )
         return
     if "@" in config.apply.target.split("//", 1)[1].split("/", 1)[0]:
@@ -221,8 +221,9 @@ def _check_folders(config: DestinationConfig, file: Path) -> None:
     folders: list[tuple[str, Path]] = []
     if config.store.kind == "file":
         folders = [("store.path", config.store.path), ("meta.path", config.meta.path)]
-    if config.store.stage is not None and config.store.stage.startswith("file://"):
-        folders.append(("store.stage", Path(config.store.stage.removeprefix("file://"))))
+    for key, uri in (("store.stage", config.store.stage), ("store.archive.url", config.store.archive.url)):
+        if uri is not None and uri.startswith("file://"):
+            folders.append((key, Path(uri.removeprefix("file://"))))
     if "://" not in config.apply.target:
         folders.append(("apply.target", Path(config.apply.target)))
     for number, (key, path) in enumerate(folders):

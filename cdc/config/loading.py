@@ -120,6 +120,9 @@ def parse(text: str, file: Path) -> DestinationConfig:
         lake = Lake(config.apply.target, config.s3)
         config.spark._lake = lake
         object_stores.register(lake.target, lake.reader_options)
+    archive = config.store.archive.url
+    if archive is not None and is_s3(archive):
+        object_stores.register(archive, Lake(archive, config.s3).reader_options)
     return config
 
 

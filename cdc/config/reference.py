@@ -35,6 +35,10 @@ _LONG_CHOICE = 14
 """Choices that are longer than this have their meaning on the next line."""
 
 
+_SHORT_FORMS = (("StoreConfig", "archive"),)
+"""Sections for which a single text may stand, by model and key."""
+
+
 @dataclass(frozen=True)
 class Key:
     """A key of the configuration file."""
@@ -415,6 +419,10 @@ def json_schema() -> dict[str, Any]:
                 target["properties"][name].pop("default", None)
                 if (text := description_of(model, name)) is not None:
                     target["properties"][name]["description"] = text
+    for model_name, name in _SHORT_FORMS:
+        found = definitions[model_name]["properties"][name]
+        section = {"$ref": found.pop("$ref")}
+        found["anyOf"] = [section, {"type": "string"}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Towpath: conf/DEST.yaml", **schema}
 
 

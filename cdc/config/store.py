@@ -1,7 +1,7 @@
 """``store``: where changes are kept between capture and apply.
 
-Its sub-sections are ``retain`` and ``disk`` (when segments are removed) and ``standby`` (replication to a second
-machine). With ``kind: server`` it is kept by another machine's ``cdc server``.
+Its sub-sections are ``retain`` and ``disk`` (when segments are removed), ``archive`` (a copy in an object store) and
+``standby`` (replication to a second machine). With ``kind: server`` it is kept by another machine's ``cdc server``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from cdc.addresses import is_loopback
+from cdc.config.archive import ArchiveConfig
 from cdc.config.values import (
     AddressText,
     Doc,
@@ -49,6 +50,8 @@ class RetainConfig(Section):
     `unacked_for`."""
     wait_for: tuple[FilledText, ...] = ("apply",)
     """Subscribers that hold the store back even before they have read for the first time."""
+    wait_for_archive: Annotated[bool, Doc(only_with="store.archive.url: …")] = True
+    """Whether a segment stays until it is in the archive, whatever else would let it go."""
     delete_at: Annotated[
         tuple[int, ...] | None,
         WithJsonSchema(
@@ -214,6 +217,7 @@ class StoreConfig(SectionWithFolder):
     chunks of snapshots lie here."""
     retain: RetainConfig = RetainConfig()
     disk: DiskConfig = DiskConfig()
+    archive: ArchiveConfig = ArchiveConfig()
     standby: StandbyConfig = StandbyConfig()
 
     @property
@@ -225,6 +229,11 @@ class StoreConfig(SectionWithFolder):
     def stages_batches(self) -> bool:
         """Whether the bytes of batches are copied to :attr:`stage`."""
         return self.stage is not None and self.kind == "file"
+
+    @field_validator("archive", mode="before")
+    @classmethod
+    def _archive(cls, archive: Any) -> Any:
+        return {"url": archive} if isinstance(archive, str) else archive
 
     @field_validator("kind", mode="before")
     @classmethod
@@ -279,6 +288,12 @@ class StoreConfig(SectionWithFolder):
                 f"flush_thorough_interval_s {self.flush_thorough_interval_s:g} is below flush_interval_s"
                 f" {self.flush_interval_s:g}; make it the larger of the two, since everything is flushed then"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _archive_keys(self) -> Self:
+        if self.archive.url is None and "wait_for_archive" in self.retain.model_fields_set:
+            raise ValueError("retain.wait_for_archive has no effect without archive; add archive: URI, or remove it")
         return self
 
     @model_validator(mode="after")

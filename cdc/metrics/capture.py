@@ -86,7 +86,9 @@ class CaptureCollector:
             found: dict[Metric, Sequence[Sample]] = {names.INFO: [((cdc.__version__,), 1)]}
             found.update(capture_values(self._monitor.progress))
             readable: list[Sample] = []
-            parts = (("store", self._store), ("disk", self._disk), ("subscriptions", self._subscriptions))
+            parts = [("store", self._store), ("disk", self._disk), ("subscriptions", self._subscriptions)]
+            if self._config.store.archive.url is not None:
+                parts.append(("archive", self._archive))
             for part, read in parts:
                 values = self._try(part, read)
                 found.update(values or {})
@@ -129,6 +131,26 @@ class CaptureCollector:
             names.DISK_TOTAL: _one(usage.total),
             names.DISK_FREE: _one(usage.free),
             names.DISK_LIMIT: _one(self._config.store.disk.stop_ratio),
+        }
+
+    def _archive(self) -> Values:
+        from cdc.archive.states import archive_uri
+        from cdc.archive.writer import backlog_of
+        from cdc.store.formats.archive_record import ArchiveRecord, read_record
+
+        store = self._config.store.path
+        record = read_record(store)
+        if record.uri != archive_uri(self._config):
+            record = ArchiveRecord()
+        behind, now_us = backlog_of(store, record.archived_seq), time.time_ns() // 1000
+        failing_us = now_us - record.failing_since_us if record.failing_since_us else 0
+        return {
+            names.ARCHIVED_SEQ: _one(record.archived_seq),
+            names.ARCHIVE_BYTES: _one(record.bytes),
+            names.ARCHIVE_WAITING: _one(behind.segments),
+            names.ARCHIVE_WAITING_BYTES: _one(behind.bytes),
+            names.ARCHIVE_LAG: _one(max(0, now_us - behind.since_us) / 1e6 if behind.since_us else 0.0),
+            names.ARCHIVE_FAILING: _one(max(0, failing_us) / 1e6),
         }
 
     def _subscriptions(self) -> Values:

@@ -107,6 +107,18 @@ DISK_LIMIT = Metric(
     "towpath_store_disk_stop_ratio",
     "The used share of the disk at which capture stops to write: `store.disk.stop_ratio`.",
 )
+ARCHIVED_SEQ = Metric("towpath_archive_seq", "The seq up to which the store's segments are in its archive; 0: none is.")
+ARCHIVE_BYTES = Metric("towpath_archive_bytes", "Bytes of the segments and indexes in the archive.")
+ARCHIVE_WAITING = Metric("towpath_archive_waiting_segments", "Finished segments that are not in the archive yet.")
+ARCHIVE_WAITING_BYTES = Metric("towpath_archive_waiting_bytes", "Their bytes, with those of their indexes.")
+ARCHIVE_LAG = Metric(
+    "towpath_archive_lag_seconds",
+    "Age of the oldest of them, since its last transaction was stored; 0 if there is none.",
+)
+ARCHIVE_FAILING = Metric(
+    "towpath_archive_failing_seconds",
+    "For how long every try to copy to the archive has failed; 0 if the last one succeeded.",
+)
 SUBSCRIPTION = ("subscription",)
 CURSOR_LAG = Metric(
     "towpath_subscription_lag_seconds",
@@ -138,13 +150,15 @@ PARKED = Metric(
     labels=("subscription", "table"),
 )  # fmt: skip
 READABLE = Metric(
-    "towpath_scrape_success", "1 if the part (`store`, `disk`, `subscriptions`) could be read for this answer, else 0.",
+    "towpath_scrape_success",
+    "1 if the part (`store`, `disk`, `archive`, `subscriptions`) could be read for this answer, else 0.",
     labels=("part",),
 )  # fmt: skip
 
 CAPTURE = (
     INFO, CONNECTED, LAG, COMPLETE_UNTIL, LAST_COMMIT, RECEIVED_BYTES, STORED_BYTES, TRANSACTIONS, EVENTS, RECONNECTS,
     POSITION_FILE, POSITION_BYTES, POSITION_SEQ, STORE_TRANSACTIONS, STORE_BYTES, DISK_TOTAL, DISK_FREE, DISK_LIMIT,
+    ARCHIVED_SEQ, ARCHIVE_BYTES, ARCHIVE_WAITING, ARCHIVE_WAITING_BYTES, ARCHIVE_LAG, ARCHIVE_FAILING,
     CURSOR_LAG, BEHIND_TRANSACTIONS, BEHIND_BYTES, ACKED_SEQ, OUTSTANDING, EXPIRED, PARKED, READABLE,
 )  # fmt: skip
 """Metrics that a capture serves."""

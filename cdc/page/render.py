@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.page.board import AckedBatch, Row
 from cdc.positions import format_seq
-from cdc.status import alarms, gap_sentences, parked_sentences
+from cdc.status import alarms, archive_sentences, gap_sentences, parked_sentences
 from cdc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def _card(row: Row, links: Links) -> dict[str, Any]:
     known = _apply(status)
     parked = known["parked"] if known else []
     problems = [*alarms(status["subscriptions"]), *gap_sentences(status["subscriptions"], row.name)]
+    problems += [text for text in archive_sentences(status["archive"]) if text.startswith("Alarm")]
     capture = status["capture"]
     is_connected = capture["running"] and capture["connected"]
     state = "captures" if is_connected else "no connection" if capture["running"] else "capture is not running"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from cdc.batches.manifest import TableResult
-from cdc.client import open_meta
+from cdc.client import open_meta, open_store
 from cdc.errors import CdcError, LeaseHeldError, NeedsSnapshotError
 from cdc.log import get_logger
+from cdc.meta import Subscription
 from cdc.table_jobs.job import SUBSCRIBER, Job, job, table_sessions
 from cdc.targets import split_table
 
@@ -33,13 +34,22 @@ def retry_parked(config: DestinationConfig) -> list[CatchUp]:
     found = []
     for table in waiting_tables(config):
         try:
-            with job(config, table, None) as mine:
+            with job(config, table, None, archived=_needs_archive(config, table)) as mine:
                 found.append(_retry(mine))
         except LeaseHeldError as error:  # a snapshot or a replay works on it
             _log.info("parked table left alone", table=table, reason=str(error))
         except CdcError as error:
             _log.warning("parked table failed again", table=table, reason=str(error))
     return found
+
+
+def _needs_archive(config: DestinationConfig, table: str) -> bool:
+    """Whether a table waits for changes that retention has removed: a replay that began in the archive was cut off."""
+    if config.store.archive.url is None:
+        return False
+    known = open_meta(config).read().subscriptions.get(SUBSCRIBER) or Subscription()
+    parked = known.parked.get(table)
+    return parked is not None and parked.keep_seq is not None and parked.keep_seq < open_store(config).removed_seq()
 
 
 def _retry(mine: Job) -> CatchUp:

@@ -85,15 +85,16 @@ class Job:
 
 
 @contextmanager
-def job(config: DestinationConfig, table: str, record: ParkedTable | None) -> Iterator[Job]:
+def job(config: DestinationConfig, table: str, record: ParkedTable | None, *, archived: bool = False) -> Iterator[Job]:
     """Parks the table, and yields the right to work on it, which ends with the block. The table stays parked unless
     the block unparks it.
 
-    ``record``: why it is parked; None if it must be parked already. Raises LeaseHeldError if another job works on the
+    ``record``: why it is parked; None if it must be parked already. ``archived``: whether the job also reads what only
+    the archive of the store has. Raises LeaseHeldError if another job works on the
     table, UsageError if it is not parked or not included.
     """
     require_included(config, table)
-    batches = open_table_batches(config)
+    batches = open_table_batches(config, archived="release" if archived else "no")
     with parking.job_lock(batches.meta, table):
         if record is not None:
             parking.park(batches.meta, SUBSCRIBER, table, record)

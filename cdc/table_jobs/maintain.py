@@ -60,6 +60,7 @@ def _nothing_removed(config: DestinationConfig, dry_run: bool) -> dict[str, Any]
         "removed_until": reader.removed_seq() or None,
         "bytes_left": reader.totals().bytes,
         "over_bytes": 0,
+        "unarchived": 0,
         "cut_off": [],
         "subscriptions": [],
         "disk": reader.disk(),
@@ -100,6 +101,7 @@ def _document(config: DestinationConfig, run: CleanerRun, cleaner: LogCleaner, d
         "removed_until": reader.removed_seq() or None,
         "bytes_left": removal.bytes_left,
         "over_bytes": removal.over_bytes,
+        "unarchived": removal.unarchived,
         "cut_off": list(removal.cut_off),
         "subscriptions": [
             {"name": one.name, "acked_seq": one.acked_seq, "held_back": held_document(one)} for one in run.backlogs

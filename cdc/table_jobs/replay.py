@@ -127,7 +127,7 @@ class _Points:
 def _points(config: DestinationConfig, request: Request) -> _Points:
     from cdc.store.reader.points import find_point
 
-    reader = open_table_batches(config).reader
+    reader = open_table_batches(config, archived="release").reader
     first = None if request.from_ is None else find_point(reader, request.from_)
     return _Points(first, None if request.to is None else find_point(reader, request.to))
 
@@ -169,7 +169,7 @@ def _in_place(
 
     began = time.monotonic()
     target = target_of(config, table)
-    reader = open_table_batches(config).reader
+    reader = open_table_batches(config, archived="release").reader
     base = find_base(config, table, reader, target.state())
     if points.last is not None:
         require_reaches(base, points.last, table)
@@ -197,7 +197,7 @@ def _range(config: DestinationConfig, table: str, first: int, progress: Progress
     from spark_jobs.load import begin_generation
 
     began = time.monotonic()
-    batches = open_table_batches(config)
+    batches = open_table_batches(config, archived="release")
     require_repeatable(config, batches.reader, first, table)
     _require_no_ddl(Job(config, table, batches), first)
     with _replay_job(config, table, first) as mine:
@@ -221,7 +221,7 @@ def _replay_job(config: DestinationConfig, table: str, keep_seq: int) -> Iterato
     # What waits for a snapshot, or was taken back, must not come level by itself if this process is killed.
     due = "retry" if before is None else before.due
     record = ParkedTable(due=due, reason="A replay is under way.", since=now, keep_seq=kept)
-    with job(config, table, record) as mine:
+    with job(config, table, record, archived=True) as mine:
         try:
             yield mine
         except CdcError as error:
@@ -269,7 +269,7 @@ def _into(config: DestinationConfig, table: str, request: Request, points: _Poin
             place=target.path,
             remedy="Give --into another folder, or move the table away.",
         )
-    mine = Job(config, table, open_table_batches(config))
+    mine = Job(config, table, open_table_batches(config, archived="release"))
     reader = mine.batches.reader
     base = find_base(config, table, reader, target_of(config, table).state())
     upto = _end(mine, base) if points.last is None else points.last

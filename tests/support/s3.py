@@ -29,6 +29,8 @@ class S3Server:
     """``METHOD key status`` of each request, in order. A list of keys is ``LIST prefix status``."""
     ignores_conditions: bool = False
     """The server replaces objects although the request says that they must be new, as old servers do."""
+    fail: bool = False
+    """The server answers every request with 503."""
     before: Callable[[str], object] | None = None
     """Is called with ``METHOD key`` before each request."""
 
@@ -72,6 +74,10 @@ class _Application:
             self._server.before(f"{method} {key}")
         if self._server.ignores_conditions:
             environ.pop("HTTP_IF_NONE_MATCH", None)
+        if self._server.fail:
+            self._server.requests.append(f"{method} {key} 503")
+            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
+            return [b"away"]
         status = []
 
         def started(line: str, *more: Any) -> Any:

@@ -14,6 +14,8 @@
     removed.json                    the seq up to which retention has removed transactions
     counts.json                     stats of finished segments; made anew when it is lost
     clock.log                       the time index: the source's clock at positions of its binlog
+    archive.json                    what the store knows of its archive; archive.lock guards it
+    restoring.json                  there while the store is made anew from its archive
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ VERSION = 1
 STORE_VERSION = 2
 """Version of ``store.json``, and so of the folder as a whole. Version 2 records where the store begins."""
 INDEX_SUFFIX = ".index"
+STORE_FILE = "store.json"
+RESTORING_FILE = "restoring.json"
+"""There while the store is made anew from its archive; a restore that was killed leaves it behind."""
 
 _REMAKE = (
     "If the folder is a store of this destination, remove this file and start `cdc capture`, which writes it anew; "
@@ -115,6 +120,7 @@ def create(store: Path, destination: str, permissions: Permissions = "private") 
     """Creates the folders, or checks that an existing store belongs to this destination. Raises StorageError,
     VersionError, DamagedError."""
     secure_folder(store, permissions, READ)
+    require_restored(store)
     make_folder(segments_folder(store))
     make_folder(schemas_folder(store))
     found = read_json(store / "store.json")
@@ -146,9 +152,20 @@ def exists(store: Path) -> bool:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(store)) from None
 
 
+def require_restored(store: Path) -> None:
+    """Raises DamagedError if the store is being restored from its archive, or such a restore was cut off."""
+    if (store / RESTORING_FILE).exists():
+        raise DamagedError(
+            "this store is being restored from its archive, or a restore was cut off",
+            place=str(store),
+            remedy="Run `cdc archive restore DEST` to its end; what it has copied is not copied again.",
+        )
+
+
 def check(store: Path, document: Any = None) -> None:
-    """Refuses a store of another format (DamagedError) or of a newer version (VersionError). A folder without a store
-    passes."""
+    """Refuses a store of another format (DamagedError) or of a newer version (VersionError), and one that is restored
+    in part (DamagedError). A folder without a store passes."""
+    require_restored(store)
     found = read_json(store / "store.json") if document is None else document
     if found is None:
         return

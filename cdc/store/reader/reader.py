@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_seq
 from cdc.schemas import Schemas
 from cdc.store.formats import layout
-from cdc.store.formats.index import IndexFile, StoreStats, read_entries
+from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, read_entries
 from cdc.store.formats.missing import first_after, kept_names, read_removed, require_kept
 from cdc.store.formats.segment_header import source_file_created_s
 from cdc.store.formats.state import Beginning, CaptureState, TableNumbers, read_beginning, read_capture_state
@@ -91,7 +91,7 @@ class StoreReader:
 
     def last_entry(self) -> np.void | None:
         """Returns the newest visible entry."""
-        for name in reversed(kept_names(self.path)):
+        for name in reversed(self._names()):
             entries = IndexFile(self._segment(name)).entries
             if len(entries):
                 return np.array(entries[-1:])[0]  # type: ignore[no-any-return]
@@ -108,7 +108,7 @@ class StoreReader:
         removed transactions after ``after_seq``.
         """
         self.require_kept(after_seq)
-        builder = BatchBuilder(limits, self._until(after_seq, limits), leaves_rows_alone)
+        builder = BatchBuilder(limits, self._until(after_seq, limits), self._leaves_rows_alone)
         for segment, index in self._indexes(after_seq):
             start, size = index.after(after_seq), _FIRST_SLICE
             names = [] if table_filter is None else TableNumbers(self.path).names
@@ -132,6 +132,7 @@ class StoreReader:
         if builder.transactions == 0:
             return None
         assert builder.first is not None and builder.last is not None
+        self._provide(each.path for each in builder.ranges)
         numbers = TableNumbers(self.path)
         tables = numbers.in_mask(builder.mask)
         if table_filter is not None:
@@ -150,6 +151,9 @@ class StoreReader:
             table_bits={table: numbers.bit(table) for table in tables},
             file_created_s=_file_created_s(builder.ranges[-1].path, int(builder.last["seq"])),
         )
+
+    def release(self, selection: Selection) -> None:
+        """Says that the bytes of a selection are not needed any more."""
 
     def require_kept(self, after_seq: int) -> None:
         """Raises CutOffError if retention has removed transactions after ``after_seq``."""
@@ -200,7 +204,7 @@ class StoreReader:
 
     def entry_at(self, seq: int) -> np.void | None:
         """Returns the last entry up to a seq; None if there is none."""
-        for name in reversed(kept_names(self.path)):
+        for name in reversed(self._names()):
             index = IndexFile(self._segment(name))
             stop = index.after(seq)
             if stop:
@@ -222,7 +226,7 @@ class StoreReader:
     def find_by_store_time(self, time_us: int) -> int | None:
         """Returns the seq of the first entry that was stored at or after a time (µs since 1970); None if all are older.
         O(log n). Store times are by this machine's clock: if it was set back, the answer may be off by as much."""
-        names = kept_names(self.path)
+        names = self._names()
         low, high = 0, len(names)
         while low < high:
             middle = probe = (low + high) // 2
@@ -250,8 +254,8 @@ class StoreReader:
         The segment is found by its stats and searched entry by entry, so the cost depends on its size, not the store's.
         """
         stats = StoreStats(self.path)
-        for name in kept_names(self.path):
-            if stats.of(name).newest_commit_us < time_us:
+        for name in self._names():
+            if self._stats_of(stats, name).newest_commit_us < time_us:
                 continue
             index = IndexFile(self._segment(name))
             start = 0
@@ -284,7 +288,7 @@ class StoreReader:
 
     def backlog(self, after_seq: int) -> Backlog:
         """Returns the number and size of the transactions after a seq. Segments with recorded stats are not read."""
-        names = kept_names(self.path)
+        names = self._names()
         names = names[first_after(names, after_seq) :]
         stats = StoreStats(self.path)
         recorded = [found for name in names[1:] if (found := stats.recorded(name)) is not None]
@@ -314,9 +318,9 @@ class StoreReader:
         """Returns the number and size of all transactions."""
         transactions = size = 0
         stats = StoreStats(self.path)
-        for name in kept_names(self.path):
+        for name in self._names():
             segment = self._segment(name)
-            transactions += stats.of(name).transactions
+            transactions += self._stats_of(stats, name).transactions
             try:
                 size += segment.stat().st_size
             except FileNotFoundError:
@@ -372,8 +376,23 @@ class StoreReader:
         table yet."""
         return self.schema_path((1 << 63) - 1) if self.exists() else None
 
+    def _names(self) -> list[str]:
+        """Returns the names of all segments, oldest first."""
+        return kept_names(self.path)
+
     def _segment(self, name: str) -> Path:
+        """Returns the path of a segment, beside which its index lies."""
         return layout.segments_folder(self.path) / name
+
+    def _provide(self, segments: Iterable[Path]) -> None:
+        """Called before the bytes of segments are read or handed out; here they are in the store."""
+
+    def _leaves_rows_alone(self, segment: Path, entry: np.void) -> bool:
+        self._provide([segment])
+        return leaves_rows_alone(segment, entry)
+
+    def _stats_of(self, stats: StoreStats, name: str) -> SegmentStats:
+        return stats.of(name)
 
     def _entries(self, name: str) -> Entries:
         return IndexFile(self._segment(name)).entries
@@ -382,7 +401,7 @@ class StoreReader:
         """Yields the segments (of ``names``, else all) that may hold transactions after a seq, in order. Raises
         DamagedError if an index lacks transactions and a later segment has visible ones: readers would miss them."""
         if names is None:
-            names = kept_names(self.path)
+            names = self._names()
             names = names[first_after(names, after_seq) :]
         gap: IndexFile | None = None
         for name in names:

@@ -25,6 +25,7 @@ from cdc.durable import storage_errors
 from cdc.errors import CdcError, StorageError
 from cdc.log import get_logger
 from cdc.store.formats import layout
+from cdc.store.formats.archive_record import archived_seq
 from cdc.store.formats.index import IndexFile, update_stats
 from cdc.store.formats.missing import Removed, finish_removal, kept_names, read_removed, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
@@ -62,6 +63,8 @@ class RetentionRules:
     """Hours of the day, local time, in which segments go because of their age; None: any."""
     lost_after_s: float = 24 * 3600.0
     """A subscriber that leaves a transaction unacked for so long seems lost, and a warning names it."""
+    wait_for_archive: str | None = None
+    """The URI of the archive that a segment must be in before it may go, whatever the reason; None: none."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Removal:
     """Bytes of the segments and indexes that stay."""
     over_bytes: int = 0
     """Bytes that stay above ``max_bytes``, because no other segment may go."""
+    unarchived: int = 0
+    """Segments that stay only because they are not in the archive yet."""
 
     @property
     def bytes(self) -> int:
@@ -130,13 +135,18 @@ def retain(
         if not dry_run:
             finish_removal(store)
         candidates, total = _candidates(store)
+        archive = rules.wait_for_archive
+        archived = None if archive is None else archived_seq(store, archive)
         going: list[Candidate] = []
         room = 0 if rules.max_bytes is None else total - rules.max_bytes
-        freed = 0
+        freed = unarchived = 0
         for one in candidates:
             why = _why(one, holders, rules, now_us, by_age, room > freed, wanted_bytes > freed)
             if why is None:
                 break
+            if unarchived or (archived is not None and one.last_seq > archived):
+                unarchived += 1
+                continue
             going.append(replace(one, why=why))
             freed += one.bytes
         if not dry_run:
@@ -147,7 +157,7 @@ def retain(
     last_seq = max((one.last_seq for one in going), default=0)
     # A holder below the low-water mark was cut off, and named, by an earlier run.
     cut = tuple(h.name for h in holders if h.acked_seq < last_seq)
-    return Removal(tuple(going), cut, left, over)
+    return Removal(tuple(going), cut, left, over, unarchived)
 
 
 def remove_until(store: Path, seq: int, *, in_use: Sequence[tuple[int, int]] = ()) -> Removal:
@@ -379,10 +389,17 @@ class LogCleaner:
                     since=None if backlog.since_us is None else iso_time_us(backlog.since_us),
                     remedy=f"Start it, or `cdc batch unsubscribe {self._destination} --subscriber {backlog.name}`.",
                 )
+        if removal.unarchived:
+            self._warn(
+                "archive",
+                "segments stay in the store only because they are not in its archive yet",
+                segments=removal.unarchived,
+                archive=self._rules.wait_for_archive,
+            )
         if removal.over_bytes:
             self._warn(
                 "over",
-                "the store is larger than retain.max_bytes, and what is left is not acked",
+                "the store is larger than retain.max_bytes, and what is left is not acked, or not archived",
                 over_bytes=removal.over_bytes,
                 held_by=[one.name for one in held if one.bytes],
             )

@@ -26,6 +26,7 @@ from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 WAIT_S = 60.0
+PARTS = ("store", "disk", "archive", "subscriptions")
 
 
 def write(folder: Path, server: Server, db: str) -> DestinationConfig:
@@ -33,7 +34,8 @@ def write(folder: Path, server: Server, db: str) -> DestinationConfig:
     file.parent.mkdir()
     file.write_text(
         f"source: {{url: 'mysql://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
-        f" server_id: 52017, start: now}}\ntables: {{include: ['{db}\\..*']}}\nstore: {{path: store}}\n"
+        f" server_id: 52017, start: now}}\ntables: {{include: ['{db}\\..*']}}\n"
+        f"store: {{path: store, archive: 'file://{folder}/archive'}}\n"
         "meta: {path: meta}\napply: {target: lake}\nbatch: {max_wait_s: 0}\n"
         "metrics: {host: 127.0.0.1, unhealthy_after: 1s}\n"
     )
@@ -115,13 +117,18 @@ def test_a_capture_serves_its_metrics_and_its_health(tmp_path: Path, monkeypatch
             assert found["towpath_subscription_expired_batches", ("apply",)] == 0
             assert found["towpath_subscription_lag_seconds", ("apply",)] > 0
             assert found["towpath_table_parked", ("apply", "shop.gone")] == 1
+            assert found["towpath_archive_failing_seconds", ()] == found["towpath_archive_waiting_segments", ()] == 0
             assert found["towpath_store_disk_free_bytes", ()] < found["towpath_store_disk_total_bytes", ()]
-            assert {found["towpath_scrape_success", (part,)] for part in ("store", "disk", "subscriptions")} == {1}
+            assert {found["towpath_scrape_success", (part,)] for part in PARTS} == {1}
 
             BatchService(config).ack(lease.batch, lease.token)
             found = scrape(address)
             assert found["towpath_subscription_behind_transactions", ("apply",)] == 0
             assert found["towpath_subscription_lag_seconds", ("apply",)] == 0
+
+            server.execute("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (5)")
+            wait_for(lambda: scrape(address)["towpath_archive_seq", ()] > 0, "a segment in the archive")
+            assert scrape(address)["towpath_archive_bytes", ()] > 0
 
             server.kill()
             _, text = wait_for(lambda: (now := health(address))[0] == 503 and now, "503")

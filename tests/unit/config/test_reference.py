@@ -104,7 +104,9 @@ def test_explained_values_are_the_allowed_ones() -> None:
             continue  # its keys refer to those of apply
         model: Any = SCHEMA
         for name in section.path.split("."):
-            model = SCHEMA["$defs"][model["properties"][name]["$ref"].rpartition("/")[2]]
+            found = model["properties"][name]
+            found = found.get("anyOf", [found])[0]  # a text may stand for some sections
+            model = SCHEMA["$defs"][found["$ref"].rpartition("/")[2]]
         for key in section.keys:
             allowed = words(model["properties"][key.name]) - words(model["properties"][key.name].get("properties"))
             if not key.doc.choices:
