@@ -1,6 +1,6 @@
-"""The page of the documentation about scale, made from the kept results of ``make bench-scale``.
+"""The page ``docs/reference/scale.md``, made from the kept results of ``make bench-scale``.
 
-``python -m benchmarks.scale.page`` writes it anew.
+``python -m benchmarks.scale.page`` writes it anew; a test fails while it is out of date.
 """
 
 from __future__ import annotations

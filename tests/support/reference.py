@@ -19,6 +19,8 @@ import typer.core
 import typer.main
 
 from benchmarks import page, results
+from benchmarks.scale import page as scale_page
+from benchmarks.scale import results as scale_results
 from cdc import cli
 from cdc.binlog import event_types
 from cdc.binlog.event_types import Treatment
@@ -85,6 +87,7 @@ def pages() -> dict[Path, str]:
         ROOT / "examples" / "shop.yaml": reference.example(),
         ROOT / "conf" / "README.md": _with_sections(ROOT / "conf" / "README.md"),
         **page.pages(results.load(results.KEPT)),
+        scale_page.PAGE: scale_page.markdown(scale_results.load(scale_results.KEPT)),
     }
 
 
