@@ -211,7 +211,7 @@ def _formula(results: Results) -> Iterator[str]:
             ("cores: runs that find nothing", f"E × {empty:.1f} / 3600"),
             ("cores: runs that merge a few rows", f"R × {_run_cpu_s(results):.1f} / 3600"),
             ("memory: captures", f"D × {results.captures.mb:.0f} MB"),
-            ("memory: Airflow without tasks", f"{memory:.1f} GB"),
+            ("memory: Airflow while no task runs", f"{memory:.1f} GB"),
             ("slots of workers, mean", "R × S / 3600; none for waiting"),
             ("meta of a destination", f"T × {(whole.meta_bytes - whole.few_meta_bytes) / more:.0f} bytes"),
             (
