@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.apply.large_values import careful_parquet, has_large_values
 from spark_jobs.apply.statements import empty_statement
+from spark_jobs.delta.row_replacement import AlreadyThereError, LoggedTable, NewRows, replace_rows
 from spark_jobs.delta.vectors import has_deletion_vectors, marking_rows
 from spark_jobs.runtime.session import transaction, view_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from spark_jobs.delta.files import TableFiles
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.delta.tables import Target
     from spark_jobs.runtime.session import TableSession
+    from spark_jobs.source.key_plan import KeyRanges
 
 
 def _nothing(table: str) -> None:
@@ -58,8 +61,10 @@ class Commit:
     use_vectors: bool | None = None
     """Whether a MERGE marks changed rows in deletion vectors, in a table that has them; None: as Delta decides."""
 
-    def execute(self, statement: str) -> MergeStats:
-        """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position."""
+    def execute(self, statement: str, instead: Callable[[], MergeStats | None] | None = None) -> MergeStats:
+        """Runs the statement; its commit carries position and metadata. Does nothing if the table has the position.
+        ``instead``: is called before the statement, which does not run if this returns what has changed.
+        """
         spark = self.session.spark
         careful = careful_parquet(spark) if has_large_values(self.state) else nullcontext()
         marking: AbstractContextManager[None] = nullcontext()
@@ -69,6 +74,8 @@ class Commit:
         with careful, marking, carried:
             self.check()
             before_statement(self.target.table)
+            if instead is not None and (stats := instead()) is not None:
+                return stats
             rows: list[Any] = spark.sql(statement).collect()
             row = rows[0].asDict() if rows else {}
             # An UPDATE or DELETE says only how many rows it affected.
@@ -81,6 +88,24 @@ class Commit:
         if not is_merge:
             return MergeStats()
         return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
+
+    def replace_rows(
+        self, new: NewRows, files: TableFiles | None, keys: Mapping[str, KeyRanges], make: Callable[[str], str]
+    ) -> MergeStats:
+        """Replaces rows by key, without a statement where this is possible, else by the one that ``make`` returns for
+        the name of a view of the new rows. ``files``: those of :attr:`state`; None if they are not known. ``keys``:
+        ranges of integer keys that hold the keys of the new rows."""
+
+        def replaced() -> MergeStats | None:
+            table = LoggedTable(self.state, files, keys)
+            try:
+                found = replace_rows(self.session.spark, table, new, marks=bool(self.use_vectors))
+            except AlreadyThereError:
+                return MergeStats(ran=False)
+            return None if found is None else MergeStats(found.inserted, found.updated, found.deleted)
+
+        with view_of(new.rows) as view:
+            return self.execute(make(view), replaced)
 
     def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:
         """Runs the statement that ``make`` returns for the name of a view of these rows."""

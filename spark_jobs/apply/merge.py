@@ -22,7 +22,7 @@ from cdc.decode.columns import METADATA_COLUMNS
 from cdc.targets import MODE_COLUMNS
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.large_values import keep_last, mark_large
-from spark_jobs.apply.rows import append_rows, latest, require_keys, with_moved_rows, with_variants
+from spark_jobs.apply.rows import DELETE, append_rows, latest, require_keys, with_moved_rows, with_variants
 from spark_jobs.apply.statements import (
     SourceRows,
     append_statement,
@@ -40,6 +40,7 @@ from spark_jobs.apply.table_changes import TableChanges
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from spark_jobs.delta.files import TableFiles
 from spark_jobs.delta.proof import require_all_rows
+from spark_jobs.delta.row_replacement import NewRows
 from spark_jobs.delta.tables import Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
 from spark_jobs.source import null_dates
@@ -205,7 +206,14 @@ def _merge_plan(
         statement = soft_delete_statement if marks else upsert_statement
         return statement(merge.target, view, keys.names, names, ranges, null_keys=False)
 
-    stats = commit.execute_with(with_variants(rows, columns.variants), make)
+    rows = with_variants(rows, columns.variants)
+    if marks:
+        stats = commit.execute_with(rows, make)
+    else:
+        deletes = f"_op = {DELETE}"
+        is_stored = bool(plan.tables) or plan.files is not None
+        new = NewRows(rows, keys.names, deletes, ranges, plan.rows, plan.upserts(seen=False), is_stored)
+        stats = commit.replace_rows(new, files, integers, make)
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
 
 

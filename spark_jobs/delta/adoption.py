@@ -56,7 +56,7 @@ _FEATURES = {
     "v2Checkpoint",
 }  # fmt: skip
 """Features of Delta that ask nothing of a file, unless a property or the schema says so."""
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = get_logger(__name__)
 
 
@@ -290,7 +290,7 @@ def _features(txn: Any) -> set[str] | None:
 
 def _operation(jvm: Any, metadata: Any, user_metadata: str) -> Any:
     """Returns the operation as ``CREATE OR REPLACE TABLE … AS SELECT`` records it."""
-    companion = _object(jvm.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")
+    companion = scala_object(jvm.org.apache.spark.sql.delta, "DeltaOperations$ReplaceTable")
     default = "$lessinit$greater$default$"
     numbers = sorted(int(name.removeprefix(default)) for name in dir(companion) if name.startswith(default))
     more = [getattr(companion, f"{default}{number}")() for number in numbers if number > 5]
@@ -319,7 +319,7 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
         return None
     counted = checksum.get().numFiles(), checksum.get().tableSizeBytes()
     known = counted == (len(found), sum(found.values()))
-    return found if known and all(_PLAIN_NAME.fullmatch(name) for name in found) else None
+    return found if known and all(PLAIN_NAME.fullmatch(name) for name in found) else None
 
 
 # --- Parquet ---------------------------------------------------------------------------------------------------------
@@ -331,9 +331,9 @@ def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.
     jvm = jvm_of(spark)
     internal = jvm.org.apache.spark.sql
     converter = internal.execution.datasources.parquet.SparkToParquetSchemaConverter(
-        False, _object(internal.internal.SQLConf, "ParquetOutputTimestampType").TIMESTAMP_MICROS(), False, False
+        False, scala_object(internal.internal.SQLConf, "ParquetOutputTimestampType").TIMESTAMP_MICROS(), False, False
     )
-    wanted = converter.convert(_object(internal.types, "DataType").fromJson(schema.json()))
+    wanted = converter.convert(scala_object(internal.types, "DataType").fromJson(schema.json()))
     seen: list[pq.ParquetSchema] = []
     for file in files:
         if any(file.footer.schema.equals(one) for one in seen):
@@ -388,14 +388,14 @@ def jvm_of(spark: SparkSession) -> Any:
     return spark._jvm
 
 
-def _object(package: Any, name: str) -> Any:
+def scala_object(package: Any, name: str) -> Any:
     """Returns a singleton object of Scala."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def delta_action(jvm: Any, content: Mapping[str, Any]) -> Any:
     """Returns an action of Delta's protocol."""
-    return _object(jvm.org.apache.spark.sql.delta.actions, "Action").fromJson(json.dumps(content))
+    return scala_object(jvm.org.apache.spark.sql.delta.actions, "Action").fromJson(json.dumps(content))
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,29 @@ class TableFiles:
     def size_bytes(self) -> int:
         """The size of all files."""
         return int(self._numbers("size_bytes", 0).sum())
+
+    @property
+    def count(self) -> int:
+        return int(self.table.num_rows)
+
+    def adds(self, keys: Mapping[str, KeyRanges]) -> list[dict[str, Any]]:
+        """Returns the ``add`` actions of the files that may have a row with one of these keys, with the number of rows
+        as their only statistics. The table has neither partitions nor deletion vectors."""
+        import pyarrow as pa
+
+        names = ("path", "size_bytes", "modification_time", "num_records")
+        columns = [self.table.column(name).filter(pa.array(self._candidates(keys))) for name in names]
+        return [
+            {
+                "path": path,
+                "partitionValues": {},
+                "size": size,
+                "modificationTime": modified,
+                "dataChange": True,
+                "stats": json.dumps({"numRecords": rows}),
+            }
+            for path, size, modified, rows in zip(*(one.to_pylist() for one in columns), strict=True)
+        ]
 
     def may_hold(self, keys: Mapping[str, KeyRanges]) -> bool:
         """Whether a file may have a row with each of these columns in one of its ranges. Returns True if the statistics

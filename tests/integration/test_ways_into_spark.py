@@ -282,9 +282,9 @@ def test_the_statements_of_a_small_table_are_all_the_same(
     statements: list[str] = []
     execute = Commit.execute
 
-    def watched(commit: Commit, statement: str) -> MergeStats:
+    def watched(commit: Commit, statement: str, *instead: Any) -> MergeStats:
         statements.append(re.sub(r"towpath_rows_\w+", "rows", statement))
-        return execute(commit, statement)
+        return execute(commit, statement, *instead)
 
     loop = Loop(tmp_path, mysql9, database(mysql9))
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (30, 3)")

@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import zlib
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -197,11 +198,14 @@ def read_entries(segment: Path, offset: int | None = None, length: int | None = 
     index = IndexFile(Path(segment))
     start, stop = 0, len(index.entries)
     if offset is not None:
-        start = int(np.searchsorted(index.entries["offset"], np.uint64(offset), side="left"))
+        offsets = index.entries["offset"]  # of a mapped file: numpy's search would read all of it
+        start = bisect_left(offsets, offset)
         if length is not None:
-            stop = int(np.searchsorted(index.entries["offset"], np.uint64(offset + length), side="left"))
+            stop = bisect_left(offsets, offset + length, start)
     entries = index.verified(start, stop)
-    entries = entries[entries["length"] > 0]
+    has_bytes = entries["length"] > 0
+    if not has_bytes.all():
+        entries = entries[has_bytes]
     if offset is not None and length is not None:
         covered = int(entries["length"].sum())
         if covered != length or (len(entries) and int(entries["offset"][0]) != offset):

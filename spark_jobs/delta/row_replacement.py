@@ -1,0 +1,437 @@
+"""Replaces rows of a Delta table by key, in one commit of Delta's own transaction.
+
+A MERGE joins the table with its source twice or three times, the second time with all columns, and decides for each row
+what becomes of it. That is not needed where the source has whole rows: the rows of the table with one of the source's
+keys go, and the source's rows come. So the table's keys are read once, to find the rows that go. A file all of whose
+rows go is removed unread. Of the others, the remaining rows are written again, or the rows that go are marked in a
+deletion vector. Decision 0100 has the reasons and the figures.
+
+The transaction is Delta's, reached through Py4J: it lists the files, writes rows, checks constraints, finds conflicts
+and commits, as it does for MERGE. :func:`replace_rows` leaves the work to a MERGE wherever the commit would not
+provably have the same content: on a Spark Connect server, for columns or properties that ask more of a commit, and for
+unknown versions of Delta.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cdc.errors import RetryableError
+from cdc.log import get_logger
+from spark_jobs.delta.adoption import PLAIN_NAME, active, delta_action, jvm_of, scala_object
+from spark_jobs.delta.sql import quote
+from spark_jobs.delta.vectors import VECTORS_PROPERTY
+from spark_jobs.runtime.guard import is_connect
+from spark_jobs.runtime.session import APP_ID, VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import types as t
+
+    from spark_jobs.delta.files import TableFiles
+    from spark_jobs.delta.log import DeltaState
+    from spark_jobs.source.key_plan import KeyRanges
+
+_log = get_logger(__name__)
+_HARMLESS = {
+    "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns", "delta.logRetentionDuration",
+    "delta.deletedFileRetentionDuration", "delta.setTransactionRetentionDuration", "delta.checkpointInterval",
+    "delta.checkpointPolicy", "delta.enableDeletionVectors", "delta.enableTypeWidening", "delta.columnMapping.mode",
+    "delta.columnMapping.maxColumnId", "delta.minReaderVersion", "delta.minWriterVersion", "delta.targetFileSize",
+    "delta.randomizeFilePrefixes", "delta.randomPrefixLength", "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp",
+}  # fmt: skip
+"""Delta's properties that ask nothing of a commit beyond what its transaction does by itself."""
+_HARMLESS_PREFIXES = ("delta.feature.", "delta.constraints.")
+_FEATURES = {
+    "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "columnMapping", "timestampNtz",
+    "deletionVectors", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck", "v2Checkpoint",
+    "inCommitTimestamp", "variantType", "variantType-preview", "domainMetadata", "clustering", "generatedColumns",
+    "identityColumns", "allowColumnDefaults",
+}  # fmt: skip
+"""Features of Delta that ask nothing more, unless a property or the schema says so."""
+_FIELD_METADATA = {"comment", "delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.typeChanges"}
+_OURS, _THEIRS = "_our_key", "_their_key"
+_FILE, _ROW, _DELETES = "_file", "_row_index", "_deletes"
+_STATISTICS = "spark.databricks.delta.stats.collect"
+_FEW_ROWS = 100_000
+"""Up to this many rows are written by one task, into one file, and as many keys are sent to every executor."""
+_MOST_LISTED = 1_000
+"""Files that are listed without Spark."""
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows by key: at most one for each key. It replaces the row of the table with that key, or deletes it."""
+
+    rows: DataFrame
+    """With the table's columns, and those that :attr:`is_delete` needs."""
+    keys: Sequence[str]
+    """Columns that are never null."""
+    is_delete: str
+    """SQL condition: the row deletes."""
+    ranges: Sequence[str]
+    """SQL conditions on ``t`` that hold for every row of the table with one of the keys."""
+    count: int
+    """How many rows there are, as the driver knows it."""
+    upserts: int
+    """Those of them that do not delete."""
+    is_stored: bool
+    """Reading the rows again is cheap, and gives the same."""
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table as its log was read, without Spark."""
+
+    state: DeltaState
+    files: TableFiles | None
+    """Its files; None if they are not known."""
+    keys: Mapping[str, KeyRanges]
+    """Ranges of integer keys, one of which has the key of each new row."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The rows of the table that changed."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+class AlreadyThereError(Exception):
+    """The table has the transaction already."""
+
+
+class _UnknownRowsError(Exception):
+    """A file does not say how many rows it has."""
+
+
+def _are_plain(properties: Mapping[str, str]) -> bool:
+    return all(
+        not key.startswith("delta.") or key in _HARMLESS or key.startswith(_HARMLESS_PREFIXES) for key in properties
+    )
+
+
+def _are_whole(rows: DataFrame, schema: t.StructType) -> bool:
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    return all(
+        kinds.get(field.name) == field.dataType and {*field.metadata} <= _FIELD_METADATA for field in schema.fields
+    )
+
+
+def replace_rows(spark: SparkSession, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
+    """Replaces rows of a table at its newest version. The commit carries the transaction and the user metadata of the
+    session's settings. Returns None, and changes nothing, if a MERGE has to do it. ``marks``: rows that go are marked
+    in deletion vectors if the table has these, and other rows of their files stay.
+
+    Raises AlreadyThereError if the table has the session's transaction, RetryableError if rows were lost on the way
+    into Spark, and what Delta raises for a conflict.
+    """
+    try:
+        with active(spark):
+            replacement = _begin(spark, known, new)
+            return None if replacement is None else replacement.run(marks=marks)
+    except _UnknownRowsError:
+        _log.info("files do not say how many rows they have, so rows are merged by a statement", path=known.state.path)
+        return None
+    except (Py4JJavaError, Py4JNetworkError):
+        raise
+    except (Py4JError, TypeError) as error:  # how Py4J tells that there is no such class or method
+        _log.warning("this version of Delta is not known, so rows are merged by a statement", reason=str(error))
+        return None
+
+
+def _begin(spark: SparkSession, known: LoggedTable, new: NewRows) -> _Replacement | None:
+    from pyspark.sql import types as t
+
+    if is_connect(spark):
+        return None
+    jvm, state = jvm_of(spark), known.state
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, state.path)
+    txn = log.startTransaction()
+    helper = scala_object(jvm.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
+    application, seq = spark.conf.get(APP_ID), int(spark.conf.get(VERSION) or 0)
+    metadata = json.loads(txn.metadata().json())["metaData"]
+    is_known = int(txn.readVersion()) == state.version and metadata["id"] == state.id
+    if is_known:
+        # As Delta does if it is asked for the transaction: the same one in another commit is a conflict. Delta finds
+        # it by a job of Spark, which takes longer than all the rest in a small table.
+        txn.readTxn().addOne(application)
+        if state.applied_seq >= seq:
+            raise AlreadyThereError
+    elif helper.hasBeenExecuted(txn, spark._jsparkSession, jvm.scala.Option.empty()):
+        raise AlreadyThereError
+    schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
+    protocol = json.loads(txn.protocol().json())["protocol"]
+    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
+    properties = metadata["configuration"]
+    has_statistics = spark.conf.get(_STATISTICS, "true") == "true"
+    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(new.rows, schema)):
+        return None
+    # Delta also knows the least and the greatest value of other keys than integers.
+    is_listed = is_known and (not new.ranges or {*new.keys} == {*known.keys})
+    is_listed = is_listed and "deletionVectors" not in features and not metadata["partitionColumns"]
+    listed = _listed(known, txn.snapshot()) if is_listed else None
+    has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
+    return _Replacement(spark, jvm, log, txn, helper, schema, new, has_vectors, listed)
+
+
+def _listed(known: LoggedTable, snapshot: Any) -> Sequence[Mapping[str, Any]] | None:
+    """Returns the content of ``add`` actions for the files that may have rows with one of the keys, as far as a
+    transaction needs it. Returns None if Delta has to find them, which takes jobs of Spark: the files are many, have
+    unusual names or no number of rows, or Delta's checksum of the version has another number of files or bytes."""
+    files, checksum = known.files, snapshot.checksumOpt()
+    if files is None or checksum.isEmpty():
+        return None
+    if (checksum.get().numFiles(), checksum.get().tableSizeBytes()) != (files.count, files.size_bytes):
+        return None
+    found = files.adds(known.keys)
+    plain = all(PLAIN_NAME.fullmatch(one["path"]) for one in found)
+    return found if plain and len(found) <= _MOST_LISTED else None
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The rows of one file that go."""
+
+    path: str
+    """As Spark gives it in ``_metadata.file_path``."""
+    file: Any
+    """``AddFile``."""
+    rows: int
+    deleted: int
+    """Those of them that are deleted; the others are replaced."""
+    remaining: int
+    """The rows of the file that stay."""
+
+
+@dataclass
+class _Replacement:
+    """A transaction of Delta that replaces rows; nothing is visible before its commit."""
+
+    spark: SparkSession
+    jvm: Any
+    log: Any
+    txn: Any
+    helper: Any
+    schema: t.StructType
+    new: NewRows
+    has_vectors: bool
+    listed: Sequence[Mapping[str, Any]] | None
+    """The files that may have rows with one of the keys; None if Delta finds them."""
+
+    def run(self, *, marks: bool) -> Replaced:
+        began = time.monotonic()
+        marks = marks and self.has_vectors
+        files = self._candidates()
+        with self._keys() as keys, self._matched(keys, files, marks=marks) as matched:
+            # Without a file that may have one of the keys, nothing is looked for.
+            matches = [] if files.isEmpty() else self._count(matched, keys, files)
+            scanned = time.monotonic()
+            partly = [one for one in matches if one.remaining]
+            removed = [one.file.remove() for one in matches if not one.remaining]
+            marked: list[Any] = []
+            if marks:
+                if removed:
+                    matched = matched.filter(f.col(_FILE).isin([one.path for one in partly]))
+                marked = self._mark(matched, files) if partly else []
+                partly = []
+            removed += [one.file.remove() for one in partly]
+            added = self._write(keys, partly)
+        replaced = self._replaced(matches)
+        self._register(
+            numSourceRows=self.new.count,
+            operationNumSourceRows=self.new.count,
+            numTargetRowsInserted=replaced.inserted,
+            numTargetRowsUpdated=replaced.updated,
+            numTargetRowsDeleted=replaced.deleted,
+            numTargetRowsMatchedUpdated=replaced.updated,
+            numTargetRowsMatchedDeleted=replaced.deleted,
+            numTargetRowsCopied=sum(one.remaining for one in partly),
+            numTargetFilesAdded=len(added),
+            numTargetFilesRemoved=len(removed),
+            numTargetBytesAdded=sum(int(one.getFileSize()) for one in added),
+            numTargetBytesRemoved=sum(int(one.file.getFileSize()) for one in matches) if not marked else 0,
+            numTargetDeletionVectorsAdded=len(marked) // 2,
+            scanTimeMs=int((scanned - began) * 1000),
+            rewriteTimeMs=int((time.monotonic() - scanned) * 1000),
+            executionTimeMs=int((time.monotonic() - began) * 1000),
+        )
+        carried = self.helper.createSetTransaction(self.spark._jsparkSession, self.log, self.jvm.scala.Option.empty())
+        actions = [*removed, *marked, *added, *([carried.get()] if carried.isDefined() else [])]
+        self.txn.commit(self._seq(actions), self._operation())
+        return replaced
+
+    def _replaced(self, matches: Sequence[_Match]) -> Replaced:
+        deleted = sum(one.deleted for one in matches)
+        updated = sum(one.rows for one in matches) - deleted
+        # A table that somebody has damaged may have several rows with one key. All of them go.
+        return Replaced(max(0, self.new.upserts - updated), updated, deleted)
+
+    def _candidates(self) -> Any:
+        """Returns the files that may have rows with one of the keys. The transaction conflicts with every other commit
+        that removes one of them, or adds such a file."""
+        if self.new.ranges:
+            some = self._frame(self._seq([]))._jdf.alias("t").filter(" AND ".join(self.new.ranges))
+            condition = some.queryExecution().analyzed().condition()
+        else:
+            condition = self._true()
+        if self.listed is None:
+            return self.txn.filterFiles(self._seq([condition]), True)
+        files = self._seq([delta_action(self.jvm, {"add": one}) for one in self.listed])
+        default = [getattr(self.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
+        self.txn.trackReadPredicates(self._seq([condition]), *default)
+        self.txn.trackFilesRead(files)
+        return files
+
+    def _true(self) -> Any:
+        return scala_object(self.jvm.org.apache.spark.sql.catalyst.expressions, "Literal").TrueLiteral()
+
+    def _frame(self, files: Any) -> DataFrame:
+        """Returns the rows of these files of the transaction's version."""
+        none = self.jvm.scala.Option.empty()
+        return DataFrame(self.log.createDataFrame(self.txn.snapshot(), files, False, none), self.spark)
+
+    @contextmanager
+    def _keys(self) -> Iterator[DataFrame]:
+        """Yields the keys of all new rows, and whether each deletes."""
+        chosen = [f.col(quote(key)).alias(f"{_OURS}{i}") for i, key in enumerate(self.new.keys)]
+        keys = self.new.rows.select(*chosen, f.expr(self.new.is_delete).alias(_DELETES))
+        if self.new.is_stored:
+            yield f.broadcast(keys) if self.new.count <= _FEW_ROWS else keys
+            return
+        keys = keys.persist()
+        try:
+            yield keys
+        finally:
+            keys.unpersist()
+
+    @contextmanager
+    def _matched(self, keys: DataFrame, files: Any, *, marks: bool) -> Iterator[DataFrame]:
+        """Yields the rows of the table that go, by file and, with ``marks``, number in it."""
+        table = self._frame(files)
+        if self.new.ranges:  # Parquet's readers pass over parts of files
+            table = table.alias("t").filter(" AND ".join(self.new.ranges))
+        place = table.metadataColumn("_metadata")
+        theirs = [f.col(quote(key)).alias(f"{_THEIRS}{i}") for i, key in enumerate(self.new.keys)]
+        places = [place["file_path"].alias(_FILE)]
+        if marks:  # Delta numbers the rows only of tables with deletion vectors
+            places.append(place["row_index"].alias(_ROW))
+        rows = table.select(*theirs, *places)
+        same = [rows[f"{_THEIRS}{i}"] == keys[f"{_OURS}{i}"] for i in range(len(self.new.keys))]
+        matched = rows.join(keys, same).select(_DELETES, _FILE, *([_ROW] if marks else []))
+        if not marks:
+            yield matched
+            return
+        matched = matched.persist()  # read twice
+        try:
+            yield matched
+        finally:
+            matched.unpersist()
+
+    def _count(self, matched: DataFrame, keys: DataFrame, files: Any) -> list[_Match]:
+        """Returns the files with rows that go. Raises RetryableError if Spark reads other than the new rows."""
+        counts = [f.count(f.lit(1)).alias("n"), f.count_if(f.col(_DELETES)).alias("deleted")]
+        whole = keys.agg(f.lit(None).cast("string").alias(_FILE), *counts)
+        rows = matched.groupBy(_FILE).agg(*counts).union(whole).collect()
+        read = sum(one["n"] for one in rows if one[_FILE] is None)
+        if read != self.new.count:
+            raise _lost(read, self.new.count, "read")
+        by_path = self._by_path(files)
+        return [self._match(one, by_path) for one in rows if one[_FILE] is not None]
+
+    def _match(self, row: Row, by_path: Any) -> _Match:
+        file = self.helper.getTouchedFile(self.log.dataPath(), row[_FILE], by_path)
+        return _Match(row[_FILE], file, row["n"], row["deleted"], _rows_of(file.numLogicalRecords()) - row["n"])
+
+    def _by_path(self, files: Any) -> Any:
+        return self.helper.generateCandidateFileMap(self.log.dataPath(), files)
+
+    def _mark(self, rows: DataFrame, files: Any) -> list[Any]:
+        """Writes deletion vectors for the rows that go. Returns for each of their files the action that removes it and
+        the one that adds it again."""
+        delta, session, option = self.jvm.org.apache.spark.sql.delta, self.spark._jsparkSession, self.jvm.scala.Option
+        generator = scala_object(delta.commands, "DeletionVectorBitmapGenerator")
+        found = generator.buildRowIndexSetsForFilesMatchingCondition(
+            session, self.txn, True, rows._jdf, files, self._true(),
+            option.apply(f.col(_FILE)._jc), option.apply(f.col(_ROW)._jc),
+        )  # fmt: skip
+        touched = self.helper.findFilesWithMatchingRows(self.txn, self._by_path(files), found)
+        longest = scala_object(delta.stats, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
+            session, self.txn.metadata()
+        )
+        actions = self.helper.processUnmodifiedData(session, touched, self.txn.snapshot(), longest)._1()
+        return [actions.apply(number) for number in range(actions.size())]
+
+    def _write(self, keys: DataFrame, rewritten: Sequence[_Match]) -> list[Any]:
+        """Writes the new rows, and those that stay of files that are rewritten. Raises RetryableError if other than
+        these were written."""
+        expected = self.new.upserts + sum(one.remaining for one in rewritten)
+        if not expected:
+            return []
+        columns = [f.col(quote(field.name)) for field in self.schema.fields]
+        rows = self.new.rows.filter(f"NOT ({self.new.is_delete})").select(*columns)
+        if rewritten:
+            table = self._frame(self._seq([one.file for one in rewritten]))
+            same = [table[quote(key)] == keys[f"{_OURS}{i}"] for i, key in enumerate(self.new.keys)]
+            rows = table.join(keys, same, "left_anti").select(*columns).union(rows)
+        if expected <= _FEW_ROWS:
+            rows = rows.coalesce(1)
+        found = self.txn.writeFiles(rows._jdf)
+        added = [found.apply(number) for number in range(found.size())]
+        written = sum(_rows_of(one.numPhysicalRecords()) for one in added)
+        if written != expected:
+            raise _lost(written, expected, "written")
+        return added
+
+    def _register(self, **values: int) -> None:
+        """Gives the commit the metrics of a MERGE."""
+        metrics = self.jvm.java.util.HashMap()
+        context = self.spark._jsparkSession.sparkContext()
+        for name, value in values.items():
+            metric = self.jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            metric.set(value)
+            metrics.put(name, metric)
+        reflexive = scala_object(self.jvm.scala, "$less$colon$less").refl()
+        scala = self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(metrics).toMap(reflexive)
+        self.txn.registerSQLMetrics(self.spark._jsparkSession, scala)
+
+    def _operation(self) -> Any:
+        """Returns the operation as a MERGE records it."""
+        operations, option = self.jvm.org.apache.spark.sql.delta, self.jvm.scala.Option
+        predicate = getattr(operations, "DeltaOperations$MergePredicate")
+        matched = [predicate(option.apply(f"({self.new.is_delete})"), "delete"), predicate(option.empty(), "update")]
+        inserted = [predicate(option.apply(f"(NOT ({self.new.is_delete}))"), "insert")]
+        none = option.empty()
+        merge = getattr(operations, "DeltaOperations$Merge")
+        return merge(none, none, none, none, self._seq(matched), self._seq(inserted), self._seq([]))
+
+    def _seq(self, items: Iterable[Any]) -> Any:
+        found = self.jvm.java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def _rows_of(number: Any) -> int:
+    """Returns what a file says of its number of rows. Raises _UnknownRowsError if it says nothing."""
+    if number.isEmpty():
+        raise _UnknownRowsError
+    return int(number.get())
+
+
+def _lost(found: int, expected: int, what: str) -> RetryableError:
+    return RetryableError(
+        f"Spark has {what} {found:,} of {expected:,} rows; nothing was committed", remedy="The batch is merged again."
+    )
