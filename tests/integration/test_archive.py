@@ -155,6 +155,7 @@ def test_a_lost_host_is_rebuilt(
     assert not any(SECRET.encode() in s3.filesystem().cat_file(one) for one in objects)
 
 
+@pytest.mark.long
 def test_old_changes_are_read_from_the_archive(
     mysql9: Server, tmp_path: Path, database: Database, s3: S3Server
 ) -> None:

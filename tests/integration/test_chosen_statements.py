@@ -21,8 +21,6 @@ TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"
 QUICK = [
     ("upsert", True, None, 3),
     ("upsert by statement", True, None, 3),
-    ("upsert", False, 3, None),
-    ("upsert", True, 5, 5),
     ("soft_delete", True, 3, None),
     ("append", False, None, 3),
 ]

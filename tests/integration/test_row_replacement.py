@@ -61,7 +61,7 @@ def run(loop: Loop, *statements: str) -> dict[str, int]:
     return newest(loop)
 
 
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_only_files_of_which_rows_stay_are_written_again(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, ways: Ways, small: bool
 ) -> None:
@@ -94,7 +94,6 @@ def test_only_files_of_which_rows_stay_are_written_again(
     ("overrides", "batches"),
     [
         ("", 2),
-        ("DB.t: {deletion_vectors: true}", 2),
         pytest.param("", 20, marks=pytest.mark.long),
         pytest.param("DB.t: {deletion_vectors: true}", 20, marks=pytest.mark.long),
         pytest.param("mapped", 8, marks=pytest.mark.long),
@@ -187,7 +186,9 @@ def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[s
     return writes
 
 
-@pytest.mark.parametrize("other", ["delete", "optimize", "insert"])
+@pytest.mark.parametrize(
+    "other", ["optimize", *(pytest.param(one, marks=pytest.mark.long) for one in ("delete", "insert"))]
+)
 def test_another_writer_commits_between_search_and_commit(
     mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
