@@ -42,9 +42,10 @@ def compressed_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
 def partial_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
     return UnsupportedEventError(
         f"rows of {table} ({type_name(kind)}) hold only some of its columns: the session that wrote them had another "
-        "binlog_row_image than FULL",
+        "binlog_row_image than FULL, or the server leaves generated columns out",
         place=where,
-        remedy="Set binlog_row_image=FULL for every session of the source, or leave the table out (tables.exclude).",
+        remedy="Set binlog_row_image=FULL for every session of the source, or leave the table out (tables.exclude). "
+        "MariaDB 11.8.9 leaves generated columns out of updates and deletes even so: drop them or leave the table out.",
     )
 
 

@@ -83,7 +83,8 @@ def row_fault(
         return SourceRefusedError(
             f"the rows of table {layout.table} do not hold all columns",
             place=f"{path}, position {event_pos}",
-            remedy="Set binlog_row_image=FULL for every session of the source, and capture from after that.",
+            remedy="Set binlog_row_image=FULL for every session of the source, and capture from after that. MariaDB "
+            "11.8.9 leaves generated columns out of updates and deletes even so: drop them, or leave the table out.",
         )
     where = f"{path}, row event at {event_pos}"
     where += f", table {layout.table}" if pos is None else f", byte {pos}, table {layout.table}"

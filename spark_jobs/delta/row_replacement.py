@@ -138,6 +138,8 @@ def replace_rows(spark: SparkSession, known: LoggedTable, new: NewRows, *, marks
     Raises AlreadyThereError if the table has the session's transaction, RetryableError if rows were lost on the way
     into Spark, and what Delta raises for a conflict.
     """
+    if is_connect(spark):
+        return None
     try:
         with active(spark):
             replacement = _begin(spark, known, new)
@@ -155,8 +157,6 @@ def replace_rows(spark: SparkSession, known: LoggedTable, new: NewRows, *, marks
 def _begin(spark: SparkSession, known: LoggedTable, new: NewRows) -> _Replacement | None:
     from pyspark.sql import types as t
 
-    if is_connect(spark):
-        return None
     jvm, state = jvm_of(spark), known.state
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, state.path)
     txn = log.startTransaction()

@@ -56,6 +56,7 @@ def parked(loop: Started) -> dict[str, str]:
     return {table: one.due for table, one in BatchService(loop.config).subscription().parked.items()}
 
 
+@pytest.mark.long
 def test_tables_are_filled_then_replayed(
     loop: Started, run: Callable[..., States], monkeypatch: pytest.MonkeyPatch
 ) -> None:

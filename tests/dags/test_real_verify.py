@@ -65,6 +65,7 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
 
 
+@pytest.mark.long
 def test_the_task_fails_when_a_table_differs_and_its_log_has_the_report(
     loop: Loop, run_dag: Callable[..., States], lines: Callable[[], str]
 ) -> None:

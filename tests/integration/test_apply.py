@@ -237,6 +237,7 @@ def test_a_dead_driver_fails_the_batch_and_the_next_run_has_a_new_one(
     assert loop.changelog("log") == expected_log(2)
 
 
+@pytest.mark.long
 def test_ddl_that_passes(tmp_path: Path, mysql9: Server, db: str) -> None:
     loop = Loop(tmp_path, mysql9, db, overrides="DB.log: {mode: append}, DB.made: {mode: append}")
     loop.sql(

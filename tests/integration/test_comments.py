@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from cdc import pipeline
@@ -23,6 +24,7 @@ def comments(loop: Loop, table: str = "t") -> dict[str, str]:
     return {name: text for name, text in ({"": delta.metadata().description or ""} | found).items() if text}
 
 
+@pytest.mark.long
 def test_comments_follow_the_source(mysql9: Server, tmp_path: Path, database: Database) -> None:
     overrides = "DB.t: {columns: {secret: drop, nick: {rename: alias}}}, DB.plain: {comments: false}"
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)

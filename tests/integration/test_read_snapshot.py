@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cdc import snapshot
 from cdc.capture import Capture
 from cdc.errors import UnsupportedError
@@ -17,6 +19,7 @@ from tests.support.snapshot_load import rows_of
 from tests.support.snapshots import identity, select, write_config
 
 
+@pytest.mark.long
 def test_spark_reads_many_tables_and_names_the_one_that_fails(mariadb11: Server, database: Any, tmp_path: Path) -> None:
     db = database(mariadb11)
     mariadb11.execute(

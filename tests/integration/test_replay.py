@@ -53,6 +53,7 @@ def require_equal_sums(loop: Loop) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_table_is_taken_back_and_brought_level(loop: Loop) -> None:
     each(loop, "INSERT INTO TABLE VALUES (1, 'a'), (2, 'b')")
     loop.apply_all()
@@ -115,6 +116,7 @@ def test_every_mode_ends_as_it_was(loop: Loop, tmp_path: Path) -> None:
     assert [op for op, _ in beside.changelog("upsert")] == ["insert", "insert", "insert", "delete"]
 
 
+@pytest.mark.long
 def test_points_that_would_leave_changes_out_are_refused(loop: Loop) -> None:
     each(loop, "INSERT INTO TABLE VALUES (1, 'a')")
     loop.apply_all()

@@ -172,6 +172,7 @@ def test_a_process_killed_in_the_middle(loop: Loop) -> None:
     loop.require_equal("t")
 
 
+@pytest.mark.long
 def test_one_driver_under_spark_submit(loop: Loop) -> None:
     migrate(loop, 4)
     drivers: set[int | None] = set()

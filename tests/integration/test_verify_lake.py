@@ -61,6 +61,7 @@ def differing(report: Report, table: str) -> list[tuple[str | None, list[str]]]:
     return [(found.key.get("id"), found.columns) for found in one(report, table).checksums.differences]
 
 
+@pytest.mark.long
 def test_hashed_columns_are_compared_by_what_a_client_reads(
     tmp_path: Path, server: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
