@@ -26,6 +26,7 @@ from cdc.meta import State, open_meta
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, place_of
 from cdc.source.preflight import require_source
+from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
 from cdc.source.server import ClockProbe, clock_and_position, current_position
 from cdc.store.formats.state import Beginning, CaptureState, record_beginning, write_capture_state
 from cdc.store.retention.cleaner import LogCleaner
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _PROBE_EVERY_S = 1.0
+_PURGE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Progress:
     last_commit_us: int = 0
     """Commit time of the newest transaction that was stored since the start; 0 if there was none."""
     clock: SourceClock = UNKNOWN_CLOCK
+    purge: PurgeMargin | None = None
+    """How far the unread part of the binlog is from its purge, as asked last."""
 
 
 class Capture:
@@ -65,6 +69,7 @@ class Capture:
         self._on_progress = on_progress
         self.counters = Counters()
         self._watermark = WatermarkTracker()
+        self._purge = PurgeAlarm(config)
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
         self._cleaner: LogCleaner | None = None
@@ -191,6 +196,7 @@ class Capture:
                 if now - probed_at >= _PROBE_EVERY_S:
                     probed_at = now
                     self._watermark.probe(control)
+                    self._purge.tick(control, session.position)
                     self._report(store, session)
                     self._cleaner.tick(store.written.segment)
                 if not self._cleaner.wait_for_room(stop):
@@ -218,6 +224,7 @@ class Capture:
                 last_seq=store.last_seq or 0,
                 last_commit_us=max(self._time_us, 0 if self._last is None else self._last.last_commit_us),
                 clock=self._watermark.clock,
+                purge=self._purge.margin,
             )
         if self._last is None:
             return
@@ -238,6 +245,36 @@ class Capture:
             log.warning("capture's state file could not be written", error=str(error))
         if self._on_progress is not None:
             self._on_progress(self._last)
+
+
+class PurgeAlarm:
+    """Asks once a minute how far the unread part of the binlog is from its purge, and warns when it comes near."""
+
+    def __init__(self, config: DestinationConfig) -> None:
+        self._watch = PurgeWatch(config.source)
+        self._ratio = config.source.purge_alarm_ratio
+        self._asked_at = -_PURGE_EVERY_S
+        self._near = False
+        self.margin: PurgeMargin | None = None
+        """The last answer."""
+
+    def tick(self, control: pymysql.connections.Connection[Any], position: BinlogPosition) -> None:
+        """Asks if a minute has passed. A failure is logged only, because reading goes on."""
+        now = time.monotonic()
+        if now - self._asked_at < _PURGE_EVERY_S:
+            return
+        self._asked_at = now
+        try:
+            self.margin = self._watch.measure(control, position)
+        except CdcError as error:
+            log.warning("the distance of the source's purge is not known", error=str(error))
+            return
+        near = self.margin.left < self._ratio
+        if near:
+            log.warning("the source is about to purge what was not read", margin=str(self.margin), remedy=REMEDY)
+        elif self._near:
+            log.info("the source's purge is far again", margin=str(self.margin))
+        self._near = near
 
 
 def _beginning(start: Start, known: State) -> Beginning:

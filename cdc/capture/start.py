@@ -94,14 +94,14 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
     return Start(candidate.position, identity, last_seq is None, candidate.info.has_row_metadata, start_gtid)
 
 
-def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> Proof:
-    """Makes the checks of :func:`find_start` for a store that ends at ``last_seq``, without changing anything. Raises
-    what it raises."""
+def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> tuple[Proof, BinlogPosition]:
+    """Makes the checks of :func:`find_start` for a store that ends at ``last_seq``, without changing anything.
+    Returns the position behind the store too. Raises what :func:`find_start` raises."""
     known = meta.source()
     candidate = _locate(config, conn, known, last_seq)
     if known is not None:
         require_same_source(known, candidate.identity(None), meta.place)
-    return _prove_store(config, conn, candidate)
+    return _prove_store(config, conn, candidate), candidate.position
 
 
 def _locate(

@@ -10,8 +10,10 @@ from cdc.commands.common import Destination, Json, load, out, print_json, workin
 from cdc.errors import CdcError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cdc.config import DestinationConfig
-    from cdc.source.findings import Finding
+    from cdc.source.findings import Advice, Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -33,9 +35,7 @@ def check(ctx: typer.Context, dest: Destination = None, json: Json = False) -> N
             {
                 "destination": config.name,
                 "ok": code == 0,
-                "findings": [
-                    {"level": f.level, "subject": f.subject, "message": f.message, "remedy": f.remedy} for f in findings
-                ],
+                "findings": [_as_json(finding) for finding in findings],
             }
         )
     else:
@@ -72,7 +72,7 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
             running = config.store.path.is_dir() and is_locked(config.store.path)
         findings += check_source(config, own_capture_running=running, first_start=first_start)
         if is_here and last_seq is not None and not any(f.level == "error" for f in findings):
-            findings.append(_history(config, last_seq))
+            findings += _history(config, last_seq)
     except CdcError as trouble:
         (unreachable if trouble.retryable else findings).append(from_error("source", trouble))
     findings += local
@@ -81,27 +81,43 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     return unreachable + findings, 1 if unreachable else 0
 
 
-def _history(config: DestinationConfig, last_seq: int) -> Finding:
-    """Checks that the source still has the transactions that capture reads next, after those that the store holds.
-    Raises retryable errors."""
+def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
+    """Checks that the source still has the transactions that capture reads next, after those that the store holds, and
+    that it does not purge them soon. Raises retryable errors."""
     from cdc.capture.start import prove_start
     from cdc.meta import open_meta
     from cdc.source.connection import connect
-    from cdc.source.findings import from_error, ok, warning
+    from cdc.source.findings import error, from_error, ok, warning
+    from cdc.source.purge import REMEDY, PurgeWatch
 
     subject = "source: history"
     conn = connect(config.source)
     try:
-        proof = prove_start(config, conn, open_meta(config), last_seq)
+        proof, position = prove_start(config, conn, open_meta(config), last_seq)
+        margin = PurgeWatch(config.source).measure(conn, position)
     except CdcError as trouble:
         if trouble.retryable:
             raise
-        return from_error(subject, trouble)
+        return [from_error(subject, trouble)]
     finally:
         conn.close()
     if proof.doubt is not None:
-        return warning(subject, proof.doubt, "Make sure that source.url still names the same server.")
-    return ok(subject, f"the server has the history that the store was captured from: {'; '.join(proof.proved)}")
+        found = warning(subject, proof.doubt, "Make sure that source.url still names the same server.")
+    else:
+        proved = "; ".join(proof.proved)
+        found = ok(subject, f"the server has the history that the store was captured from: {proved}")
+    near = margin.left < config.source.purge_alarm_ratio
+    unread = error("source: unread", str(margin), REMEDY) if near else ok("source: unread", str(margin))
+    return [found, unread]
+
+
+def _as_json(finding: Finding) -> dict[str, object]:
+    found: dict[str, object] = {name: getattr(finding, name) for name in ("level", "subject", "message", "remedy")}
+    advice = finding.advice
+    if advice is not None:
+        found |= {"value": advice.value, "why": advice.why, "statements": list(advice.statements), "keep": advice.keep}
+        found |= {"managed": dict(advice.managed), "then": advice.then}
+    return found
 
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
@@ -113,8 +129,13 @@ def _print(config: DestinationConfig, findings: list[Finding]) -> None:
     console = out()
     for finding in findings:
         mark, colour = _MARKS[finding.level]
-        console.print(Text.assemble((f"{mark} ", colour), (finding.subject, "bold"), f": {finding.message}"))
-        if finding.remedy:
+        advice = finding.advice
+        message = finding.message if advice is None else advice.value
+        console.print(Text.assemble((f"{mark} ", colour), (finding.subject, "bold"), f": {message}"))
+        if advice is not None:
+            for label, text in _advice_lines(advice):
+                console.print(Text.assemble((f"    {label:<5} ", "dim"), text))
+        elif finding.remedy:
             console.print(Text(f"    → {finding.remedy}"))
     errors = sum(f.level == "error" for f in findings)
     warnings = sum(f.level == "warning" for f in findings)
@@ -126,6 +147,19 @@ def _print(config: DestinationConfig, findings: list[Finding]) -> None:
         verdict = f"{config.name}: ready"
     console.print()
     console.print(Text(verdict, "bold"))
+
+
+def _advice_lines(advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yields the parts of an advice: a word, and a text in one piece, so that statements can be copied."""
+    yield "why", advice.why
+    for statement in advice.statements:
+        yield "run", statement
+    if advice.keep:
+        yield "keep", f"{advice.keep} (in the server's configuration)"
+    for service, text in advice.managed.items():
+        yield "or", f"{service}: {text}"
+    if advice.then:
+        yield "then", advice.then
 
 
 def _count(number: int, what: str) -> str:

@@ -129,6 +129,9 @@ class SourceConfig(Section):
     max_failures: Whole = Field(default=10, ge=1)
     """Capture stops after this number of connections in a row that broke while the server had more to send, and brought
     no new transaction. An event is damaged at the source then."""
+    purge_alarm_ratio: float = Field(default=0.25, ge=0, lt=1)
+    """Capture warns, and `cdc check` fails, when less than this share of the server's retention (its time, or MariaDB's
+    size) is left before it purges binlog files that capture has not read. 0 switches it off."""
     ssl_ca: Path | None = None
     """PEM file of the certificate authority. With it the connection uses TLS, and the server's certificate is verified.
     A relative path is taken from the folder of this file."""

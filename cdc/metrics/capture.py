@@ -187,6 +187,7 @@ def capture_values(progress: Progress | None) -> Values:
     """Returns the metrics of the capture itself. ``progress``: its last report; None: it was never connected."""
     if progress is None:
         return {names.CONNECTED: _one(0), names.RECONNECTS: _one(0)}
+    purge = progress.purge
     counters, clock_us = progress.counters, progress.clock.now_us()
     reached_us = max(progress.complete_until_us, progress.last_commit_us)
     lag_s = None if clock_us is None or not reached_us else max(0.0, (clock_us - reached_us) / 1e6)
@@ -202,4 +203,7 @@ def capture_values(progress: Progress | None) -> Values:
         names.RECONNECTS: _one(counters.reconnects),
         names.POSITION_FILE: _one(progress.position.file_number),
         names.POSITION_BYTES: _one(progress.position.pos),
+        names.UNREAD_BYTES: _one(None if purge is None else purge.unread_bytes),
+        names.PURGE_AT: _one(None if purge is None else purge.purge_at_s),
+        names.PURGE_LEFT: _one(None if purge is None else purge.left),
     }

@@ -95,6 +95,17 @@ POSITION_BYTES = Metric(
 POSITION_SEQ = Metric(
     "towpath_store_last_seq", "The newest seq in the store.", canal="canal_instance_store_produce_seq"
 )
+UNREAD_BYTES = Metric("towpath_source_unread_bytes", "Bytes of the source's binlog that the capture has not read.")
+PURGE_AT = Metric(
+    "towpath_source_purge_timestamp_seconds",
+    "When the source may purge the binlog file that the capture reads, by its age, as Unix time. Missing while that "
+    "file is the newest one, or if the source purges none by age.",
+)
+PURGE_LEFT = Metric(
+    "towpath_source_purge_margin_ratio",
+    "Share of the source's retention, by time or by size, that is left before it purges what the capture has not read; "
+    "1 while the capture reads the newest file.",
+)
 STORE_TRANSACTIONS = Metric("towpath_store_transactions", "Transactions in the store.")
 STORE_BYTES = Metric(
     "towpath_store_bytes", "Bytes of the transactions in the store.", canal="canal_instance_store_produce_mem"
@@ -157,7 +168,8 @@ READABLE = Metric(
 
 CAPTURE = (
     INFO, CONNECTED, LAG, COMPLETE_UNTIL, LAST_COMMIT, RECEIVED_BYTES, STORED_BYTES, TRANSACTIONS, EVENTS, RECONNECTS,
-    POSITION_FILE, POSITION_BYTES, POSITION_SEQ, STORE_TRANSACTIONS, STORE_BYTES, DISK_TOTAL, DISK_FREE, DISK_LIMIT,
+    POSITION_FILE, POSITION_BYTES, UNREAD_BYTES, PURGE_AT, PURGE_LEFT, POSITION_SEQ,
+    STORE_TRANSACTIONS, STORE_BYTES, DISK_TOTAL, DISK_FREE, DISK_LIMIT,
     ARCHIVED_SEQ, ARCHIVE_BYTES, ARCHIVE_WAITING, ARCHIVE_WAITING_BYTES, ARCHIVE_LAG, ARCHIVE_FAILING,
     CURSOR_LAG, BEHIND_TRANSACTIONS, BEHIND_BYTES, ACKED_SEQ, OUTSTANDING, EXPIRED, PARKED, READABLE,
 )  # fmt: skip

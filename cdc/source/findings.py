@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cdc.errors import CdcError
 
 Level = Literal["ok", "warning", "error"]
 Stage = Literal["capture", "apply"]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A finding as an administrator needs it: the value that was found, the reason, and how to change it."""
+
+    value: str
+    """``binlog_row_image = MINIMAL``."""
+    why: str
+    """What happens if it stays; a clause."""
+    statements: tuple[str, ...]
+    """To be run as they stand."""
+    keep: str | None = None
+    """For the server's configuration file, so that a restart does not undo the statements."""
+    managed: Mapping[str, str] = field(default_factory=dict)
+    """How to do it on a managed service, by its name. There the statements are not allowed."""
+    then: str | None = None
+    """What has to be done after that."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +41,20 @@ class Finding:
     remedy: str | None = None
     stops: Stage = "capture"
     """The stage that an error stops. What stops only apply, for one table, must not keep capture from the others."""
+    advice: Advice | None = None
+    """The parts of message and remedy, for findings about the server's settings and privileges."""
 
 
 def ok(subject: str, message: str) -> Finding:
     return Finding("ok", subject, message)
 
 
-def warning(subject: str, message: str, remedy: str) -> Finding:
-    return Finding("warning", subject, message, remedy)
+def warning(subject: str, message: str, remedy: str, advice: Advice | None = None) -> Finding:
+    return Finding("warning", subject, message, remedy, advice=advice)
 
 
-def error(subject: str, message: str, remedy: str) -> Finding:
-    return Finding("error", subject, message, remedy)
+def error(subject: str, message: str, remedy: str, advice: Advice | None = None) -> Finding:
+    return Finding("error", subject, message, remedy, advice=advice)
 
 
 def of_apply(finding: Finding) -> Finding:

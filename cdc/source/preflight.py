@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from cdc.config import DestinationConfig, SourceConfig
 from cdc.errors import SourceRefusedError
 from cdc.log import get_logger
+from cdc.source import settings
 from cdc.source.connection import connect, place_of, query
 from cdc.source.findings import Finding, error, of_apply, ok, warning
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
+from cdc.source.purge import read_retention
 from cdc.source.schemas import check_members, list_tables, read_schemas
 from cdc.source.server import (
     Connection,
@@ -18,6 +20,7 @@ from cdc.source.server import (
     describe,
     replica_label,
     replicas,
+    server_version,
     status_statement,
     variables,
 )
@@ -41,8 +44,6 @@ _VARIABLES = (
     "log_replica_updates",
     "sql_mode",
 )
-_COMPRESSION = ("binlog_transaction_compression", "log_bin_compress")
-_SHORT_RETENTION_S = 24 * 3600
 # Older servers lack binlog_row_image, which guarantees whole rows, and use unsupported formats.
 _OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
 
@@ -104,6 +105,14 @@ def examine(
     config: DestinationConfig, conn: Connection, *, own_capture_running: bool = False, first_start: bool = False
 ) -> list[Finding]:
     """Returns all findings over an open connection. Stops after an error that makes further checks pointless."""
+    service = settings.service_of(config.source.host, server_version(conn))
+    found = _examine(config, conn, own_capture_running, first_start)
+    return [settings.for_service(finding, service) for finding in found]
+
+
+def _examine(
+    config: DestinationConfig, conn: Connection, own_capture_running: bool, first_start: bool
+) -> list[Finding]:
     info = describe(conn)
     found = [ok("source", f"{info.product} at {place_of(config.source)}")]
     found += check_kind(config, info)
@@ -121,7 +130,7 @@ def examine(
     privileges = check_privileges(info, grants, account)
     found += privileges
     found += _server_ids(config, conn, info, own_capture_running)
-    found += _retention(values)
+    found += _retention(conn, values)
     names = list_tables(conn, config.tables)
     databases = {db for db, _ in names}
     found += check_names(names)
@@ -202,38 +211,10 @@ def _check_version(info: ServerInfo) -> Iterator[Finding]:
 
 def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     if values.get("log_bin") != "ON":
-        yield error(
-            "source: log_bin",
-            "the server writes no binlog (log_bin is OFF)",
-            "Start it with log_bin=binlog, server_id=N and binlog_format=ROW.",
-        )
+        yield settings.no_binlog()
         return
-    troubles = [
-        *_wanted(
-            values, "binlog_format", "ROW", "changes would arrive as statements, which cannot be turned into rows"
-        ),
-        *_wanted(values, "binlog_row_image", "FULL", "rows would arrive without some columns"),
-        *_wanted(
-            values,
-            "binlog_row_metadata",
-            "FULL",
-            "rows would arrive without column names, signedness and character sets",
-        ),
-        *_wanted(
-            values, "binlog_alter_two_phase", "OFF", "every ALTER TABLE would arrive twice, also one that then fails"
-        ),
-    ]
-    compressed = [name for name in _COMPRESSION if values.get(name, "OFF") == "ON"]
-    troubles += [
-        warning(
-            f"source: {name}",
-            f"{name} is ON: compressed changes of captured tables are not supported yet, and capture stops at the "
-            "first one; those of other tables are skipped",
-            f"SET GLOBAL {name}=OFF; and set it in the server's configuration, unless it is used only for tables that "
-            "are not captured. Connected sessions keep their own setting.",
-        )
-        for name in compressed
-    ]
+    troubles = [finding for setting in settings.REQUIRED for finding in setting.check(values)]
+    troubles += settings.check_compression(values)
     if values.get("binlog_storage_engine"):
         troubles.append(
             error(
@@ -246,17 +227,6 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     if not troubles:
         metadata = "FULL metadata" if "binlog_row_metadata" in values else "no metadata (the server is too old for it)"
         yield ok("source: binlog", f"ROW format, FULL image, {metadata}, not compressed by default")
-
-
-def _wanted(values: Mapping[str, str], name: str, wanted: str, why: str) -> Iterator[Finding]:
-    value = values.get(name, wanted)
-    if value.upper() != wanted:
-        yield error(
-            f"source: {name}",
-            f"{name} is {value}; {why}",
-            f"SET GLOBAL {name}={wanted}; and {name}={wanted} in the server's configuration. Then reconnect the "
-            "applications, because sessions keep the setting they began with.",
-        )
 
 
 def _server_ids(
@@ -287,26 +257,17 @@ def _server_ids(
         yield error(subject, f"another replica{host} uses {mine}; the server would disconnect one of the two", remedy)
 
 
-def _retention(values: Mapping[str, str]) -> Iterator[Finding]:
+def _retention(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
     subject = "source: retention"
-    seconds = float(values.get("binlog_expire_logs_seconds") or 0)
-    if not seconds:
-        seconds = float(values.get("expire_logs_days") or 0) * 86400
-    if not seconds or values.get("binlog_expire_logs_auto_purge") == "OFF":
+    kept = read_retention(conn, values)
+    if kept.by_service:
+        yield from settings.check_rds_retention(kept.seconds)
+    elif kept.seconds is not None and kept.seconds < settings.SHORT_RETENTION_S:
+        yield settings.short_retention(kept.seconds, values)
+    if kept.seconds is None:
         yield ok(subject, "the server keeps its binlog files until they are purged by hand")
-    elif seconds < _SHORT_RETENTION_S:
-        yield warning(
-            subject,
-            f"the server purges binlog files after {seconds / 3600:.1f} h; "
-            "a capture that is stopped for longer loses changes",
-            f"SET GLOBAL {_retention_setting(values)}; and set it in the server's configuration.",
-        )
-    else:
-        yield ok(subject, f"the server keeps binlog files for {seconds / 86400:.1f} days")
-
-
-def _retention_setting(values: Mapping[str, str]) -> str:
-    return "binlog_expire_logs_seconds=604800" if "binlog_expire_logs_seconds" in values else "expire_logs_days=7"
+    elif kept.seconds >= settings.SHORT_RETENTION_S:
+        yield ok(subject, f"the server keeps binlog files for {kept.seconds / 86400:.1f} days")
 
 
 def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cdc.config import TablesConfig
 from cdc.source.connection import query
-from cdc.source.findings import Finding, error, ok, warning
+from cdc.source.findings import Advice, Finding, error, ok, warning
 from cdc.source.server import Connection, ServerInfo
 
 _GRANT = re.compile(
@@ -81,7 +81,8 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
             error(
                 "source: privileges",
                 f"{account} may not read the binlog (REPLICATION SLAVE is missing)",
-                f"GRANT REPLICATION SLAVE ON *.* TO {account};",
+                grant := f"GRANT REPLICATION SLAVE ON *.* TO {account};",
+                Advice("REPLICATION SLAVE is missing", f"{account} may not read the binlog", (grant,)),
             )
         )
     # MariaDB has the new name since 10.5.2.
@@ -92,7 +93,8 @@ def check_privileges(info: ServerInfo, grants: Grants, account: str) -> list[Fin
             error(
                 "source: privileges",
                 f"{account} may not ask for the current position ({client} is missing)",
-                f"GRANT {client} ON *.* TO {account};",
+                grant := f"GRANT {client} ON *.* TO {account};",
+                Advice(f"{client} is missing", f"{account} may not ask for the current position", (grant,)),
             )
         )
     found = found or [ok("source: privileges", f"{account} may read the binlog and ask for positions")]

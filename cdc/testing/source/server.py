@@ -307,6 +307,7 @@ _ANSWERS = (
             for table in source.tables
         ],
     ),
+    Answer(r"FROM information_schema\.TABLES .*'rds_configuration'", _nothing),
     Answer(r"FROM information_schema\.COLUMNS", _columns),
     Answer(r"SELECT DISTINCT .* FROM information_schema\.COLUMNS\b.*PRIVILEGES", _nothing),
     Answer(r"FROM information_schema\.STATISTICS", _keys),

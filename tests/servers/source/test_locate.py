@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc import cli
 from cdc.capture import Capture
 from cdc.config import DestinationConfig, SourceConfig, load
 from cdc.decode.reader import read
@@ -20,6 +22,7 @@ from cdc.gtids import GtidSet, MariadbGtid, MariadbPosition
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, query
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
+from cdc.source.purge import PurgeWatch
 from cdc.source.scan import read_file_start, read_transactions
 from cdc.source.server import binlog_files
 from cdc.store.reader.reader import StoreReader
@@ -62,6 +65,10 @@ class Log:
             if self.is_mysql:
                 return after_gtid_set(self.source, conn, files, GtidSet.parse(gtid))
             return after_gtid_position(self.source, conn, files, MariadbPosition.parse(gtid))
+
+    def variable(self, name: str) -> str:
+        with connect(self.source) as conn:
+            return str(query(conn, f"SELECT @@GLOBAL.{name} AS v")[0]["v"])
 
     def at_time(self, time_us: int) -> BinlogPosition:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
@@ -266,6 +273,61 @@ def test_capture_begins_there_and_continues(log: Log, configure: Callable[[str],
 
 
 # --- these change the server, and come last
+
+
+def test_a_purge_that_comes_near_is_an_alarm(
+    log: Log, configure: Callable[[str], DestinationConfig], capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = log.files()
+    watch = PurgeWatch(log.source)
+    before = log.variable("binlog_expire_logs_seconds")
+    log.server.execute("SET GLOBAL binlog_expire_logs_seconds = 86400")
+    with connect(log.source) as conn:
+        far = watch.measure(conn, BinlogPosition(files[1], 4))
+        newest = watch.measure(conn, BinlogPosition(files[-1], 4))
+    assert far.left > 0.9 and far.purge_in_s is not None and far.retention_s is not None
+    assert newest.left == 1 and newest.purge_at_s is None and 0 < newest.unread_bytes < far.unread_bytes
+    # The file after it was created some seconds ago: with this retention hardly anything is left.
+    age_s = far.now_s + far.retention_s - (far.purge_at_s or 0)
+    log.server.execute(f"SET GLOBAL binlog_expire_logs_seconds = {int(age_s * 1.1) + 1}")
+    try:
+        with connect(log.source) as conn:
+            near = watch.measure(conn, BinlogPosition(files[1], 4))
+        assert near.left < 0.25 and near.unread_bytes == far.unread_bytes
+        config = configure(f"{{file: {files[1]}, pos: 4}}")
+        Capture(config).run(until_current=True)
+        assert "the source is about to purge what was not read" in capfd.readouterr().err
+        # The store ends in a file that is not the newest one any more.
+        log.server.execute("SET GLOBAL binlog_expire_logs_seconds = 1000", "FLUSH BINARY LOGS")
+        folder = str(config.file.parent)
+        assert _unread(folder, capfd) == ("ok", True)
+        time.sleep(1.1)
+        log.server.execute("SET GLOBAL binlog_expire_logs_seconds = 1")
+        assert _unread(folder, capfd) == ("error", False)
+    finally:
+        log.server.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before}")
+    assert log.files()[0] == files[0], "nothing was purged by this"
+    if log.is_mysql:
+        return
+    with connect(log.source) as conn:
+        total = sum(file.size_bytes for file in binlog_files(conn))
+    log.server.execute(f"SET GLOBAL max_binlog_total_size = {int(total * 1.2)}")
+    try:
+        with connect(log.source) as conn:
+            by_size = watch.measure(conn, BinlogPosition(files[0], 4))
+            rest = watch.measure(conn, BinlogPosition(log.files()[-2], 4))
+        assert by_size.left == pytest.approx(0.2 / 1.2, abs=0.01) and rest.left > by_size.left
+    finally:
+        log.server.execute("SET GLOBAL max_binlog_total_size = 0")
+
+
+def _unread(folder: str, capfd: pytest.CaptureFixture[str]) -> tuple[str, bool]:
+    """Returns the level of the finding of `cdc check`, and whether nothing is wrong with the destination."""
+    capfd.readouterr()
+    code = cli.main(["--conf-dir", folder, "check", "shop", "--json"])
+    answer = json.loads(capfd.readouterr().out)
+    assert code == (0 if answer["ok"] else 2)
+    return next(f["level"] for f in answer["findings"] if f["subject"] == "source: unread"), answer["ok"]
 
 
 def test_purged_transactions_are_named(log: Log) -> None:

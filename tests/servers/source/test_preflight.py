@@ -140,6 +140,36 @@ def test_short_retention_is_a_warning(source: Server, tmp_path: Path) -> None:
         source.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before}")
 
 
+def test_the_retention_of_rds_is_read_where_it_is(source: Server, tmp_path: Path) -> None:
+    """A table like Amazon's stands for the service."""
+    source.execute(
+        "CREATE TABLE mysql.rds_configuration (name VARCHAR(100) PRIMARY KEY, value VARCHAR(100))",
+        "INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', NULL)",
+    )
+    try:
+        wrong = "warning source: retention: the service purges binlog files as soon as it can"
+        assert [text[: len(wrong)] for text in problems(check_source(config(source, tmp_path)))] == [wrong]
+        source.execute("UPDATE mysql.rds_configuration SET value = '168'")
+        assert problems(check_source(config(source, tmp_path))) == []
+    finally:
+        source.execute("DROP TABLE mysql.rds_configuration")
+
+
+def test_statements_of_a_finding_are_what_helps(source: Server, tmp_path: Path) -> None:
+    """Running the statements as they stand makes the finding disappear."""
+    source.execute("SET GLOBAL binlog_row_metadata = MINIMAL", "SET GLOBAL binlog_row_image = MINIMAL")
+    try:
+        wrong = [f for f in check_source(config(source, tmp_path)) if f.level == "error"]
+        assert {f.advice.value for f in wrong if f.advice} == {
+            "binlog_row_metadata = MINIMAL",
+            "binlog_row_image = MINIMAL",
+        }
+        source.execute(*(statement for f in wrong if f.advice for statement in f.advice.statements))
+        assert problems(check_source(config(source, tmp_path))) == []
+    finally:
+        source.execute("SET GLOBAL binlog_row_metadata = FULL", "SET GLOBAL binlog_row_image = FULL")
+
+
 def test_every_type_passes(source: Server, tmp_path: Path) -> None:
     more = {
         "mysql9": ["v VECTOR(3)", "u INT INVISIBLE", "g INT AS (id) VIRTUAL"],

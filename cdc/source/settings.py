@@ -1,0 +1,191 @@
+"""The server's settings that capture depends on: the value that is needed, the reason, and how to set it.
+
+A server of one's own takes a statement, a managed one has a parameter or a flag for it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cdc.source.findings import Advice, Finding, error, warning
+
+
+class Service(enum.StrEnum):
+    """A managed service. The value is its name for users."""
+
+    RDS = "Amazon RDS"
+    AURORA = "Amazon Aurora"
+    CLOUD_SQL = "Cloud SQL"
+
+
+_AMAZON = re.compile(r".*\.rds(\.[a-z0-9-]+)?\.amazonaws\.com(\.cn)?")
+_CLUSTER = (".cluster-", ".cluster-ro-", ".cluster-custom-")
+
+
+def service_of(host: str, version: str) -> Service | None:
+    """Returns the managed service at this host, as its name and the server's version tell; None for any other server.
+    An address of one's own in front of a service is not recognised, except for Cloud SQL."""
+    host = host.lower()
+    if _AMAZON.fullmatch(host):
+        return Service.AURORA if any(part in host for part in _CLUSTER) else Service.RDS
+    return Service.CLOUD_SQL if version.lower().endswith("-google") else None
+
+
+def for_service(finding: Finding, service: Service | None) -> Finding:
+    """Returns the finding for a server of this service: with the service's own way alone, because it does not allow the
+    statements. A finding for which the service has no way stays as it is."""
+    advice = finding.advice
+    if service is None or advice is None or str(service) not in advice.managed:
+        return finding
+    managed = {str(service): advice.managed[service]}
+    return replace(finding, advice=replace(advice, statements=(), keep=None, managed=managed))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A global variable that must have one value."""
+
+    name: str
+    wanted: str
+    why: str
+    """What happens with another value; a clause."""
+
+    def check(self, values: Mapping[str, str]) -> Iterator[Finding]:
+        """Yields an error if the server has the variable with another value."""
+        value = values.get(self.name, self.wanted)
+        if value.upper() != self.wanted:
+            yield error(
+                f"source: {self.name}",
+                f"{self.name} is {value}; {self.why}",
+                f"SET GLOBAL {self.name}={self.wanted}; and {self.name}={self.wanted} in the server's configuration. "
+                "Then reconnect the applications, because sessions keep the setting they began with.",
+                Advice(
+                    f"{self.name} = {value}",
+                    self.why,
+                    (f"SET GLOBAL {self.name} = {self.wanted};",),
+                    keep=f"{self.name} = {self.wanted}",
+                    managed=_managed(self.name, self.wanted),
+                    then="Reconnect the applications: sessions keep the value that they began with.",
+                ),
+            )
+
+
+FORMAT = Setting("binlog_format", "ROW", "changes would arrive as statements, which cannot be turned into rows")
+IMAGE = Setting("binlog_row_image", "FULL", "rows would arrive without some columns")
+METADATA = Setting(
+    "binlog_row_metadata", "FULL", "rows would arrive without column names, signedness and character sets"
+)
+TWO_PHASE = Setting("binlog_alter_two_phase", "OFF", "every ALTER TABLE would arrive twice, also one that then fails")
+REQUIRED = (FORMAT, IMAGE, METADATA, TWO_PHASE)
+SHORT_RETENTION_S = 24 * 3600
+"""Binlog files that are kept for less are a warning."""
+COMPRESSION = ("binlog_transaction_compression", "log_bin_compress")
+
+_OFFERED: Mapping[Service, tuple[str, tuple[str, ...]]] = {
+    Service.RDS: ("in the instance's parameter group:", (FORMAT.name, IMAGE.name, METADATA.name)),
+    Service.AURORA: ("in the cluster's parameter group:", (FORMAT.name, IMAGE.name, METADATA.name)),
+    Service.CLOUD_SQL: ("as a database flag:", (IMAGE.name, METADATA.name)),  # it always writes rows
+}
+"""Where each service keeps settings, and those of them that it lets users change."""
+
+
+def _managed(name: str, value: str) -> dict[str, str]:
+    return {str(service): f"{place} {name} = {value}" for service, (place, names) in _OFFERED.items() if name in names}
+
+
+_LOG_BIN = {
+    str(Service.RDS): "set the backup retention period above 0 days",
+    str(Service.AURORA): "in the cluster's parameter group: binlog_format = ROW, then restart",
+    str(Service.CLOUD_SQL): "enable point-in-time recovery",
+}
+
+
+def no_binlog() -> Finding:
+    """Returns the error for a server that writes no binlog."""
+    return error(
+        "source: log_bin",
+        "the server writes no binlog (log_bin is OFF)",
+        "Start it with log_bin=binlog, server_id=N and binlog_format=ROW.",
+        Advice(
+            "log_bin = OFF",
+            "there is nothing to capture",
+            (),
+            keep="log_bin = binlog, server_id = N, binlog_format = ROW",
+            managed=_LOG_BIN,
+            then="Restart the server: log_bin cannot be changed while it runs.",
+        ),
+    )
+
+
+def check_compression(values: Mapping[str, str]) -> Iterator[Finding]:
+    """Yields a warning for each kind of compression that is on by default."""
+    for name in COMPRESSION:
+        if values.get(name, "OFF") == "ON":
+            why = (
+                "compressed changes of captured tables are not supported yet, and capture stops at the first one; "
+                "those of other tables are skipped"
+            )
+            yield warning(
+                f"source: {name}",
+                f"{name} is ON: {why}",
+                f"SET GLOBAL {name}=OFF; and set it in the server's configuration, unless it is used only for tables "
+                "that are not captured. Connected sessions keep their own setting.",
+                Advice(
+                    f"{name} = ON",
+                    why,
+                    (f"SET GLOBAL {name} = OFF;",),
+                    keep=f"{name} = OFF",
+                    then="Leave it on if only tables that are not captured are written with it. Connected sessions "
+                    "keep their own setting.",
+                ),
+            )
+
+
+def short_retention(seconds: float, values: Mapping[str, str]) -> Finding:
+    """Returns the warning for binlog files that are kept for less than a day."""
+    new = "binlog_expire_logs_seconds" in values
+    name, value = ("binlog_expire_logs_seconds", "604800") if new else ("expire_logs_days", "7")
+    why = "a capture that is stopped for longer loses changes"
+    return warning(
+        "source: retention",
+        f"the server purges binlog files after {seconds / 3600:.1f} h; {why}",
+        f"SET GLOBAL {name}={value}; and set it in the server's configuration.",
+        Advice(
+            f"{name} = {values.get(name, '')}",
+            why,
+            (f"SET GLOBAL {name} = {value};",),
+            keep=f"{name} = {value}",
+            managed={
+                str(Service.RDS): RDS_RETENTION,
+                str(Service.AURORA): RDS_RETENTION,
+                str(Service.CLOUD_SQL): f"as a database flag: {name} = {value}",
+            },
+        ),
+    )
+
+
+RDS_RETENTION = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
+
+
+def check_rds_retention(seconds: float | None) -> Iterator[Finding]:
+    """Yields a warning if Amazon's setting, which overrules that of the server, keeps files for less than a day.
+    ``seconds`` is 0 for Amazon's default, to purge as soon as it can."""
+    if seconds is None or seconds >= SHORT_RETENTION_S:
+        return
+    why = "a capture that is stopped for longer loses changes"
+    hours = f"{seconds / 3600:g}" if seconds else "NULL"
+    how = f"after {hours} h" if seconds else "as soon as it can"
+    yield warning(
+        "source: retention",
+        f"the service purges binlog files {how} (binlog retention hours is {hours}); {why}",
+        RDS_RETENTION,
+        Advice(
+            f"binlog retention hours = {hours}",
+            why,
+            (RDS_RETENTION,),
+            managed={str(Service.RDS): RDS_RETENTION, str(Service.AURORA): RDS_RETENTION},
+        ),
+    )
