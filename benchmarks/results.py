@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,15 +29,20 @@ KEPT = ROOT / "benchmarks" / "results" / "bench.json"
 _PACKAGES = ("pyspark", "delta-spark", "pyarrow", "numpy", "numba")
 
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
 class ResultsError(Exception):
     """A file of results that cannot be used; the message says why."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a file of results, which refuses what it does not know."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Machine(_Strict):
+class Machine(Strict):
     """The machine of the run."""
 
     cpus: int
@@ -48,7 +53,7 @@ class Machine(_Strict):
     """The load of the machine when the run began: above 0.5, others have worked beside it."""
 
 
-class Results(_Strict):
+class Results(Strict):
     """One run."""
 
     version: int = VERSION
@@ -73,15 +78,23 @@ def render(results: Results) -> str:
 
 def load(file: Path) -> Results:
     """Reads a file of results. Raises ResultsError for a newer version and for anything unknown."""
+    return load_as(Results, file, VERSION)
+
+
+def load_as(model: type[_Model], file: Path, newest: int) -> _Model:
+    """Reads a file of results of one kind; ``newest`` is the version that is known. Raises ResultsError for a newer
+    version and for anything unknown."""
     try:
         found: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ResultsError(f"{file} cannot be read: {error}") from None
+    except ValueError as error:
+        raise ResultsError(f"{file} cannot be read, since it is no JSON: {error}") from None
     version = found.get("version") if isinstance(found, dict) else None
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
-        raise ResultsError(f"{file} is of format version {version}, and this checkout knows up to {VERSION}: update it")
+    if not isinstance(version, int) or not 1 <= version <= newest:
+        raise ResultsError(f"{file} is of format version {version}, and this checkout knows up to {newest}: update it")
     try:
-        return Results.model_validate(found)
+        return model.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -70,15 +70,13 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 def _archive(config: DestinationConfig) -> dict[str, Any] | None:
     """Returns what the store knows of its archive; None if none is configured, or another machine writes it."""
     store = config.store
-    if store.kind == "server" or store.archive.url is None or store.standby.role == "standby":
+    uri = config.archive_uri
+    if store.kind == "server" or uri is None or store.standby.role == "standby":
         return None
-    from cdc.archive.states import archive_uri
     from cdc.archive.writer import backlog_of
-    from cdc.store.formats.archive_record import ArchiveRecord, read_record
+    from cdc.store.formats.archive_record import record_of
 
-    record, uri = read_record(store.path), archive_uri(config)
-    if record.uri != uri:
-        record = ArchiveRecord(uri=uri)
+    record = record_of(store.path, uri)
     behind = backlog_of(store.path, record.archived_seq)
     return {
         "uri": uri,

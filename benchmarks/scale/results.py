@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.accounting import ROOT
-from benchmarks.results import Machine, ResultsError
+from benchmarks.results import Machine, Strict, load_as
 
 VERSION = 1
 KEPT = ROOT / "benchmarks" / "results" / "scale.json"
@@ -20,11 +17,7 @@ CHANGED = "a run, the table that changed"
 """The works among the requests that the formula on the page takes."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Cost(_Strict):
+class Cost(Strict):
     """A process with all that it has started."""
 
     seconds: float
@@ -32,21 +25,21 @@ class Cost(_Strict):
     peak_mb: float | None = None
 
 
-class Captures(_Strict):
+class Captures(Strict):
     """The captures, each a process of its own."""
 
     count: int
     start_s: float
     """Until all of them read the source."""
     start_cpu_s: float
-    """Of one, from its start to its first idle second."""
+    """CPU seconds of one capture, from its start to its first idle second."""
     mb: float
-    """Of one, as PSS."""
+    """Memory of one capture, as PSS."""
     source_mb: float
-    """Of the database server, as RSS."""
+    """Memory of the database server, as RSS."""
 
 
-class Parsing(_Strict):
+class Parsing(Strict):
     """A DAG file that Airflow parses."""
 
     file: str
@@ -55,7 +48,7 @@ class Parsing(_Strict):
     """Without the import of Airflow."""
 
 
-class Start(_Strict):
+class Start(Strict):
     """The start of an Airflow with all DAGs."""
 
     dags: int
@@ -64,7 +57,7 @@ class Start(_Strict):
     cpu_s: float
 
 
-class Burst(_Strict):
+class Burst(Strict):
     """Runs of all destinations that begin at once."""
 
     runs: int
@@ -73,18 +66,18 @@ class Burst(_Strict):
     """Of all processes of Airflow, less than those that it uses anyway."""
 
 
-class Share(_Strict):
+class Share(Strict):
     """A part of the whole during a window of time."""
 
     part: str
     processes: int
     cpu_percent: float
-    """Of one core."""
+    """Share of one core."""
     mb: float
-    """At the end of the window, as PSS."""
+    """Memory at the end of the window, as PSS."""
 
 
-class Window(_Strict):
+class Window(Strict):
     """A window of time with all parts running."""
 
     seconds: float
@@ -99,7 +92,7 @@ class Window(_Strict):
         return next(one for one in self.shares if one.part == part)
 
 
-class Traffic(_Strict):
+class Traffic(Strict):
     """The window with traffic on some destinations."""
 
     window: Window
@@ -114,7 +107,7 @@ class Traffic(_Strict):
     """Median seconds of the steps of that way."""
 
 
-class Whole(_Strict):
+class Whole(Strict):
     """One destination with all tables, and one with its share of them."""
 
     tables: int
@@ -150,7 +143,7 @@ class Whole(_Strict):
     """A Delta table after its creation."""
 
 
-class Requests(_Strict):
+class Requests(Strict):
     """Requests to the object store, by method."""
 
     work: str
@@ -162,7 +155,7 @@ class Requests(_Strict):
         return sum(self.counts.values())
 
 
-class Results(_Strict):
+class Results(Strict):
     """One run."""
 
     version: int = VERSION
@@ -192,14 +185,4 @@ def render(results: Results) -> str:
 
 def load(file: Path) -> Results:
     """Reads a file of results. Raises ResultsError for a newer version and for anything unknown."""
-    try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-        return Results.model_validate(found)
-    except OSError as error:
-        raise ResultsError(f"{file} cannot be read: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ResultsError(f"{file}: {place}: {first['msg']}") from None
-    except ValueError as error:
-        raise ResultsError(f"{file} is no JSON: {error}") from None
+    return load_as(Results, file, VERSION)

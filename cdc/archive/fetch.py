@@ -17,7 +17,7 @@ from cdc.archive.restore import (
 )
 from cdc.archive.states import Archive
 from cdc.durable import remove_file, replace_file, storage_errors
-from cdc.errors import ConfigError, UsageError
+from cdc.errors import UsageError
 from cdc.permissions import READ, secure_folder
 from cdc.positions import format_seq
 from cdc.store.formats import layout
@@ -50,9 +50,7 @@ def fetch(
     """Copies the segments that have transactions from one seq to another to a folder, which is new or was begun by a
     call that was killed. Raises ConfigError, UsageError, DamagedError, RetryableError, StorageError."""
     archive = Archive(config)
-    newest = archive.newest()
-    if newest is None:
-        raise ConfigError("there is no archive of this destination", place=archive.uri, remedy="Correct store.archive.")
+    newest = archive.existing()
     chosen = [one for one in newest.segments if one.last_seq >= from_seq and (to_seq is None or one.start_seq < to_seq)]
     if not chosen:
         totals = newest.state.totals

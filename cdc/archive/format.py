@@ -27,6 +27,8 @@ from cdc.meta.envelope import checksum
 FORMAT = "towpath-archive"
 VERSION = 1
 STATES = "states"
+SCHEMAS = "store/schemas/"
+"""Where a state names the definitions of tables, ``SEQ.json``."""
 _REMEDY = (
     "Restore it from a version that the object store has kept; or remove it, so that the state before it holds, and "
     "run `cdc archive claim DEST` on the machine with the store."
@@ -176,6 +178,11 @@ def totals_of(segments: tuple[SegmentRecord, ...]) -> Totals:
         return Totals()
     size = sum(one.size_bytes for one in segments)
     return Totals(segments=len(segments), bytes=size, first_seq=segments[0].start_seq, last_seq=segments[-1].last_seq)
+
+
+def schema_seqs(state: ArchiveState) -> list[int]:
+    """Returns the seqs of the definitions of tables that a state names."""
+    return [int(name.removeprefix(SCHEMAS)[:-5]) for name in state.files if name.startswith(SCHEMAS)]
 
 
 def after_last_gap(segments: tuple[SegmentRecord, ...]) -> tuple[SegmentRecord, ...]:

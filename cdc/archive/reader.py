@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc import files
-from cdc.archive.format import SegmentRecord, after_last_gap
+from cdc.archive.format import SCHEMAS, SegmentRecord, after_last_gap, schema_seqs
 from cdc.archive.states import Archive, Known
 from cdc.durable import make_folder, storage_errors
 from cdc.errors import CutOffError, RetryableError, StorageError
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 FOLDER = "archived"
-_SCHEMAS = "store/schemas/"
 
 
 class ArchivedReader(StoreReader):
@@ -184,7 +183,7 @@ class ArchivedReader(StoreReader):
         folder = layout.schemas_folder(self.path)
         seqs = {int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()} if folder.is_dir() else set()
         removed_seq = read_removed(self.path).seq
-        known = (int(name.removeprefix(_SCHEMAS)[:-5]) for name in refs if name.startswith(_SCHEMAS))
+        known = [] if self._known is None else schema_seqs(self._known.state)
         every = sorted(seqs | {seq for seq in known if seq <= removed_seq})
         if not every:
             return None
@@ -193,7 +192,7 @@ class ArchivedReader(StoreReader):
             return folder / f"{seq}.json"
         path = self._own_folder() / f"{seq}.json"
         if not path.exists():
-            ref = refs[f"{_SCHEMAS}{seq}.json"]
+            ref = refs[f"{SCHEMAS}{seq}.json"]
             self._archive.objects.download(ref.object, path, ref.bytes, ref.sha256)
         return path
 

@@ -19,6 +19,7 @@ from cdc.archive.format import Ref, SegmentRecord, after_last_gap
 from cdc.archive.meta_copy import MANIFESTS, META, restored_state
 from cdc.archive.states import Archive, Known, Ownership, now_utc
 from cdc.batches.manifest_files import ManifestFiles, parse_manifest
+from cdc.binlog.entry import EntryFlag
 from cdc.durable import make_folder, remove_file, replace_file, storage_errors
 from cdc.errors import ConfigError, StorageError, UsageError
 from cdc.log import get_logger
@@ -50,7 +51,6 @@ Progress = Callable[[int, int], None]
 """Is called with the bytes that are restored, and the bytes of all segments."""
 _LEFT = {"lock", "lost+found", RECORD_FILE, layout.RESTORING_FILE}
 """Names that may be in the folder of a store that does not exist yet."""
-_LOST_FLAG = 16
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,9 @@ def drop_sound_losses(store: Path) -> None:
     for one in ranges:
         index = IndexFile(layout.segments_folder(store) / one.segment)
         within = (index.entries["seq"] >= one.first_seq) & (index.entries["seq"] <= one.last_seq)
-        is_there = one.how == "passed over" and within.any() and not (index.entries["flags"][within] & _LOST_FLAG).any()
+        is_there = (
+            one.how == "passed over" and within.any() and not (index.entries["flags"][within] & EntryFlag.LOST).any()
+        )
         if is_there:
             log.info("the archive has transactions that the store had lost", segment=one.segment, why=one.why)
         else:

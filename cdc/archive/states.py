@@ -25,7 +25,7 @@ from cdc.archive.format import (
 )
 from cdc.archive.objects import Objects, open_objects
 from cdc.errors import ConfigError, DamagedError, IdentityError
-from cdc.store.formats.archive_record import ArchiveRecord, read_record, write_record
+from cdc.store.formats.archive_record import ArchiveRecord, record_of, write_record
 from cdc.units import iso_time
 
 if TYPE_CHECKING:
@@ -37,17 +37,6 @@ _CLAIM = (
     "If that store is gone for good, or is not to be archived, let this one go on with `cdc archive claim {name}`; "
     "else stop the capture of one of them."
 )
-
-
-def archive_uri(config: DestinationConfig) -> str:
-    """Returns the destination's folder in the archive. Raises ConfigError if no archive is configured."""
-    if config.store.archive.url is None:
-        raise ConfigError(
-            "no archive is configured",
-            place=str(config.file),
-            remedy="Add store.archive with a URI, like s3://bucket/archive.",
-        )
-    return f"{config.store.archive.url}/{config.name}"
 
 
 @dataclass(frozen=True)
@@ -62,8 +51,15 @@ class Archive:
     """The archive of one destination, to read. Raises RetryableError if it is away, DamagedError, VersionError."""
 
     def __init__(self, config: DestinationConfig, objects: Objects | None = None) -> None:
+        """Raises ConfigError if no archive is configured."""
+        if config.archive_uri is None:
+            raise ConfigError(
+                "no archive is configured",
+                place=str(config.file),
+                remedy="Add store.archive with a URI, like s3://bucket/archive.",
+            )
         self.destination = config.name
-        self.uri = archive_uri(config)
+        self.uri = config.archive_uri
         self.objects = open_objects(self.uri) if objects is None else objects
         self._lists: dict[str, tuple[SegmentRecord, ...]] = {}
 
@@ -76,6 +72,15 @@ class Archive:
         """Returns the newest state; None if the archive is empty."""
         numbers = self.numbers()
         return self.known(numbers[-1]) if numbers else None
+
+    def existing(self) -> Known:
+        """Returns the newest state. Raises ConfigError if the archive is empty."""
+        found = self.newest()
+        if found is None:
+            raise ConfigError(
+                "there is no archive of this destination", place=self.uri, remedy="Correct store.archive."
+            )
+        return found
 
     def known(self, number: int) -> Known:
         """Returns a state by its number."""
@@ -166,8 +171,7 @@ class Ownership:
 
     def record(self) -> ArchiveRecord:
         """Returns the store's record of this archive; an empty one if it is that of another archive."""
-        found = read_record(self._store)
-        return found if found.uri == self._archive.uri else ArchiveRecord(uri=self._archive.uri)
+        return record_of(self._store, self._archive.uri)
 
     def require_writer(self, newest: Known | None) -> How:
         """Returns how this store becomes the writer, or that it is. Raises IdentityError if another store is."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdc.archive.format import Ref
 from cdc.archive.states import Archive
-from cdc.errors import ConfigError, DamagedError
+from cdc.errors import DamagedError
 
 
 @dataclass
@@ -26,9 +26,7 @@ class Report:
 def verify(archive: Archive) -> Report:
     """Reads every object that the newest state names. Raises ConfigError if the archive is empty, DamagedError if its
     newest state or its list is damaged, RetryableError if it is away."""
-    newest = archive.newest()
-    if newest is None:
-        raise ConfigError("there is no archive of this destination", place=archive.uri, remedy="Correct store.archive.")
+    newest = archive.existing()
     report = Report(newest.state.number)
     refs: list[Ref] = [*newest.state.files.values()]
     for segment in newest.segments:

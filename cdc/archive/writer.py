@@ -14,7 +14,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.archive.format import ArchiveState, How, Ref, SegmentList, SegmentRecord, render_list, totals_of
+from cdc.archive.format import (
+    SCHEMAS,
+    ArchiveState,
+    How,
+    Ref,
+    SegmentList,
+    SegmentRecord,
+    render_list,
+    schema_seqs,
+    totals_of,
+)
 from cdc.archive.meta_copy import meta_files
 from cdc.archive.states import Archive, Known, Ownership, now_utc
 from cdc.durable import locked, storage_errors
@@ -38,7 +48,6 @@ log = get_logger(__name__)
 _STATE_EVERY_S = 30.0
 """While many segments are copied, a state is written so often."""
 _LOCK_WAIT_S = 60.0
-_CHUNK_BYTES = 1 << 20
 SMALL_FILES = ("store.json", "tables.json", DAMAGED_FILE, "clock.log")
 """Files of a store that are copied with each new segment; ``removed.json`` and ``schemas`` are, too."""
 
@@ -70,14 +79,16 @@ def closed_segments(store: Path) -> list[Path]:
 def backlog_of(store: Path, archived_seq: int) -> Backlog:
     """Returns the finished segments with entries after a seq. Raises DamagedError, StorageError."""
     count = size = since_us = 0
-    for segment in closed_segments(store):
+    for segment in reversed(closed_segments(store)):
         index = IndexFile(segment)
-        if not len(index.entries) or int(index.entries["seq"][-1]) <= archived_seq:
+        if not len(index.entries):
             continue
+        if int(index.entries["seq"][-1]) <= archived_seq:
+            break
         with storage_errors(segment):
             size += segment.stat().st_size + index.path.stat().st_size
         count += 1
-        since_us = since_us or int(index.entries["store_time_us"][-1])
+        since_us = int(index.entries["store_time_us"][-1])
     return Backlog(count, size, since_us)
 
 
@@ -286,12 +297,8 @@ class Archiver:
 
     def _uploaded(self, path: Path, name: Callable[[str], str]) -> Ref:
         """Copies a file that does not change any more."""
-        digest, size = hashlib.sha256(), 0
         with storage_errors(path), path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-        sha256 = digest.hexdigest()
+            sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
         ref = Ref(object=name(sha256), bytes=size, sha256=sha256)
         self.archive.objects.upload(ref.object, path, size, sha256)
         return ref
@@ -349,7 +356,7 @@ class Archiver:
         with storage_errors(folder):
             paths = sorted(path for path in folder.glob("*.json") if path.stem.isdigit())
         for path in paths:
-            name = f"store/schemas/{path.name}"
+            name = f"{SCHEMAS}{path.name}"
             changed = _changed_ns(path)
             if name in before.files and self._schemas.get(name) == changed:
                 files[name] = before.files[name]
@@ -420,11 +427,10 @@ class _Agreed:
 def _schemas_needed(before: ArchiveState, segments: tuple[SegmentRecord, ...], until_seq: int) -> list[str]:
     """Returns the schemas of a state up to a seq that the segments of the archive need: those after the archive's
     beginning, and the newest one before it."""
-    prefix = "store/schemas/"
-    seqs = sorted(int(name.removeprefix(prefix)[:-5]) for name in before.files if name.startswith(prefix))
+    seqs = sorted(schema_seqs(before))
     first = segments[0].start_seq if segments else 0
     old = [seq for seq in seqs if seq <= first][:-1]
-    return [f"{prefix}{seq}.json" for seq in seqs if seq not in old and seq <= until_seq]
+    return [f"{SCHEMAS}{seq}.json" for seq in seqs if seq not in old and seq <= until_seq]
 
 
 def _changed_ns(path: Path) -> int | None:

@@ -55,7 +55,6 @@ def make_cleaner(
     """Returns the cleaner of a destination's store. It reads the subscribers from the meta at each run. ``watch`` and
     ``clock`` are for tests."""
     store, retain = config.store, config.store.retain
-    archive = store.archive.url
     return LogCleaner(
         store.path,
         RetentionRules(
@@ -64,7 +63,7 @@ def make_cleaner(
             max_bytes=retain.max_bytes,
             delete_at=retain.delete_at,
             lost_after_s=retain.lost_after,
-            wait_for_archive=f"{archive}/{config.name}" if archive is not None and retain.wait_for_archive else None,
+            wait_for_archive=config.archive_uri if retain.wait_for_archive else None,
         ),
         lambda now: holders(meta.read().subscriptions, retain, now),
         make_watch(store) if watch is None else watch,

@@ -73,13 +73,12 @@ def _meta(config: DestinationConfig) -> list[Finding]:
 
 def _archive(config: DestinationConfig) -> list[Finding]:
     """Checks that the archive can be written, by this store and by no other one. Leaves nothing behind."""
-    if config.store.archive.url is None or config.store.standby.role == "standby":  # the master writes it
+    uri = config.archive_uri
+    if uri is None or config.store.standby.role == "standby":  # the master writes it
         return []
-    from cdc.archive.states import archive_uri
     from cdc.archive.writer import Archiver
     from cdc.store.formats.archive_record import read_record
 
-    uri = archive_uri(config)
     try:
         how = Archiver(config).require_writable()
         record = read_record(config.store.path)

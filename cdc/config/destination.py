@@ -48,6 +48,12 @@ class DestinationConfig(Section):
         return self._name
 
     @property
+    def archive_uri(self) -> str | None:
+        """The destination's folder in the archive of its store; None if no archive is configured."""
+        url = self.store.archive.url
+        return None if url is None else f"{url}/{self.name}"
+
+    @property
     def file(self) -> Path:
         """The configuration file, absolute."""
         return self._file

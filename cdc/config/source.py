@@ -160,11 +160,7 @@ class SourceConfig(Section):
 
     @model_validator(mode="after")
     def _one_password(self) -> Self:
-        given = [
-            k
-            for k in ("password_env", "password_file", "password_command", "connection")
-            if getattr(self, k) is not None
-        ]
+        given = [key for key in _PASSWORD_KEYS if getattr(self, key) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
         return self

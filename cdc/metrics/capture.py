@@ -134,14 +134,11 @@ class CaptureCollector:
         }
 
     def _archive(self) -> Values:
-        from cdc.archive.states import archive_uri
         from cdc.archive.writer import backlog_of
-        from cdc.store.formats.archive_record import ArchiveRecord, read_record
+        from cdc.store.formats.archive_record import record_of
 
         store = self._config.store.path
-        record = read_record(store)
-        if record.uri != archive_uri(self._config):
-            record = ArchiveRecord()
+        record = record_of(store, self._config.archive_uri or "")
         behind, now_us = backlog_of(store, record.archived_seq), time.time_ns() // 1000
         failing_us = now_us - record.failing_since_us if record.failing_since_us else 0
         return {

@@ -40,6 +40,17 @@ class Refusal:
         return (self.any_code or code == FATAL_READING_BINLOG) and any(part.lower() in low for part in self.texts)
 
 
+_INSIDE_EVENT = Refusal(
+    "No event begins at the position",
+    "no whole event begins at {position}: the server's binlog file is cut off or damaged there, or no event ever "
+    "began at this position",
+    ("binlog truncated in the middle of event", "bogus data in log event", "exceeded max_allowed_packet"),
+    "The server reads the bytes at the position as an event, and they are none. Its texts guess at a full disk or "
+    "at max_allowed_packet; a position between two events is more likely if source.start names it.",
+    "If source.start names the position, use one that SHOW BINLOG EVENTS lists. Otherwise check the server's error "
+    "log and its disk. If the file is damaged, start a new destination after the damage.",
+)
+
 REFUSALS = (
     Refusal(
         "The binlog is purged",
@@ -64,16 +75,7 @@ REFUSALS = (
         "The server's binlog was reset, or this is another server. Start a new destination.",
         IdentityError,
     ),
-    Refusal(
-        "No event begins at the position",
-        "no whole event begins at {position}: the server's binlog file is cut off or damaged there, or no event ever "
-        "began at this position",
-        ("binlog truncated in the middle of event", "bogus data in log event", "exceeded max_allowed_packet"),
-        "The server reads the bytes at the position as an event, and they are none. Its texts guess at a full disk or "
-        "at max_allowed_packet; a position between two events is more likely if source.start names it.",
-        "If source.start names the position, use one that SHOW BINLOG EVENTS lists. Otherwise check the server's error "
-        "log and its disk. If the file is damaged, start a new destination after the damage.",
-    ),
+    _INSIDE_EVENT,
     Refusal(
         "The checksum of an event is wrong on the server",
         "the server's binlog is damaged at {position}",
@@ -163,8 +165,6 @@ REFUSALS = (
     ),
 )  # fmt: skip
 """Every cause that is known, in the order in which they are tried."""
-
-_INSIDE_EVENT = REFUSALS[2]
 
 
 def explain_dump_error(code: int, text: str, source: SourceConfig, position: BinlogPosition) -> CdcError:

@@ -72,8 +72,8 @@ def write_record(store: Path, record: ArchiveRecord) -> None:
     replace_file(store / FILE_NAME, json.dumps(document, indent=1).encode() + b"\n")
 
 
-def archived_seq(store: Path, uri: str) -> int:
-    """Returns the seq up to which the store's segments are in the archive at ``uri``; 0 if none is. Raises what
+def record_of(store: Path, uri: str) -> ArchiveRecord:
+    """Returns the store's record of the archive at ``uri``; an empty one if it is that of another archive. Raises what
     :func:`read_record` raises."""
-    record = read_record(store)
-    return record.archived_seq if record.uri == uri else 0
+    found = read_record(store)
+    return found if found.uri == uri else ArchiveRecord(uri=uri)

@@ -25,7 +25,7 @@ from cdc.durable import storage_errors
 from cdc.errors import CdcError, StorageError
 from cdc.log import get_logger
 from cdc.store.formats import layout
-from cdc.store.formats.archive_record import archived_seq
+from cdc.store.formats.archive_record import record_of
 from cdc.store.formats.index import IndexFile, update_stats
 from cdc.store.formats.missing import Removed, finish_removal, kept_names, read_removed, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
@@ -136,7 +136,7 @@ def retain(
             finish_removal(store)
         candidates, total = _candidates(store)
         archive = rules.wait_for_archive
-        archived = None if archive is None else archived_seq(store, archive)
+        archived = None if archive is None else record_of(store, archive).archived_seq
         going: list[Candidate] = []
         room = 0 if rules.max_bytes is None else total - rules.max_bytes
         freed = unarchived = 0
