@@ -21,6 +21,7 @@ The first level of the tree says whether another try may succeed::
         ├── ConfigError                  a wrong key or value in the configuration file
         ├── SourceRefusedError           the server cannot be captured as it is set up
         ├── IdentityError                the server is not the one that the store was captured from
+        │   └── LostTransactionsError      after a failover, the new master lacks transactions that the store has
         ├── UnsupportedError             an event, a type or a statement that Towpath does not handle
         │   ├── UnsupportedEventError
         │   ├── UnsupportedTypeError
@@ -41,6 +42,10 @@ A message is a sentence or a few that name the place, the value and the remedy.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+Intervals = tuple[tuple[int, int], ...]
 
 
 class CdcError(Exception):
@@ -140,6 +145,17 @@ class SourceRefusedError(PermanentError):
 
 class IdentityError(PermanentError):
     """The server, or its history, is not the one that the store was captured from."""
+
+
+class LostTransactionsError(IdentityError):
+    """After a failover, the new master lacks transactions that the store has, and will not get them. ``lost`` has their
+    GTIDs, as intervals of numbers by source (:class:`cdc.gtids.GtidSet`)."""
+
+    def __init__(
+        self, message: str, *, place: str | None = None, remedy: str | None = None, lost: Mapping[str, Intervals]
+    ) -> None:
+        super().__init__(message, place=place, remedy=remedy)
+        self.lost = lost
 
 
 class UnsupportedError(PermanentError):

@@ -1,8 +1,10 @@
-"""GTIDs as values: MySQL's sets, and MariaDB's positions.
+"""GTIDs as values: MySQL's sets, and MariaDB's positions and states.
 
 MySQL's set has exact intervals of numbers for each source, which is a server's UUID and, from MySQL 8.3 on, a tag.
 MariaDB has no sets: a position names one GTID for each domain, and stands for all numbers of the domain up to that one,
-because a domain is one stream with rising numbers.
+because a domain is one stream with rising numbers. Its binlog's *state* (``gtid_binlog_state``) names the last number
+of each server in each domain, and is a :class:`GtidSet` here (:func:`parse_state`), so that both products' histories
+are compared in the same way.
 
 Texts that are not what they should be raise DamagedError, because nearly all of them come from servers.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from cdc.errors import DamagedError
 
@@ -271,3 +273,54 @@ class MariadbPosition:
 
     def __repr__(self) -> str:
         return f"MariadbPosition.parse({str(self)!r})"
+
+
+# --- histories of both products
+
+Flavor = Literal["mysql", "mariadb"]
+
+
+def parse_state(text: str, flavor: Flavor) -> GtidSet:
+    """Parses the GTIDs that a server has executed and logged: MySQL's ``gtid_executed``, or MariaDB's
+    ``gtid_binlog_state``, whose numbers become the intervals from 1 on of a source ``DOMAIN-SERVER``. Raises
+    DamagedError."""
+    if flavor == "mysql":
+        return GtidSet.parse(text)
+    return state_of(MariadbGtid.parse(part) for part in text.split(",") if part.strip())
+
+
+def state_of(gtids: Iterable[MariadbGtid]) -> GtidSet:
+    """Returns the state after all of these GTIDs."""
+    found: dict[str, list[Interval]] = {}
+    for gtid in gtids:
+        if gtid.number:
+            found.setdefault(f"{gtid.domain}-{gtid.server}", []).append((1, gtid.number))
+    return GtidSet(found)
+
+
+def format_state(gtids: GtidSet, flavor: Flavor) -> str:
+    """Returns the text that :func:`parse_state` parses."""
+    if flavor == "mysql":
+        return str(gtids)
+    return ",".join(f"{name}-{gtids.last(name)}" for name, _ in gtids.sources())
+
+
+def show_state(gtids: GtidSet, flavor: Flavor) -> str:
+    """Returns a set, or the difference of two, for messages."""
+    if flavor == "mysql":
+        return gtids.shown()
+    parts = [
+        f"{name}-{first}" if first == last else f"{name}-{first} to {name}-{last}"
+        for name, found in gtids.sources()
+        for first, last in found
+    ]
+    more = f" and {len(parts) - _MOST_SHOWN} more intervals" if len(parts) > _MOST_SHOWN else ""
+    return ", ".join(parts[:_MOST_SHOWN]) + more
+
+
+def state_name(gtid: str, flavor: Flavor) -> str:
+    """Returns a single GTID as ``SOURCE:NUMBER``, which a set of :func:`parse_state` can be asked for with ``in``."""
+    if flavor == "mysql":
+        return gtid
+    source, _, number = gtid.rpartition("-")
+    return f"{source}:{number}"

@@ -25,7 +25,7 @@ from cdc.decode.reader import Decoder
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import Transactions, history_of, open_range
 from cdc.errors import UsageError
-from cdc.positions import make_file_name, split_seq
+from cdc.positions import split_seq
 from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.formats.state import TableNumbers
@@ -160,7 +160,7 @@ def search(reader: StoreReader, key: RowKey, progress: Callable[[Search], None] 
         if len(seqs):
             some = replace(transactions, entries=transactions.entries[np.isin(transactions.entries["seq"], seqs)])
             for batch, mine in _decoded(some, key, history, Search(), all_columns=True):
-                found.changes += _changes(batch.filter(mine), key, reader.base_name)
+                found.changes += _changes(batch.filter(mine), key, reader.source_file)
         progress(found)
     return found
 
@@ -234,7 +234,7 @@ def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
         ) from None
 
 
-def _changes(batch: pa.RecordBatch, key: RowKey, base_name: str) -> Iterator[dict[str, Any]]:
+def _changes(batch: pa.RecordBatch, key: RowKey, source_file: Callable[[int], str]) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch, which are few, in the form of ``cdc history --json``."""
     after, before = (mask.to_pylist() for mask in _matches(batch, key))
     lines = b"".join(json_lines(batch)).decode().splitlines()
@@ -249,7 +249,7 @@ def _changes(batch: pa.RecordBatch, key: RowKey, base_name: str) -> Iterator[dic
             "op": row["_op"],
             "commit_time": row["_commit_time"],
             "gtid": row["_gtid"],
-            "file": make_file_name(base_name, position.file_number),
+            "file": source_file(row["_seq"]),
             "pos": position.offset,
             "before": old if is_before else None,
             "after": new if is_after else None,

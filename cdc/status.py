@@ -48,6 +48,8 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "time": None if capture is None else _iso(capture.time_us),
             "server_uuid": None if state.source is None else state.source.server_uuid,
             "epoch": None if state.source is None else state.source.epoch,
+            "server": None if state.source is None else state.source.address,
+            "failovers": _failovers(state),
         },
         "store": {
             "first_seq": first_seq,
@@ -65,6 +67,39 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
         "tables": _tables(config, reader),
         "snapshots": _snapshots(config),
     }
+
+
+def _failovers(state: State) -> list[dict[str, Any]]:
+    """Returns the epochs that failovers have begun, oldest first."""
+    identities = () if state.source is None else (*state.source.former, state.source)
+    return [
+        {
+            "epoch": one.epoch,
+            "server": one.address,
+            "server_uuid": one.server_uuid,
+            "time": iso_time(one.began.time),
+            "after_seq": one.began.after_seq,
+            "file": one.began.file,
+            "pos": one.began.pos,
+            "lost": one.began.lost,
+        }
+        for one in identities
+        if one.began is not None
+    ]
+
+
+def failover_sentences(source: dict[str, Any]) -> list[str]:
+    """Returns a sentence for the last failover, and for each one that has lost transactions."""
+    found = []
+    for one in source["failovers"]:
+        if one["lost"] is not None:
+            found.append(
+                f"The failover to {one['server']} at {one['time']} (epoch {one['epoch']}) has lost transactions that "
+                f"the store has: {one['lost']}. Their loss was accepted; the tables that they changed need a snapshot."
+            )
+        elif one is source["failovers"][-1]:
+            found.append(f"Capture moved to {one['server']} at {one['time']} (epoch {one['epoch']}).")
+    return found
 
 
 def _archive(config: DestinationConfig) -> dict[str, Any] | None:

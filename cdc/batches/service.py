@@ -536,7 +536,7 @@ class BatchService:
                     subscriber=request.subscriber,
                     known=seen,
                     gaps=known.gaps,
-                    server_uuid=self._bound_source(state).server_uuid,
+                    server_uuid=self._bound_source(state).of_seq(selection.last_seq).server_uuid,
                     beginning=self._reader.beginning(),
                 )
                 path = self.manifests.save(manifest)

@@ -128,7 +128,7 @@ class TableBatches:
                 subscriber="apply",
                 known=Subscription(acked_seq=after_seq, filter=pattern),
                 gaps=(),
-                server_uuid=source.server_uuid,
+                server_uuid=source.of_seq(selection.last_seq).server_uuid,
                 beginning=reader.beginning(),
             )
             yield manifest.model_copy(update={"batch": 0})

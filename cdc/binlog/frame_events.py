@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from cdc.binlog.frame_state import (
     ALONG,
+    ASK_GTID,
     BAD_LENGTH,
     COMPRESSED_ROWS,
     DECISION,
@@ -32,6 +33,7 @@ from cdc.binlog.frame_state import (
     LAST_ROW,
     LAST_ROW_LENGTH,
     NEED_EVENT,
+    NEED_GTID,
     NEED_INPUT,
     NEED_STATEMENT,
     NEED_TABLE,
@@ -233,7 +235,7 @@ def start_event(
         if st[SCAN] == 1:
             if kind == T_COMPRESSED_ROWS:
                 return REFUSED
-        elif st[TX_REFUSED] == 1 or st[TX_SKIP] == 1:
+        elif st[TX_REFUSED] == 1 or st[TX_SKIP] != 0:
             value = np.int64(-1)  # nothing of the transaction is kept; if it is refused, capture stops at its end
         elif value >= 0:
             whole = np.int64(COMPRESSED_ROWS)
@@ -327,6 +329,11 @@ def start_event(
             return NEED_INPUT
         if length < (44 if kind == T_GTID else 32) + crc_size:
             return BAD_LENGTH
+        if st[DECISION] != UNDECIDED:
+            st[TX_SKIP] = 2 if st[DECISION] == DROP else 0
+            st[DECISION] = UNDECIDED
+            st[EVENT_KEEP] = 1
+            return -1
         if st[TX_OPEN] == 1:
             return NESTED
         begin_transaction(st)
@@ -339,7 +346,7 @@ def start_event(
             st[GTID_COUNT] = 1
             st[TX_BEGIN] = 0 if src[at + 31] & 1 else 1
         st[EVENT_KEEP] = 1
-        return -1
+        return NEED_GTID if st[ASK_GTID] == 1 and st[TX_SKIP] == 0 else -1
     if kind in (T_QUERY, T_COMPRESSED_QUERY):
         if have < min(length, PREFIX_MAX):
             return NEED_INPUT
@@ -394,7 +401,7 @@ def start_event(
         st[EVENT_KEEP] = 1 if st[DECISION] == KEEP else 0
         st[DECISION] = UNDECIDED
         return -1
-    if st[TX_SKIP] == 1:
+    if st[TX_SKIP] != 0:
         st[EVENT_KEEP] = 0
         return -1
     return NEED_INPUT if have < length else REFUSED

@@ -51,7 +51,7 @@ TX_BYTES = 56  # size of the transaction's events in the source
 ROLL_AT = 57  # stop at the first transaction boundary with this much in the segment; 0: never
 SEEN_POS = 58  # largest end_log_pos (32 bits) in the source's file
 SKIP_UNTIL = 59  # transactions that begin before this position of the source's file are stored already
-TX_SKIP = 60  # 1: the current transaction is one of them
+TX_SKIP = 60  # 1: the current transaction is one of them; 2: nothing of it is kept, because its GTID is stored already
 TX_OVERRUN = 61  # 1: it ended behind SKIP_UNTIL
 LAST_END = 62  # end_log_pos (32 bits) of the newest event of a transaction; -1: unknown
 WHOLE = 63  # length of the event at IN_POS if all of it is needed and has not arrived; else 0
@@ -60,6 +60,7 @@ TX_REFUSED = 80  # 1: the transaction changes captured tables in an unsupported 
 PAYLOAD = 81  # TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, with the right checksum
 PIECE_AT, PIECE_LENGTH = 82, 83  # its bytes that are handed over
 GTID_TAG = 84  # four numbers: the tag's 32 bytes
+ASK_GTID = 88  # 1: Python decides about each transaction by its GTID
 STATE_SIZE = 96
 
 # --- statuses that frame returns ------------------------------------------------------------------------------
@@ -88,6 +89,7 @@ PAYLOAD_PIECE = 21  # Python unpacks some bytes of a compressed transaction
 PAYLOAD_END = 22  # all of a compressed transaction has been handed over
 OUT_OF_ORDER = 23  # the position of an event of a transaction lies before that of the previous event
 OVERRUN = 24  # a transaction that is stored already ends behind the stored ones
+NEED_GTID = 25  # Python decides about the transaction that begins at EVENT_IN, whose GTID has been read
 
 # --- DECISION ---------------------------------------------------------------------------------------------------
 UNDECIDED, KEEP, DROP, KEEP_DDL = 0, 1, 2, 3

@@ -143,6 +143,7 @@ class Framer(FrameBuffers):
         self._numbers: dict[str, int] = {}  # of captured tables, by name
         self._refused: UnsupportedEventError | None = None  # raised at the end of the transaction
         self._payload: PayloadContents | None = None
+        self._is_stored: Callable[[str], bool] | None = None
         self.prepared: set[str] = set()
         """The xids of prepared XA transactions without captured rows that were not committed or rolled back yet."""
 
@@ -170,6 +171,12 @@ class Framer(FrameBuffers):
         self._tables.keys[:] = -1
         self._known_tables = 0
         self._names.clear()
+
+    def ask_about_gtids(self, is_stored: Callable[[str], bool] | None) -> None:
+        """From the next transaction on, keeps nothing of those for whose GTID ``is_stored`` returns true. None: asks no
+        more. This costs a call per transaction, so it is for the few after a failover."""
+        self._is_stored = is_stored
+        self.st[k.ASK_GTID] = is_stored is not None
 
     @property
     def in_transaction(self) -> bool:
@@ -237,6 +244,9 @@ class Framer(FrameBuffers):
                 self._decide()
             elif status == k.NEED_EVENT:
                 self._read_event()
+            elif status == k.NEED_GTID:
+                self._sound_event()
+                self.st[k.DECISION] = k.DROP if self._has_gtid_stored() else k.KEEP
             elif status == k.PATCH_STORED:
                 self._patch_stored()
             elif status == k.PAYLOAD_PIECE:
@@ -388,6 +398,16 @@ class Framer(FrameBuffers):
         st[k.GTID_TAG : k.GTID_TAG + 4] = np.frombuffer(gtid.tag.ljust(32, b"\0"), dtype="<i8")
         st[k.GTID_NUMBER], st[k.GTID_COUNT] = gtid.number, 1
         st[k.TX_TIME] = gtid.time_us
+        if st[k.ASK_GTID] and not st[k.TX_SKIP] and self._has_gtid_stored():
+            st[k.TX_SKIP] = 2
+
+    def _has_gtid_stored(self) -> bool:
+        """Whether the current transaction is stored already, as its GTID tells."""
+        st = self.st
+        gtid = _gtid_text(st[k.GTID_A], st[k.GTID_B], st[k.GTID_NUMBER], st[k.GTID_TAG : k.GTID_TAG + 4])
+        if st[k.GTID_MARIADB]:
+            gtid = _mariadb_gtid(st[k.GTID_A], st[k.GTID_NUMBER])
+        return bool(st[k.GTID_COUNT]) and self._is_stored is not None and self._is_stored(gtid)
 
     # --- compressed transactions
 
@@ -546,9 +566,18 @@ def row_gtid(row: Numbers) -> str | None:
     """The GTID of a transaction's row, as the server prints it, or None."""
     if not row[k.R_GTID_COUNT]:
         return None
-    a, b = int(row[k.R_GTID_A]), int(row[k.R_GTID_B])
     if int(row[k.R_FLAGS]) & k.FLAG_GTID_MARIADB:
-        return f"{a & 0xFFFFFFFF}-{a >> 32 & 0xFFFFFFFF}-{int(row[k.R_GTID_NUMBER])}"
-    source = (a & (1 << 64) - 1).to_bytes(8, "little") + (b & (1 << 64) - 1).to_bytes(8, "little")
-    tag = row[k.R_GTID_TAG : k.R_GTID_TAG + 4].tobytes().rstrip(b"\0").decode("ascii")
-    return f"{uuid.UUID(bytes=source)}:{tag + ':' if tag else ''}{int(row[k.R_GTID_NUMBER])}"
+        return _mariadb_gtid(row[k.R_GTID_A], row[k.R_GTID_NUMBER])
+    tag = row[k.R_GTID_TAG : k.R_GTID_TAG + 4]
+    return _gtid_text(row[k.R_GTID_A], row[k.R_GTID_B], row[k.R_GTID_NUMBER], tag)
+
+
+def _mariadb_gtid(source: np.int64, number: np.int64) -> str:
+    both = int(source)
+    return f"{both & 0xFFFFFFFF}-{both >> 32 & 0xFFFFFFFF}-{int(number)}"
+
+
+def _gtid_text(a: np.int64, b: np.int64, number: np.int64, tag: Numbers) -> str:
+    source = b"".join((int(half) & (1 << 64) - 1).to_bytes(8, "little") for half in (a, b))
+    name = tag.tobytes().rstrip(b"\0").decode("ascii")
+    return f"{uuid.UUID(bytes=source)}:{name + ':' if name else ''}{int(number)}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -15,7 +16,9 @@ import pymysql
 from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
 from cdc.capture import replication
+from cdc.capture.gtid_recorder import GtidRecorder
 from cdc.capture.reconnect import ReconnectPolicy
+from cdc.capture.servers import SourceServers
 from cdc.capture.session import Counters, Session
 from cdc.capture.start import Start, find_start
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
@@ -24,11 +27,10 @@ from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import State, open_meta
 from cdc.positions import BinlogPosition
-from cdc.source.connection import connect, place_of
-from cdc.source.preflight import require_source
 from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
 from cdc.source.server import ClockProbe, clock_and_position, current_position
 from cdc.store.formats.state import Beginning, CaptureState, record_beginning, write_capture_state
+from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.writer.durability import FlushPolicy
 from cdc.store.writer.log import RelayLog
@@ -69,6 +71,7 @@ class Capture:
         self._on_progress = on_progress
         self.counters = Counters()
         self._watermark = WatermarkTracker()
+        self._servers = SourceServers(config)
         self._purge = PurgeAlarm(config)
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
@@ -77,6 +80,8 @@ class Capture:
         """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
         """The end of the source's binlog when the connection was made."""
+        self._epoch: int | None = None
+        """The epoch of the last connection."""
         self._gtid: str | None = None
         self._time_us = 0
 
@@ -86,9 +91,10 @@ class Capture:
         """Captures until ``stop`` is set, ``for_s`` seconds have passed, or (``until_current``) everything that the
         server had at the start is in the store, durable and visible.
 
-        Reconnects after a connection is lost, without limit (with ``until_current``: 5 times in a row), but raises if
-        the first connection fails. After ``source.max_failures`` connections that stored nothing new, it raises
-        DamagedError or SourceRefusedError. Raises any other CdcError that a new connection cannot solve.
+        Reconnects after a connection is lost, to a standby if the server does not come back, without limit (with
+        ``until_current``: 5 times in a row), but raises if the first connection fails. After ``source.max_failures``
+        connections that stored nothing new, it raises DamagedError or SourceRefusedError. Raises any other CdcError
+        that a new connection cannot solve.
         """
         stop = threading.Event() if stop is None else stop
         deadline = None if for_s is None else time.monotonic() + for_s
@@ -96,7 +102,7 @@ class Capture:
         folder = config.store.path  # an error if another machine has the store
         replication.require_no_standby(config)
         # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
-        control: pymysql.connections.Connection[Any] | None = self._open_control()
+        control: pymysql.connections.Connection[Any] | None = self._servers.connect(stop, _stored_until(folder))
         store = RelayLog(
             folder,
             destination=config.name,
@@ -115,14 +121,16 @@ class Capture:
                 reconnect.connecting(store.last_seq)
                 try:
                     if control is None:
-                        control = self._open_control()
+                        control = self._servers.connect(stop, self._newest(store))
                     self._read_connection(store, control, stop, deadline, until_current)
                     replication.finish_master(config, store, master)
                     return self.counters
                 except (SourceUnavailableError, CorruptStreamError) as error:
                     received = self.counters.received_bytes > before
                     if received and (isinstance(error, CorruptStreamError) or self._has_more()):
-                        reconnect.stuck(error, f"source {place_of(config.source)}", self._ended_at(), store.last_seq)
+                        reconnect.stuck(
+                            error, f"source {self._servers.current.source.address}", self._ended_at(), store.last_seq
+                        )
                     if not reconnect.failed(received=received) or self._last is None:
                         raise
                     pause_s = reconnect.pause_s()
@@ -150,14 +158,10 @@ class Capture:
         """Whether the connection ended before it had read everything that the source had when it was made."""
         return self._session is None or self._end is None or not self._session.has_passed(self._end)
 
-    def _open_control(self) -> pymysql.connections.Connection[Any]:
-        control = connect(self._config.source)
-        try:
-            require_source(self._config, control)
-        except BaseException:
-            _close(control)
-            raise
-        return control
+    def _newest(self, store: RelayLog) -> int | None:
+        """Returns the newest seq after everything is flushed."""
+        store.flush()
+        return store.last_seq
 
     def _read_connection(
         self,
@@ -168,17 +172,23 @@ class Capture:
         until_current: bool,
     ) -> None:
         """Reads over one connection until capture is stopped or has reached its end."""
-        config = self._config
-        if until_current:
-            if self._target is None:
-                self._target = clock_and_position(control)
-            self._watermark.expect(self._target)
+        config = self._servers.current
         meta = open_meta(config)
         store.flush()  # the proof reads what is visible
         known = meta.read()
-        start = find_start(config, control, meta, store.last_seq)
+        target = clock_and_position(control) if until_current else None
+        start = find_start(config, control, meta, store.last_seq, self._servers.take_resume(store.last_seq))
+        if until_current:
+            if self._target is None or start.identity.epoch != self._epoch:
+                self._target = target  # positions of another server's binlog mean nothing in this one's
+            assert self._target is not None
+            self._watermark.expect(self._target)
+        if start.identity.epoch != self._epoch:
+            self._purge = PurgeAlarm(config)
+        self._epoch = start.identity.epoch
         if start.first:
             record_beginning(store.path, _beginning(start, known))
+        gtids = GtidRecorder(config, control, start, store.last_seq)
         if self._cleaner is None:
             self._cleaner = make_cleaner(config, meta)
         self._end = current_position(control)
@@ -198,6 +208,7 @@ class Capture:
                     self._watermark.probe(control)
                     self._purge.tick(control, session.position)
                     self._report(store, session)
+                    gtids.tick()
                     self._cleaner.tick(store.written.segment)
                 if not self._cleaner.wait_for_room(stop):
                     if until_current:
@@ -207,6 +218,7 @@ class Capture:
         finally:
             session.close()
         store.flush()
+        gtids.record()
         self._report(store, session)
 
     def _report(self, store: RelayLog, session: Session | None) -> None:
@@ -275,6 +287,12 @@ class PurgeAlarm:
         elif self._near:
             log.info("the source's purge is far again", margin=str(self.margin))
         self._near = near
+
+
+def _stored_until(folder: Path) -> int | None:
+    """Returns the newest seq of a store that is not open; None if there is none."""
+    reader = StoreReader(folder)
+    return reader.last_seq() if reader.exists() else None
 
 
 def _beginning(start: Start, known: State) -> Beginning:

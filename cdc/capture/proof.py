@@ -80,7 +80,8 @@ class StoreEnd:
 def prove_store(
     config: DestinationConfig, conn: Connection, *, flavor: Flavor, base_name: str, files: set[str]
 ) -> Proof:
-    """Proves that the server has the history in the store. ``files`` are the binlog files that the server still has.
+    """Proves that the server has the history in the store, whose newest entry has a position in this server's binlog.
+    ``files`` are the binlog files that the server still has.
 
     Raises IdentityError with both sides if it has another history; SourceUnavailableError, SourceRefusedError,
     DamagedError and StorageError if that cannot be determined.
@@ -112,7 +113,13 @@ def read_store_end(store: Path) -> StoreEnd | None:
         searched += 1
         if transaction is not None and (gtid_entry is not None or searched >= _SEGMENTS_SEARCHED):
             break
+    if last is not None and transaction is not None and not _same_epoch(transaction.entry, last):
+        transaction = None  # it has a position in the binlog of another server
     return None if last is None else StoreEnd(last, gtid_entry, transaction)
+
+
+def _same_epoch(one: np.void, other: np.void) -> bool:
+    return split_seq(int(one["seq"])).epoch == split_seq(int(other["seq"])).epoch
 
 
 def _newest_transaction(segment: Path, index: IndexFile) -> StoredTransaction | None:
@@ -262,12 +269,15 @@ def prove_acked(
     cursor = max((known.position() for known in state.subscriptions.values()), default=0)
     if not cursor:
         return Proof()
-    _require_reached(source, cursor, base_name, sizes)
+    epoch = split_seq(cursor).epoch if state.source is None else state.source.epoch
+    if split_seq(cursor).epoch == epoch:  # else the cursor is a position in the binlog of a former server
+        _require_reached(source, cursor, base_name, sizes)
     marks = [known.mark for known in state.subscriptions.values() if known.mark is not None]
     mark = max(marks, key=lambda found: found.seq, default=None)
     if mark is None:
         return Proof(doubt=f"the server's identity is not proved: no ack has recorded a mark at the cursor {cursor}")
-    found = (_acked_gtid(source, conn, mark, flavor), _acked_file(source, mark, base_name, sizes))
+    file = _acked_file(source, mark, base_name, sizes) if split_seq(mark.seq).epoch == epoch else None
+    found = (_acked_gtid(source, conn, mark, flavor), file)
     proved = [one for one in found if one is not None]
     if proved:
         return Proof(tuple(proved))

@@ -105,6 +105,7 @@ class Session:
         """The position of the event at which the connection ended, as the events before it imply."""
         self.gtid: str | None = None
         self.time_us = 0
+        self._overlap = start.overlap
         self._schemas.begin(start.seq)
         self._stream: ByteStream = (
             DumpStream(config.source, start.position, replica_label(config)) if stream is None else stream
@@ -247,6 +248,17 @@ class Session:
             make_seq(self.epoch, number, 0),
             skip_until=self._stored_up_to(number),
         )
+        asks = self._overlap is not None and self._overlap.is_after(position)
+        self._framer.ask_about_gtids(self._is_stored if asks else None)
+
+    def _is_stored(self, gtid: str) -> bool:
+        """Whether a transaction of a new epoch is in the store from the epoch before."""
+        overlap = self._overlap
+        assert overlap is not None
+        if not overlap.is_after(BinlogPosition(self._file, self._framer.source_pos)):
+            self._framer.ask_about_gtids(None)
+            return False
+        return overlap.has(gtid)
 
     def _stored_up_to(self, number: int) -> int:
         """Returns the offset up to which transactions of a binlog file are skipped because the store has them. For a

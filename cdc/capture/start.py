@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pymysql
 
+from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_failover
 from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_store
 from cdc.config import DestinationConfig, StartGtid, StartPosition, StartTime
 from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
@@ -17,6 +18,7 @@ from cdc.meta.base import require_same_source
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.preflight import check_start
+from cdc.source.resume import Resume
 from cdc.source.server import ServerInfo, binlog_files, clock_and_position, current_position, describe
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -38,6 +40,8 @@ class Start:
     """Whether the source's table maps name columns."""
     gtid: str | None = None
     """The source's GTID set at the position, if known."""
+    overlap: Overlap | None = None
+    """Transactions after the position that the store has already, after a failover."""
 
     @property
     def seq(self) -> int:
@@ -68,12 +72,22 @@ class _Candidate:
         )
 
 
-def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int | None) -> Start:
+def find_start(
+    config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int | None, resume: Resume | None = None
+) -> Start:
     """Returns the position after ``last_seq``, or the configured one if the store is empty (``last_seq`` is None).
 
-    Binds the server's identity to the meta, and checks that the server has the history that was captured and acked.
-    Raises IdentityError, ConfigError, SourceRefusedError.
+    Binds the server's identity to the meta, and checks that the server has the history that was captured and acked. If
+    another server answers, begins a new epoch with it, at the position that GTIDs tell: ``resume``, if that is known.
+
+    Raises IdentityError, ConfigError, SourceRefusedError; after a failover also SourceUnavailableError (the server may
+    still get transactions that it lacks) and LostTransactionsError.
     """
+    moved = None if last_seq is None else begin_epoch(config, conn, meta, last_seq, resume)
+    if moved is not None and moved.began is not None:
+        position = BinlogPosition(moved.began.file, moved.began.pos)
+        named = describe(conn).has_row_metadata
+        return Start(position, moved, False, named, moved.start_gtid, Overlap.of(moved))
     candidate = _locate(config, conn, meta.source(), last_seq)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
         _require_available(candidate.position, candidate.sizes, f"{conn.host}:{conn.port}", first=True)
@@ -91,13 +105,16 @@ def find_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq
         log.warning(proof.doubt, source=f"{conn.host}:{conn.port}")
     elif proof.proved:
         log.debug("the source has the history of the store", proved=proof.proved)
-    return Start(candidate.position, identity, last_seq is None, candidate.info.has_row_metadata, start_gtid)
+    overlap = Overlap.of(identity)
+    return Start(candidate.position, identity, last_seq is None, candidate.info.has_row_metadata, start_gtid, overlap)
 
 
 def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> tuple[Proof, BinlogPosition]:
     """Makes the checks of :func:`find_start` for a store that ends at ``last_seq``, without changing anything.
     Returns the position behind the store too. Raises what :func:`find_start` raises."""
     known = meta.source()
+    if known is not None and needs_failover(conn, known, last_seq):
+        return prove_failover(config, conn, known, last_seq)
     candidate = _locate(config, conn, known, last_seq)
     if known is not None:
         require_same_source(known, candidate.identity(None), meta.place)

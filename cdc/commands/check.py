@@ -70,15 +70,44 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     try:
         if is_here:
             running = config.store.path.is_dir() and is_locked(config.store.path)
-        findings += check_source(config, own_capture_running=running, first_start=first_start)
+        findings += check_source(_current(config), own_capture_running=running, first_start=first_start)
         if is_here and last_seq is not None and not any(f.level == "error" for f in findings):
             findings += _history(config, last_seq)
     except CdcError as trouble:
         (unreachable if trouble.retryable else findings).append(from_error("source", trouble))
+    findings += _standbys(config)
     findings += local
     if any(f.level == "error" for f in findings):
         return unreachable + findings, 2
     return unreachable + findings, 1 if unreachable else 0
+
+
+def _current(config: DestinationConfig) -> DestinationConfig:
+    """Returns the configuration with the server that capture reads, which may be a standby."""
+    from cdc.client import open_meta
+
+    if not config.source.standbys or config.store.kind == "server":
+        return config
+    known = open_meta(config).source()
+    return config.at_server(None if known is None else known.address)
+
+
+def _standbys(config: DestinationConfig) -> list[Finding]:
+    """Examines the standbys. One that does not answer now is a warning, because capture does not need it now."""
+    from dataclasses import replace
+
+    from cdc.source.findings import warning
+    from cdc.source.preflight import check_standbys
+
+    if not config.source.standbys:
+        return []
+    try:
+        found = check_standbys(config, _current(config).source)
+    except CdcError as trouble:
+        return [
+            warning("standbys", f"they cannot be compared with the server: {trouble.message}", trouble.remedy or "")
+        ]
+    return [replace(one, level="warning") if one.level == "error" else one for one in found]
 
 
 def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
@@ -91,6 +120,7 @@ def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
     from cdc.source.purge import REMEDY, PurgeWatch
 
     subject = "source: history"
+    config = _current(config)
     conn = connect(config.source)
     try:
         proof, position = prove_start(config, conn, open_meta(config), last_seq)

@@ -58,6 +58,14 @@ class DestinationConfig(Section):
         """The configuration file, absolute."""
         return self._file
 
+    def at_server(self, address: str | None) -> DestinationConfig:
+        """Returns this configuration for the source's server at ``host:port``, to which capture has moved; unchanged if
+        there is no such server."""
+        for source in self.source.servers():
+            if source.address == address:
+                return self if source is self.source else self.model_copy(update={"source": source})
+        return self
+
     def table_apply(self, table: str) -> ApplyConfig:
         """Returns ``apply`` for the table ``db.table``, with its overrides."""
         override = self.tables.overrides.get(table)

@@ -22,7 +22,6 @@ _MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave
 _WITHOUT_EFFECT = {
     "source.start.gtid": _ONE_START,
     "source.start.time": _ONE_START,
-    "source.standbys": "failover to another source server is not available yet; leave it out",
     "store.buffer_size": _MEMORY_STORE,
     "store.buffer_unit_bytes": _MEMORY_STORE,
     "store.batch_mode": _MEMORY_STORE,

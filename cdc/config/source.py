@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AwareDatetime, Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 from cdc.errors import DamagedError
@@ -105,6 +105,11 @@ class SourceConfig(Section):
     without a shell, and has 30 seconds."""
     connection: Annotated[str | None, Doc(example="shop_db", instead_of="password_env")] = None
     """Id of an Airflow connection. Its user and password are used; host and port stay those of `url`."""
+    standbys: Annotated[tuple[FilledText, ...], Doc(example=["db2.example:3306"])] = ()
+    """Replicas of the server, to one of which capture moves when the server does not answer: `HOST:PORT`, or a URL like
+    `url` if the user is another one. All servers need GTIDs. The password is the same."""
+    standby_after_s: DurationS = 15.0
+    """Time for which the server must not answer before capture tries the standbys."""
     server_id: Annotated[Whole, Doc(example=52017)] = Field(ge=1, le=2**32 - 1)
     """Server id of capture. It must differ from those of the source and of all its replicas."""
     start: Annotated[
@@ -135,6 +140,8 @@ class SourceConfig(Section):
     ssl_ca: Path | None = None
     """PEM file of the certificate authority. With it the connection uses TLS, and the server's certificate is verified.
     A relative path is taken from the folder of this file."""
+
+    _server_uuid: str | None = PrivateAttr(default=None)
 
     @field_validator("url")
     @classmethod
@@ -174,10 +181,54 @@ class SourceConfig(Section):
                 raise ValueError(f"start.gtid: {error.message}") from None
         return self
 
+    @field_validator("standbys")
+    @classmethod
+    def _standbys(cls, standbys: tuple[str, ...]) -> tuple[str, ...]:
+        for one in standbys:
+            if "://" not in one:
+                cls._url(f"mysql://user@{one}")
+            else:
+                cls._url(one)
+        return standbys
+
+    @model_validator(mode="after")
+    def _standbys_fit(self) -> Self:
+        for server in self.servers()[1:]:
+            if server.flavor != self.flavor:
+                raise ValueError(f"standbys: {server.url} and url name different products; standbys are replicas of it")
+        addresses = [server.address for server in self.servers()]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number]:
+                raise ValueError(f"standbys: {address} is given twice, or is the address in url")
+        return self
+
+    def servers(self) -> list[SourceConfig]:
+        """Returns the source at each of its servers: that of `url`, then the standbys."""
+        scheme, user = urlsplit(self.url).scheme, urlsplit(self.url).username or ""
+        urls = [one if "://" in one else f"{scheme}://{user}@{one}" for one in self.standbys]
+        return [self, *(self.model_copy(update={"url": url}) for url in urls)]
+
     @property
     def flavor(self) -> Literal["mysql", "mariadb"]:
         """The product that the URL's scheme names; the preflight compares it with the server's answer."""
         return "mariadb" if self.url.startswith("mariadb:") else "mysql"
+
+    def bound_to(self, server_uuid: str) -> SourceConfig:
+        """Returns the source at one server: a dump that meets another server at the address is refused."""
+        bound = self.model_copy()
+        bound._server_uuid = server_uuid
+        return bound
+
+    @property
+    def server_uuid(self) -> str | None:
+        """The server that every dump must come from; None if any may answer."""
+        return self._server_uuid
+
+    @property
+    def address(self) -> str:
+        """``host:port``, the name of the server in messages."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
     @property
     def host(self) -> str:

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from cdc.errors import DamagedError, VersionError
 
 FORMAT = "towpath-meta"
-VERSION = 3
-"""Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription; version 3 added ``parked``. Older
-versions are read: what they lack is unknown, and no table is parked."""
+VERSION = 4
+"""Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription; version 3 added ``parked``,
+version 4 ``address``, ``began`` and ``former`` of the source. Older versions are read: what they lack is unknown, no
+table is parked, and there was no failover."""
 
 
 def wrap(body: Any, **further: Any) -> dict[str, Any]:

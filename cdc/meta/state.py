@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from cdc.errors import BatchError, BatchOrderError, UsageError
+from cdc.positions import split_seq
 
 RecordText = Annotated[str, Field(pattern=r"^\d+ \d+ \d+ \S+$")]
 """``GENERATION VERSION APPLIED_SEQ ID``, separated by single blanks."""
@@ -96,6 +97,26 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class EpochStart(_Part):
+    """Where an epoch begins that a failover has begun."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    pos: int = Field(ge=4)
+    """The position in the new server's binlog."""
+    after_seq: int = Field(ge=0)
+    """The store's newest seq of the epoch before."""
+    time: AwareDatetime
+    overlap: str | None = None
+    """The GTIDs of transactions after the position that the store had already; None if there are none."""
+    overlap_file: str | None = None
+    overlap_pos: int = 0
+    """The end of the last one of them."""
+    lost: str | None = None
+    """GTIDs that the store has and the new server lacks, as an operator has accepted."""
+
+
 class SourceIdentity(_Part):
     """The server and the part of its history that store and cursors belong to."""
 
@@ -107,7 +128,34 @@ class SourceIdentity(_Part):
     """``binlog`` for ``binlog.000012``."""
     epoch: int = Field(ge=0)
     start_gtid: str | None = None
-    """The GTID set from which reading began; None if the source has none."""
+    """The GTID set from which reading began; None if the source has none, or if it was not known."""
+    address: str | None = None
+    """``host:port`` of the server; None if capture has never moved to another one."""
+    began: EpochStart | None = None
+    """How a failover has begun the epoch; None if none did."""
+    former: tuple[SourceIdentity, ...] = ()
+    """The identities of earlier epochs, oldest first."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = write(self)
+        return {key: value for key, value in found.items() if key not in _OF_FAILOVERS or value}
+
+    def of_epoch(self, epoch: int) -> SourceIdentity:
+        """Returns the identity of an epoch; this one for an epoch that is not known."""
+        return next((one for one in self.former if one.epoch == epoch), self)
+
+    def of_seq(self, seq: int) -> SourceIdentity:
+        """Returns the identity of the epoch that a seq belongs to."""
+        return self.of_epoch(split_seq(seq).epoch)
+
+    def base_names(self) -> dict[int, str]:
+        """Returns the base name of the binlog files in each epoch."""
+        return {one.epoch: one.base_name for one in (*self.former, self)}
+
+
+_OF_FAILOVERS = frozenset({"address", "began", "former"})
+"""Keys that are left out when they are empty."""
 
 
 class HistoryMark(_Part):

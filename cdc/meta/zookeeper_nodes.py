@@ -114,7 +114,7 @@ def _entry_position(seq: int, state: State) -> dict[str, Any] | None:
     if state.source is None:
         return None
     parts = split_seq(seq)
-    file = make_file_name(state.source.base_name, parts.file_number)
+    file = make_file_name(state.source.of_epoch(parts.epoch).base_name, parts.file_number)
     return {"included": False, "journalName": file, "position": parts.offset}
 
 

@@ -77,8 +77,7 @@ class _Connection(_BaseConnection):
 
 def place_of(source: SourceConfig) -> str:
     """Returns ``host:port``, the name of the source in messages."""
-    host = f"[{source.host}]" if ":" in source.host else source.host
-    return f"{host}:{source.port}"
+    return source.address
 
 
 def query(conn: pymysql.connections.Connection[Any], sql: str, args: Sequence[Any] | None = None) -> list[Row]:

@@ -17,7 +17,7 @@ from cdc.config import SourceConfig
 from cdc.errors import CdcError, SourceUnavailableError
 from cdc.positions import BinlogPosition
 from cdc.source.connection import connect, explain, mapped, place_of
-from cdc.source.server import Connection
+from cdc.source.server import Connection, read_uuid
 
 MAX_POSITION = 2**32 - 1
 """The largest offset that a dump request can name, since the protocol has 32 bits for it."""
@@ -43,6 +43,7 @@ def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any
     dump = dump_request(source.server_id, position)
     connection: Any = connect(source, read_timeout=None, write_timeout=30)
     try:
+        _require_same_server(source, connection)
         with mapped(connection):
             _set_session(connection, source.heartbeat_s)
             # PyMySQL has no public way to send a command that is not SQL.
@@ -63,6 +64,7 @@ def open_short_dump(source: SourceConfig, position: BinlogPosition) -> Any:
     """
     connection: Any = connect(source, write_timeout=30)
     try:
+        _require_same_server(source, connection)
         with mapped(connection):
             _set_session(connection, _MAX_HEARTBEAT_S)
             connection._execute_command(COMMAND.COM_BINLOG_DUMP, dump_request(0, position, flags=_NON_BLOCKING))
@@ -70,6 +72,17 @@ def open_short_dump(source: SourceConfig, position: BinlogPosition) -> Any:
         connection.close()
         raise
     return connection
+
+
+def _require_same_server(source: SourceConfig, connection: Connection) -> None:
+    """Raises SourceUnavailableError if the address leads to another server than before: its positions are other ones.
+    An address that follows the master may change between two connections."""
+    if source.server_uuid is not None and read_uuid(connection) != source.server_uuid:
+        raise SourceUnavailableError(
+            "another server answers at this address than a moment ago",
+            place=f"source {place_of(source)}",
+            remedy="Capture connects again, and looks whether it can go on there.",
+        )
 
 
 def _set_session(connection: Connection, heartbeat_s: float) -> None:

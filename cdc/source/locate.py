@@ -57,7 +57,7 @@ def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str],
             "far.",
         )
     purged = GtidSet.parse(found.get("gtid_purged", ""))
-    starts = _Starts(source)
+    starts = FileStarts(source)
     first = purged | (starts[files[0]].gtids or GtidSet())
     if not first <= wanted:
         lost = first - wanted
@@ -69,7 +69,7 @@ def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str],
         known = purged | (starts[name].gtids or GtidSet())
         return known <= wanted and known != wanted
 
-    file = _last(files, before_its_end) or files[0]
+    file = last_fitting(files, before_its_end) or files[0]
     before = _Numbers(purged | (starts[file].gtids or GtidSet()))
     stopped: ScannedTransaction | None = None
     end = BinlogPosition(file, 4)
@@ -102,8 +102,8 @@ def after_gtid_position(
     SourceUnavailableError.
     """
     place = f"source {place_of(source)}"
-    starts = _Starts(source)
-    file = _last(files, lambda name: all(gtid in wanted for gtid in starts[name].last_gtids or ()))
+    starts = FileStarts(source)
+    file = last_fitting(files, lambda name: all(gtid in wanted for gtid in starts[name].last_gtids or ()))
     if file is None:
         lost = [gtid for gtid in starts[files[0]].last_gtids or () if gtid not in wanted]
         raise _purged(f"transactions up to {', '.join(map(str, lost))}", place)
@@ -160,9 +160,9 @@ def at_time(source: SourceConfig, conn: Connection, files: Sequence[str], time: 
             place=place,
             remedy="Give a time that has passed, or write start: now.",
         )
-    starts = _Starts(source)
+    starts = FileStarts(source)
     # A file has everything that was committed before the next one was created, in whole seconds.
-    file = _last(files, lambda name: (starts[name].created_s + 1) * 1_000_000 <= wanted_us)
+    file = last_fitting(files, lambda name: (starts[name].created_s + 1) * 1_000_000 <= wanted_us)
     if file is None:
         created_us = starts[files[0]].created_s * 1_000_000
         raise ConfigError(
@@ -189,7 +189,7 @@ def _purged(what: str, place: str) -> SourceRefusedError:
     )
 
 
-class _Starts:
+class FileStarts:
     """The starts of files, each read once."""
 
     def __init__(self, source: SourceConfig) -> None:
@@ -202,7 +202,7 @@ class _Starts:
         return self._read[file]
 
 
-def _last(files: Sequence[str], fits: Callable[[str], bool]) -> str | None:
+def last_fitting(files: Sequence[str], fits: Callable[[str], bool]) -> str | None:
     """Returns the last file that fits, if all before it fit and none after it; None if the first does not fit."""
     low, high = 0, len(files)  # the first `low` files fit; those from `high` on do not
     while low < high:

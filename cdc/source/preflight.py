@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from cdc.config import DestinationConfig, SourceConfig
-from cdc.errors import SourceRefusedError
+from cdc.errors import CdcError, SourceRefusedError
+from cdc.gtids import parse_state, show_state
 from cdc.log import get_logger
 from cdc.source import settings
 from cdc.source.connection import connect, place_of, query
-from cdc.source.findings import Finding, error, of_apply, ok, warning
+from cdc.source.findings import Finding, error, from_error, of_apply, ok, warning
+from cdc.source.history import executed_gtids
 from cdc.source.privileges import check_privileges, check_visibility, read_grants, unreadable
 from cdc.source.purge import read_retention
 from cdc.source.schemas import check_members, list_tables, read_schemas
@@ -26,7 +29,7 @@ from cdc.source.server import (
 )
 from cdc.source.table_checks import check_key_dates, check_names, check_policies, check_tables
 
-__all__ = ["Finding", "check_source", "check_start", "examine", "examine_server", "require_source"]
+__all__ = ["Finding", "check_source", "check_standbys", "check_start", "examine", "examine_server", "require_source"]
 
 _VARIABLES = (
     "log_bin",
@@ -40,6 +43,7 @@ _VARIABLES = (
     "binlog_expire_logs_seconds",
     "binlog_expire_logs_auto_purge",
     "expire_logs_days",
+    "gtid_mode",
     "log_slave_updates",
     "log_replica_updates",
     "sql_mode",
@@ -90,7 +94,7 @@ def examine_server(conn: Connection) -> list[Finding]:
     """Returns the findings about the server and the user of an open connection, in a few queries, without a
     destination: product and version, binlog settings, GTIDs, privileges."""
     info = describe(conn)
-    values = variables(conn, (*_VARIABLES, "gtid_mode"))
+    values = variables(conn, _VARIABLES)
     account = _account(conn)
     found = [ok("source", f"{info.product} answers, the user is {account}"), *_check_version(info)]
     found += _settings(values)
@@ -120,6 +124,7 @@ def _examine(
         return found
     values = variables(conn, _VARIABLES)
     found += _settings(values)
+    found += _standbys(config.source, info, values)
     start = check_start(config.source, info) if first_start else None
     if start is not None:
         found.append(start)
@@ -227,6 +232,69 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     if not troubles:
         metadata = "FULL metadata" if "binlog_row_metadata" in values else "no metadata (the server is too old for it)"
         yield ok("source: binlog", f"ROW format, FULL image, {metadata}, not compressed by default")
+
+
+def _standbys(source: SourceConfig, info: ServerInfo, values: Mapping[str, str]) -> Iterator[Finding]:
+    """Checks that transactions have GTIDs, without which there is no way from one server to another."""
+    if not source.standbys or info.flavor == "mariadb" or values.get("gtid_mode", "OFF").upper() == "ON":
+        return
+    yield error(
+        "source: gtid_mode",
+        f"source.standbys is set, and gtid_mode is {values.get('gtid_mode', 'OFF')}: capture could not tell where to "
+        "go on with a standby",
+        "Set gtid_mode=ON and enforce_gtid_consistency=ON on the server and its standbys, or remove source.standbys.",
+    )
+
+
+def check_standbys(config: DestinationConfig, current: SourceConfig) -> list[Finding]:
+    """Examines the source's servers other than ``current``, which capture reads, as :func:`check_source` does, and
+    compares their GTIDs. Returns the errors and warnings, or one finding that says that a standby is ready."""
+    found: list[Finding] = []
+    for source in config.source.servers():
+        if source.address == current.address:
+            continue
+        place = f"standby {source.address}"
+        try:
+            conn = connect(source)
+        except CdcError as trouble:
+            found.append(from_error(place, trouble))
+            continue
+        with conn:
+            other = config.at_server(source.address)
+            troubles = [one for one in examine(other, conn) if one.level != "ok"]
+            troubles = [replace(one, subject=f"{place}: {one.subject}") for one in troubles]
+            troubles += _logs_what_it_applies(conn, place)
+            troubles += _errant(current, conn, place)
+        found += troubles or [ok(place, "it could take the server's place")]
+    return found
+
+
+def _logs_what_it_applies(conn: Connection, place: str) -> Iterator[Finding]:
+    values = variables(conn, ("log_slave_updates", "log_replica_updates"))
+    if values.get("log_replica_updates", values.get("log_slave_updates", "ON")) != "ON":
+        yield error(
+            f"{place}: log_replica_updates",
+            "it does not log the changes that it applies, so that its binlog lacks them",
+            "Start it with log_replica_updates=ON (log_slave_updates=ON on MariaDB and before MySQL 8.0.26).",
+        )
+
+
+def _errant(current: SourceConfig, conn: Connection, place: str) -> Iterator[Finding]:
+    """Checks that the standby has no transactions that the server lacks. The standby is asked first, so that it cannot
+    have got them meanwhile."""
+    flavor = current.flavor
+    theirs = parse_state(executed_gtids(conn, flavor) or "", flavor)
+    with connect(current) as primary:
+        mine = parse_state(executed_gtids(primary, flavor) or "", flavor)
+    errant = theirs - mine
+    if errant:
+        yield error(
+            f"{place}: gtids",
+            f"it has {errant.count} transactions that the server lacks (errant transactions): "
+            f"{show_state(errant, flavor)}",
+            "Set read_only (super_read_only) on standbys. Remove these transactions, or make them known to the server, "
+            "before this standby is promoted; docs/how-to/failover.md says how.",
+        )
 
 
 def _server_ids(

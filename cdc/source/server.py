@@ -92,6 +92,11 @@ def parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part or 0) for part in match.groups()) if match else (0, 0, 0)
 
 
+def read_uuid(conn: Connection) -> str:
+    """Asks the server for its identity, :attr:`ServerInfo.server_uuid`, alone."""
+    return _uuid(conn, "mariadb" if _is_mariadb(conn) else "mysql")
+
+
 def _uuid(conn: Connection, flavor: Flavor) -> str:
     name = "server_uid" if flavor == "mariadb" else "server_uuid"
     found = variables(conn, (name,)).get(name)

@@ -144,4 +144,5 @@ def position_of(mine: Job, seq: int) -> Position:
     if last is not None:
         end = reader.commit_position(last)
         time_us, gtid = end.commit_time_us or time_us, end.gtid
-    return Position(seq, source.server_uuid, source.epoch, gtid, time_us)
+    identity = source.of_seq(seq)
+    return Position(seq, identity.server_uuid, identity.epoch, gtid, time_us)

@@ -105,6 +105,8 @@ def take_snapshots(
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
     on a table), and what reading and loading raise.
     """
+    known = open_meta(config).source()
+    config = config.at_server(None if known is None else known.address)
     there = _source_tables(config)
     if tables is None:
         due = due_tables(config)

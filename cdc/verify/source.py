@@ -75,6 +75,7 @@ class SourceSnapshot:
     def __init__(self, config: DestinationConfig, known: SourceIdentity) -> None:
         """Connects and takes the snapshot. Raises SourceUnavailableError, SourceRefusedError; IdentityError if the
         server is not the one that was captured."""
+        config = config.at_server(known.address)
         self._known, self._config = known, config
         self._client: ClientColumns | None = None
         self._conn = connect(config.source, read_timeout=_READ_TIMEOUT_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ import numpy as np
 from cdc.binlog.entry import Entries, format_gtid
 from cdc.errors import DamagedError, StorageError
 from cdc.log import get_logger
-from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_seq
+from cdc.positions import FILE_SHIFT, BinlogPosition, CommitPosition, make_file_name, split_file_name, split_seq
 from cdc.schemas import Schemas
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile, SegmentStats, StoreStats, read_entries
 from cdc.store.formats.missing import first_after, kept_names, read_removed, require_kept
-from cdc.store.formats.segment_header import source_file_created_s
+from cdc.store.formats.segment_header import read_segment_header, source_file_created_s
 from cdc.store.formats.state import Beginning, CaptureState, TableNumbers, read_beginning, read_capture_state
 from cdc.store.formats.time_index import CommitTimeLimit, complete_until_us
 from cdc.store.reader import check
@@ -54,6 +54,8 @@ class StoreReader:
     def __init__(self, path: Path, base_name: str | None = None) -> None:
         self.path = Path(path)
         self.base_name = base_name or "binlog"
+        self._base_names: dict[int, str] = {}
+        """By epoch, of those before the newest one."""
         layout.check(self.path)
 
     @property
@@ -194,9 +196,24 @@ class StoreReader:
 
     def commit_position(self, entry: np.void) -> CommitPosition:
         """Returns the end of an entry's transaction in the source's binlog."""
-        parts = split_seq(int(entry["seq"]))
-        position = BinlogPosition(make_file_name(self.base_name, parts.file_number), parts.offset)
+        seq = int(entry["seq"])
+        position = BinlogPosition(self.source_file(seq), split_seq(seq).offset)
         return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
+
+    def source_file(self, seq: int) -> str:
+        """Returns the name of the source's binlog file that a seq lies in. Servers of different epochs may name their
+        files differently, which the segments tell."""
+        epoch, number, _ = split_seq(seq)
+        if epoch not in self._base_names:
+            names = self._names()
+            if not names or layout.segment_epoch(Path(names[-1])) == epoch:
+                return make_file_name(self.base_name, number)
+            at = bisect_left(names, layout.segment_name(epoch, 0, 0))
+            if at == len(names) or layout.segment_epoch(Path(names[at])) != epoch:
+                return make_file_name(self.base_name, number)
+            self._provide([self._segment(names[at])])
+            self._base_names[epoch] = split_file_name(read_segment_header(self._segment(names[at])).file)[0]
+        return make_file_name(self._base_names[epoch], number)
 
     def entries(self, segment: Path, offset: int, length: int) -> Entries:
         """Returns the verified entries of the transactions inside a byte range of a segment."""

@@ -8,12 +8,24 @@ started it, however that process ends, and its data is deleted. Give it a ``fold
 ``detach=True`` to let it outlive the process. On the command line: ``python -m cdc.testing.servers --help``.
 
 :mod:`~cdc.testing.servers.packages` fetches and unpacks the programs, :mod:`~cdc.testing.servers.kinds` knows how each
-kind is set up and started, and :mod:`~cdc.testing.servers.server` runs one.
+kind is set up and started, :mod:`~cdc.testing.servers.server` runs one, and :mod:`~cdc.testing.servers.replicas` two
+of which one replicates the other.
 """
 
 from __future__ import annotations
 
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER, find_kind
+from cdc.testing.servers.replicas import ReplicaPair
 from cdc.testing.servers.server import Server, client_tool, free_port, stop_detached
 
-__all__ = ["HOST", "PASSWORD", "USER", "Server", "client_tool", "find_kind", "free_port", "stop_detached"]
+__all__ = [
+    "HOST",
+    "PASSWORD",
+    "USER",
+    "ReplicaPair",
+    "Server",
+    "client_tool",
+    "find_kind",
+    "free_port",
+    "stop_detached",
+]

@@ -376,3 +376,38 @@ def test_kernel_uncompiled_does_the_same() -> None:
     assert np.array_equal(results[0][0], results[1][0])
     assert np.array_equal(results[0][1], results[1][1])
     assert results[0][1][k.N_ROWS] == 3
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+def test_transactions_whose_gtids_are_stored_only_move_the_position(piece: int) -> None:
+    log = BinlogBuilder()
+    ends = []
+    for n in range(6):
+        log.transaction("shop" if n % 3 else "other", "orders", [n])
+        log.query("ALTER TABLE orders ADD c INT") if n == 2 else None
+        ends.append(log.pos)
+    hooks = Hooks()
+    src = np.zeros(4 << 20, dtype=np.uint8)
+    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
+    asked: list[str] = []
+
+    def is_stored(gtid: str) -> bool:
+        asked.append(gtid)
+        if len(asked) == 5:
+            framer.ask_about_gtids(None)
+        return gtid.endswith((":2", ":5"))
+
+    framer.ask_about_gtids(is_stored)
+    feed(framer, src, hooks, log.packets, piece=piece, flush_always=True)
+    plain = frame(log.packets, piece=piece)
+    kept, all_kept = rows_of(hooks), rows_of(plain)
+    numbers = kept[kept[:, k.R_LENGTH] > 0][:, k.R_GTID_NUMBER].tolist()
+    assert [one for one in all_kept[all_kept[:, k.R_LENGTH] > 0][:, k.R_GTID_NUMBER] if one not in (2, 5)] == numbers
+    assert len(asked) == 5
+    assert kept[-1, k.R_SEQ] == all_kept[-1, k.R_SEQ]
+    positions = kept[kept[:, k.R_FLAGS] == k.FLAG_POSITION]
+    assert {2, 5} <= {
+        number
+        for row in positions
+        for number in range(int(row[k.R_GTID_NUMBER] - row[k.R_GTID_COUNT]) + 1, int(row[k.R_GTID_NUMBER]) + 1)
+    }

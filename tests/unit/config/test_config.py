@@ -81,6 +81,37 @@ def test_everything_given() -> None:
     assert config.table_apply("shop.other").mode == "upsert"
 
 
+def test_servers_of_a_source() -> None:
+    standbys = ["db2.example", "[::1]:3307", "mysql://other@db3.example:3308"]
+    config = parse(document(source__standbys=standbys), FILE)
+    assert [(one.address, one.user) for one in config.source.servers()] == [
+        ("db.example:3306", "cdc"),
+        ("db2.example:3306", "cdc"),
+        ("[::1]:3307", "cdc"),
+        ("db3.example:3308", "other"),
+    ]
+    assert config.at_server(None) is config and config.at_server("gone:3306") is config
+    moved = config.at_server("db2.example:3306")
+    assert (moved.source.host, moved.source.server_id, moved.name) == ("db2.example", config.source.server_id, "shop")
+    assert moved.at_server("db3.example:3308").source.port == 3308
+
+
+@pytest.mark.parametrize(
+    ("standby", "expected"),
+    [
+        ("db.example:3306", "standbys: db.example:3306 is given twice"),
+        ("mariadb://cdc@db2.example", "name different products"),
+        ("db2.example:port", "has no valid port"),
+        ("mysql://cdc:secret@db2.example", "must not hold the password"),
+        ("mysql://db2.example", "has no user"),
+        ("db2.example/shop", "must end with the port"),
+    ],
+)
+def test_standbys_that_cannot_be(standby: str, expected: str) -> None:
+    found = message(source__standbys=[standby])
+    assert expected in found and "secret" not in found
+
+
 def test_policies_of_a_table_win_one_by_one() -> None:
     config = parse(
         document(
@@ -202,10 +233,7 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             {"source__password_env": "A", "source__password_file": "b"},
             "source: password_env and password_file contradict each other; keep one of them",
         ),
-        (
-            {"source__standbys": []},
-            "source.standbys: failover to another source server is not available yet; leave it out",
-        ),
+        ({"source__standbys": "db2"}, "source.standbys: 'db2' must be a list: [one, two]"),
         ({"source__heartbeat_s": "10 apples"}, "source.heartbeat_s: '10 apples' is not a duration; write it like 30s"),
         # tables
         ({"tables__include": "shop"}, "tables.include: 'shop' must be a list: [one, two]"),

@@ -226,10 +226,21 @@ def test_impossible_versions_are_damage(meta: FileMeta, version: object) -> None
 
 
 def test_a_newer_version_is_refused(meta: FileMeta) -> None:
-    document = json.loads(meta.file.read_bytes()) | {"version": 4, "checksum": "of another kind"}
+    document = json.loads(meta.file.read_bytes()) | {"version": 5, "checksum": "of another kind"}
     meta.file.write_text(json.dumps(document))
-    with pytest.raises(VersionError, match="format version 4; this Towpath knows 3"):
+    with pytest.raises(VersionError, match="format version 5; this Towpath knows 4"):
         meta.update_cursor("apply", 3)
+
+
+def test_version_4_is_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "meta-v4.json", tmp_path / "meta.json")
+    meta = FileMeta(tmp_path, "shop")
+    source = meta.read().source
+    assert source is not None and source.began is not None
+    assert (source.epoch, source.address, source.began.pos) == (1, "db2.example:3306", 4711)
+    assert source.of_seq(206158431791).server_uuid == "6f5c1f0e-c5f4-11f0-9d0a-0242ac110002"
+    assert source.of_epoch(1) == source
+    assert render(meta.read()) == (GOLDEN / "meta-v4.json").read_bytes()
 
 
 def test_version_3_is_read(tmp_path: Path) -> None:
@@ -240,7 +251,8 @@ def test_version_3_is_read(tmp_path: Path) -> None:
         "shop.items": ("snapshot", None),
         "shop.orders": ("retry", 206158431791),
     }
-    assert render(meta.read()) == (GOLDEN / "meta-v3.json").read_bytes()
+    source = meta.read().source
+    assert source is not None and (source.began, source.former, source.address) == (None, (), None)
 
 
 def test_version_2_is_read(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 ADDRESS = Address("db.example", 3306)
 
 
-def golden(version: int = 3) -> Nodes:
+def golden(version: int = 4) -> Nodes:
     content = (GOLDEN / f"meta-zookeeper-v{version}.json").read_bytes()
     return {path: text.encode() for path, text in json.loads(content).items()}
 
@@ -76,7 +76,13 @@ def test_version_3_is_read() -> None:
     }
 
 
-@pytest.mark.parametrize("version", [1, 2])
+def test_version_4_is_read() -> None:
+    source = read(golden(4)).source
+    assert source is not None and source.began is not None
+    assert (source.epoch, source.began.after_seq, len(source.former)) == (1, 206158431791, 1)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_data_of_older_versions_is_kept_by_a_change(version: int) -> None:
     before = read(golden(version))
     assert read(render(before, ADDRESS, "c")) == before

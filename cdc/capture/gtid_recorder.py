@@ -1,0 +1,59 @@
+"""Keeps ``gtids.json`` up to date: all GTIDs that the store has read, for a failover of the source."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cdc.capture.start import Start
+from cdc.config import DestinationConfig
+from cdc.gtids import Flavor, GtidSet, parse_state
+from cdc.log import get_logger
+from cdc.positions import split_seq
+from cdc.source.resume import gtids_before
+from cdc.source.server import Connection
+from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, newest_gtids, read_checkpoints, write_checkpoint
+
+log = get_logger(__name__)
+
+_EVERY_S = 20.0
+
+
+class GtidRecorder:
+    """Records the GTIDs of one store, beside one connection to its source."""
+
+    def __init__(self, config: DestinationConfig, conn: Connection, start: Start, last_seq: int | None) -> None:
+        """Asks the source for the GTIDs before the store's end if they are not known. ``last_seq`` is the store's
+        newest seq. Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError, DamagedError, StorageError.
+        """
+        self._store: Path = config.store.path
+        self._flavor: Flavor = start.identity.flavor
+        self._recorded_at = time.monotonic()
+        self._active = True
+        seq = start.seq if last_seq is None else last_seq
+        if gtids_at_end(self._store, self._flavor, seq) is not None:
+            return
+        identity = start.identity
+        if split_seq(seq).epoch < identity.epoch and identity.start_gtid is not None:
+            found: GtidSet | None = parse_state(identity.start_gtid, self._flavor)
+        else:
+            found = gtids_before(config.source, conn, self._flavor, start.position)
+        if found is None:
+            self._active = False
+            return
+        write_checkpoint(self._store, self._flavor, GtidCheckpoint(seq, found))
+
+    def tick(self) -> None:
+        """Records what is visible, if some time has passed. Reads the index entries since then."""
+        if time.monotonic() - self._recorded_at >= _EVERY_S:
+            self.record()
+
+    def record(self) -> None:
+        """Records what is visible. Raises DamagedError, StorageError."""
+        self._recorded_at = time.monotonic()
+        if not self._active:
+            return
+        known = read_checkpoints(self._store, self._flavor)
+        found = newest_gtids(self._store, self._flavor)
+        if found is not None and (not known or found.seq > known[-1].seq):
+            write_checkpoint(self._store, self._flavor, found)

@@ -1,0 +1,101 @@
+"""The servers of a source: the one that is captured, and the standbys to which capture moves if that one is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, TypeAlias
+
+import pymysql
+
+from cdc.capture.failover import find_move
+from cdc.config import DestinationConfig
+from cdc.errors import CdcError, SourceUnavailableError
+from cdc.log import get_logger
+from cdc.meta import SourceIdentity, open_meta
+from cdc.source.connection import connect
+from cdc.source.preflight import require_source
+from cdc.source.resume import Resume
+from cdc.source.server import read_uuid
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+log = get_logger(__name__)
+
+_RETRY_S = 1.0
+
+
+class SourceServers:
+    """Connects to the server that is captured, or to a standby that can take its place."""
+
+    def __init__(self, config: DestinationConfig) -> None:
+        self._config = config
+        self.current = config
+        """The configuration with the server of the last connection as its source."""
+        self._resume: tuple[int, Resume] | None = None
+
+    def take_resume(self, last_seq: int | None) -> Resume | None:
+        """Returns the position at which capture goes on if :meth:`connect` has moved to another server, and the store
+        still ends at ``last_seq``."""
+        found, self._resume = self._resume, None
+        return None if found is None or found[0] != last_seq else found[1]
+
+    def connect(self, stop: threading.Event, last_seq: int | None) -> Connection:
+        """Returns a connection to a server that has passed the preflight.
+
+        The server that was captured last comes first. If it does not answer for ``source.standby_after_s``, the others
+        are tried in the order of the configuration; the first one that has everything that the store has, which ends at
+        ``last_seq``, is taken.
+
+        Raises SourceUnavailableError, SourceRefusedError, ConfigError. If a standby answers and cannot be used, and
+        none may be usable later, raises its error.
+        """
+        self._resume = None
+        if not self._config.source.standbys:
+            return self._open(self._config)
+        known = open_meta(self._config).source()
+        config = self._config.at_server(None if known is None else known.address)
+        until = time.monotonic() + self._config.source.standby_after_s
+        while True:
+            try:
+                return self._open(config)
+            except SourceUnavailableError as error:
+                if known is None or last_seq is None or stop.is_set():
+                    raise
+                if time.monotonic() >= until:
+                    gone = error
+                    break
+                log.warning("the source does not answer", error=str(error))
+                stop.wait(_RETRY_S)
+        return self._connect_standby(known, last_seq, gone)
+
+    def _connect_standby(self, known: SourceIdentity, last_seq: int, gone: SourceUnavailableError) -> Connection:
+        former = self._config.at_server(known.address).source.address
+        failures: list[CdcError] = []
+        for source in self._config.source.servers():
+            if source.address == former:
+                continue
+            log.warning("trying another server", server=source.address, former=former)
+            conn = None
+            try:
+                conn = self._open(self._config.at_server(source.address))
+                resume = find_move(self.current, conn, known, last_seq)
+                self._resume = None if resume is None else (last_seq, resume)
+                return conn
+            except CdcError as error:
+                failures.append(error)
+                log.warning("this server cannot be captured", server=source.address, error=str(error))
+                if conn is not None:
+                    conn.close()
+        raise next((one for one in failures if one.retryable), failures[0] if failures else gone) from gone
+
+    def _open(self, config: DestinationConfig) -> Connection:
+        conn = connect(config.source)
+        try:
+            require_source(config, conn)
+            bound = config.source.bound_to(read_uuid(conn))
+        except BaseException:
+            conn.close()
+            raise
+        self.current = config.model_copy(update={"source": bound})
+        return conn

@@ -1,0 +1,157 @@
+"""The GTIDs that a store has read: ``gtids.json``, and the index entries after it (``docs/formats/store.md``).
+
+After a failover capture goes on with another server, where files and positions are different ones. Only the set of all
+GTIDs before the store's end tells which transactions of that server are missing here: those of tables that are not
+captured, and those from before the store began, belong to it too. The index has the GTIDs of what was read, but not
+from before the beginning, and retention removes it. So capture writes the whole set from time to time, with the seq up
+to which it goes; the entries after that seq complete it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.entry import Entries, EntryFlag
+from cdc.durable import replace_file
+from cdc.errors import DamagedError
+from cdc.gtids import Flavor, GtidSet, Interval, format_state, parse_state
+from cdc.store.formats import layout
+from cdc.store.formats.index import IndexFile
+from cdc.store.formats.missing import first_after, read_removed
+
+GTIDS_FILE = "gtids.json"
+_KEPT = 16
+"""Older checkpoints are for a store whose end was cut off."""
+_SLICE = 1 << 16
+_REMEDY = "Remove it: capture asks the server again, as long as it is the same server."
+
+
+@dataclass(frozen=True)
+class GtidCheckpoint:
+    """All GTIDs of the source up to a seq."""
+
+    seq: int
+    gtids: GtidSet
+
+
+def read_checkpoints(store: Path, flavor: Flavor) -> list[GtidCheckpoint]:
+    """Returns the checkpoints, oldest first; none without the file. Raises DamagedError, VersionError, StorageError."""
+    path = store / GTIDS_FILE
+    try:
+        found = layout.read_json(path)
+    except DamagedError as error:
+        raise DamagedError(error.message, place=error.place, remedy=_REMEDY) from None
+    layout.require_version(found, path)
+    if found is None:
+        return []
+    try:
+        if found["flavor"] != flavor:
+            raise DamagedError(f"is of a source of the kind {found['flavor']}", place=str(path), remedy=_REMEDY)
+        return [GtidCheckpoint(int(one["seq"]), parse_state(one["gtids"], flavor)) for one in found["checkpoints"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DamagedError("is not a list of GTID sets", place=str(path), remedy=_REMEDY) from None
+
+
+def write_checkpoint(store: Path, flavor: Flavor, checkpoint: GtidCheckpoint) -> None:
+    """Adds a checkpoint durably. Those at or after its seq are replaced by it."""
+    kept = [one for one in read_checkpoints(store, flavor) if one.seq < checkpoint.seq]
+    document: dict[str, Any] = {
+        "version": 1,
+        "flavor": flavor,
+        "checkpoints": [
+            {"seq": one.seq, "gtids": format_state(one.gtids, flavor)} for one in [*kept, checkpoint][-_KEPT:]
+        ],
+    }
+    replace_file(store / GTIDS_FILE, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
+    """Returns the GTIDs of all transactions up to the store's newest entry, ``last_seq``. None if they are not known:
+    there is no checkpoint, or entries after it were removed or lost.
+
+    Raises DamagedError, VersionError, StorageError.
+    """
+    found = _newest(store, [one for one in read_checkpoints(store, flavor) if one.seq <= last_seq], flavor)
+    return None if found is None else found.gtids
+
+
+def newest_gtids(store: Path, flavor: Flavor) -> GtidCheckpoint | None:
+    """Returns the GTIDs of all transactions that are visible, and the seq of the last one. For the store's writer."""
+    return _newest(store, read_checkpoints(store, flavor), flavor)
+
+
+def _newest(store: Path, known: list[GtidCheckpoint], flavor: Flavor) -> GtidCheckpoint | None:
+    if not known or read_removed(store).seq > known[-1].seq:
+        return None
+    seq, found = known[-1].seq, known[-1].gtids
+    for entries in entries_after(store, seq):
+        if np.any(entries["flags"] & np.uint32(EntryFlag.LOST)):
+            return None
+        found |= gtids_of(entries, flavor)
+        seq = int(entries["seq"][-1])
+    return GtidCheckpoint(seq, found)
+
+
+def entries_after(store: Path, seq: int) -> Iterator[Entries]:
+    """Yields the verified entries after a seq, in order."""
+    segments = layout.list_segments(store)
+    for segment in segments[first_after([segment.name for segment in segments], seq) :]:
+        index = IndexFile(segment)
+        for start in range(index.after(seq), len(index.entries), _SLICE):
+            yield index.verified(start, min(start + _SLICE, len(index.entries)))
+
+
+def gtids_of(entries: Entries, flavor: Flavor) -> GtidSet:
+    """Returns the GTIDs of entries. For MariaDB, the state after them."""
+    entries = entries[entries["gtid_count"] > 0]
+    found: dict[str, list[Interval]] = {}
+    while len(entries):
+        # Nearly all entries have the same source. Each other one costs another look.
+        same = (entries["gtid_source"] == entries["gtid_source"][0]) & (entries["gtid_tag"] == entries["gtid_tag"][0])
+        mine, entries = entries[same], entries[~same]
+        last = mine["gtid_number"].astype(np.int64)
+        if flavor == "mariadb":
+            source = bytes(mine["gtid_source"][0])
+            name = f"{int.from_bytes(source[:4], 'little')}-{int.from_bytes(source[4:8], 'little')}"
+            found[name] = [(1, int(last.max()))]
+            continue
+        tag = bytes(mine["gtid_tag"][0]).decode("ascii")
+        name = f"{uuid.UUID(bytes=bytes(mine['gtid_source'][0]))}{':' + tag if tag else ''}"
+        found[name] = _intervals(last - mine["gtid_count"].astype(np.int64) + 1, last)
+    return GtidSet(found)
+
+
+def _intervals(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> list[Interval]:
+    """Merges intervals that touch or overlap."""
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], np.maximum.accumulate(last[order])
+    begins = np.concatenate([[True], first[1:] > last[:-1] + 1])
+    ends = np.concatenate([begins[1:], [True]])
+    return [(int(low), int(high)) for low, high in zip(first[begins], last[ends], strict=True)]
+
+
+def entries_with(entries: Entries, gtids: GtidSet, flavor: Flavor) -> Entries:
+    """Returns the entries that have at least one of the GTIDs. Of a set whose sources have many intervals, some more
+    may be returned."""
+    wanted = np.zeros(len(entries), dtype=bool)
+    last = entries["gtid_number"].astype(np.int64)
+    first = last - entries["gtid_count"].astype(np.int64) + 1
+    for name, intervals in gtids.sources():
+        source, _, tag = name.partition(":")
+        if flavor == "mariadb":
+            domain, _, server = source.partition("-")
+            raw = int(domain).to_bytes(4, "little") + int(server).to_bytes(4, "little") + bytes(8)
+        else:
+            raw = uuid.UUID(source).bytes
+        mine = (entries["gtid_source"] == np.void(raw)) & (entries["gtid_tag"] == tag.encode())
+        low, high = intervals[0][0], intervals[-1][1]
+        wanted |= mine & (entries["gtid_count"] > 0) & (last >= low) & (first <= high)
+    return entries[wanted]

@@ -1,0 +1,146 @@
+"""Failovers of the source through to Delta: nothing is lost that the new master has, and nothing is there twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pymysql
+import pytest
+
+from cdc import pipeline
+from cdc.capture import Capture
+from cdc.capture.accept_loss import accept_loss
+from cdc.errors import LostTransactionsError
+from cdc.meta import open_meta
+from cdc.table_jobs.snapshot import take_snapshots
+from cdc.testing.servers import HOST, USER, ReplicaPair, Server
+from tests.support.apply import Loop
+from tests.support.capturing import capturing
+from tests.support.proxy import Proxy
+
+DB = "shop"
+
+
+class Writer:
+    """Changes a mirror and fills a changelog until the server dies or the block ends."""
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self._server, self._rng = server, random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.committed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        rng = self._rng
+        with suppress(pymysql.MySQLError, OSError), self._server.connect() as conn, conn.cursor() as cursor:
+            while not self._stop.is_set():
+                key = rng.randrange(200)
+                cursor.execute("BEGIN")
+                cursor.execute(f"INSERT INTO {DB}.journal (word) VALUES ('{key}')")
+                if rng.random() < 0.3:
+                    cursor.execute(f"DELETE FROM {DB}.accounts WHERE id = {key}")
+                else:
+                    cursor.execute(f"REPLACE INTO {DB}.accounts VALUES ({key}, {rng.randrange(10**6)})")
+                cursor.execute("COMMIT")
+                self.committed += 1
+
+    def wait(self, more: int) -> None:
+        until, deadline = self.committed + more, time.monotonic() + 30
+        while self.committed < until:
+            assert time.monotonic() < deadline, "the load does not go on"
+            time.sleep(0.005)
+
+
+def make(folder: Path, pair: ReplicaPair, proxy: Proxy) -> Loop:
+    pair.primary.execute(
+        f"CREATE DATABASE {DB}",
+        f"CREATE TABLE {DB}.accounts (id INT PRIMARY KEY, n INT)",
+        f"CREATE TABLE {DB}.journal (id INT AUTO_INCREMENT PRIMARY KEY, word VARCHAR(20))",
+    )
+    pair.wait_level()
+    loop = Loop(folder, pair.primary, DB, overrides="DB.journal: {mode: append}", start="now")
+    flavor = loop.config.source.flavor
+    url = f"{flavor}://{USER}@{HOST}:{proxy.port}"
+    source = loop.config.source.model_copy(update={"url": url, "heartbeat_s": 1.0})
+    loop.config = loop.config.model_copy(update={"source": source})
+    loop.capture()
+    return loop
+
+
+def require_equal(loop: Loop) -> None:
+    loop.require_equal("accounts")
+    assert [key for _, key in loop.changelog("journal")] == [row["id"] for row in loop.select("journal")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["mysql9", "mariadb11"])
+def test_the_lake_equals_the_new_master(tmp_path: Path, family: str) -> None:
+    with ReplicaPair(family) as pair, Proxy(pair.primary.port) as proxy:
+        loop = make(tmp_path, pair, proxy)
+        for number in range(3):
+            with capturing(loop.config):
+                with Writer(pair.primary, number) as writer:
+                    writer.wait(100)
+                    proxy.freeze()
+                    writer.wait(30)
+                    pair.fail_over()
+                proxy.move(pair.primary.port)
+                loop.server = pair.primary
+                with Writer(pair.primary, 100 + number) as writer:
+                    loop.apply_all(50)
+                    writer.wait(50)
+                pair.renew_replica()
+            loop.capture()
+            loop.apply_all(70)
+            require_equal(loop)
+        source = open_meta(loop.config).source()
+        assert source is not None and source.epoch == 3
+        with capturing(loop.config):
+            assert pipeline.verify(loop.config, None, wait_s=10).ok
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["mysql9", "mariadb11"])
+def test_a_snapshot_repairs_what_a_failover_has_lost(tmp_path: Path, family: str) -> None:
+    with ReplicaPair(family) as pair, Proxy(pair.primary.port) as proxy:
+        loop = make(tmp_path, pair, proxy)
+        loop.server = pair.primary
+        loop.sql("INSERT INTO accounts VALUES (1, 1), (2, 2)", "INSERT INTO journal VALUES (1, 'a')")
+        pair.wait_level()
+        loop.capture()
+        pair.pause_replica()
+        loop.sql("UPDATE accounts SET n = 77 WHERE id = 1", "INSERT INTO accounts VALUES (3, 3)")
+        loop.capture()
+        loop.apply_all()
+        pair.fail_over()
+        proxy.move(pair.primary.port)
+        loop.server = pair.primary
+        loop.sql("INSERT INTO accounts VALUES (4, 4)", "INSERT INTO journal VALUES (2, 'b')")
+        with pytest.raises(LostTransactionsError):
+            loop.capture()
+        assert accept_loss(loop.config).tables == (f"{DB}.accounts",)
+        with capturing(loop.config):
+            time.sleep(1)
+            loop.apply_all()
+            [result] = take_snapshots(loop.config)
+            assert result.table == f"{DB}.accounts"
+        loop.sql("INSERT INTO accounts VALUES (5, 5)")
+        Capture(loop.config).run(until_current=True)
+        loop.apply_all()
+        require_equal(loop)

@@ -1,0 +1,324 @@
+"""Failover of the source with real replicas: the primary is killed under load, and capture goes on with the replica."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pymysql
+import pytest
+
+from cdc.binlog.entry import format_gtid
+from cdc.capture import Capture
+from cdc.capture.accept_loss import accept_loss, examine_servers
+from cdc.commands.check import examine
+from cdc.config import DestinationConfig, load
+from cdc.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError, UsageError
+from cdc.gtids import Flavor, GtidSet, parse_state
+from cdc.meta import SourceIdentity, open_meta
+from cdc.source.history import executed_gtids
+from cdc.status import collect
+from cdc.store.formats.gtids import newest_gtids
+from cdc.store.reader.reader import StoreReader
+from cdc.testing.servers import HOST, PASSWORD, USER, ReplicaPair, Server
+from tests.support.binlog_files import purge
+from tests.support.capturing import capturing
+from tests.support.proxy import Proxy
+
+Configure = Callable[..., DestinationConfig]
+FAMILIES = ("mysql9", "mariadb11")
+DATABASES = ("shop", "other")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[Callable[[str], ReplicaPair]]:
+    """A pair of each family, which the tests share."""
+    running: dict[str, ReplicaPair] = {}
+
+    def get(family: str) -> ReplicaPair:
+        if family not in running:
+            # MariaDB's strict mode keeps errant transactions out of a replica that replicates.
+            options = ("--gtid-strict-mode=OFF",) if family.startswith("mariadb") else ()
+            running[family] = ReplicaPair(family, options).start()
+        return running[family]
+
+    yield get
+    for pair in running.values():
+        pair.stop()
+
+
+@pytest.fixture(params=FAMILIES)
+def pair(request: pytest.FixtureRequest, pairs: Callable[[str], ReplicaPair]) -> ReplicaPair:
+    """A pair that is level, with empty tables."""
+    found = pairs(request.param)
+    if not found.replica.alive:
+        found.renew_replica()
+    for db in DATABASES:
+        columns = "id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(1000)"
+        found.primary.execute(
+            f"DROP DATABASE IF EXISTS {db}", f"CREATE DATABASE {db}", f"CREATE TABLE {db}.t ({columns})"
+        )
+    found.wait_level()
+    return found
+
+
+@pytest.fixture
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+
+    def make(port: int, family: str, *standbys: int, name: str = "shop", start: str = "now") -> DestinationConfig:
+        file = tmp_path / name / "shop.yaml"
+        file.parent.mkdir(exist_ok=True)
+        flavor = "mysql" if family.startswith("mysql") else "mariadb"
+        others = ", ".join(f"'{HOST}:{port}'" for port in standbys)
+        file.write_text(
+            f"source: {{url: '{flavor}://{USER}@{HOST}:{port}', password_env: TOWPATH_TEST_PASSWORD,"
+            f" server_id: {abs(hash(str(file))) % 4_000_000_000 + 1}, start: {start}, heartbeat_s: 1,"
+            f" standbys: [{others}], standby_after_s: 1}}\n"
+            f"tables: {{include: ['shop\\..*']}}\n"
+            f"store: {{path: data/store}}\nmeta: {{path: data/meta}}\napply: {{target: ./lake}}\n"
+        )
+        return load(file)
+
+    return make
+
+
+class Writer:
+    """Inserts rows into both databases until the server dies or the block ends."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.committed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        with suppress(pymysql.MySQLError, OSError), self._server.connect() as conn, conn.cursor() as cursor:
+            while not self._stop.is_set():
+                db = "other" if self.committed % 3 == 2 else "shop"
+                cursor.execute(f"INSERT INTO {db}.t (v) VALUES (REPEAT('x', 100))")
+                self.committed += 1
+
+    def wait(self, more: int) -> None:
+        """Waits until so many more transactions are committed."""
+        until, deadline = self.committed + more, time.monotonic() + 20
+        while self.committed < until:
+            assert time.monotonic() < deadline, "the load does not go on"
+            time.sleep(0.005)
+
+
+def insert(server: Server, rows: int = 1, db: str = "shop") -> None:
+    server.execute(*[f"INSERT INTO {db}.t (v) VALUES ('x')"] * rows)
+
+
+def capture(config: DestinationConfig) -> int:
+    """Captures up to the present and returns the number of new transactions."""
+    return Capture(config).run(until_current=True).transactions
+
+
+def source_of(config: DestinationConfig) -> SourceIdentity:
+    source = open_meta(config).source()
+    assert source is not None
+    return source
+
+
+def transactions(config: DestinationConfig) -> list[tuple[str, int]]:
+    """Returns GTID and row events of each transaction in the store."""
+    return [
+        (str(format_gtid(entry)), int(entry["row_events"]))
+        for entries in StoreReader(config.store.path).all_entries()
+        for entry in entries[entries["length"] > 0]
+    ]
+
+
+def assert_equal_to(config: DestinationConfig, server: Server, configure: Configure) -> None:
+    """Checks that the store has each transaction of the server's binlog once, from its own first one on."""
+    fresh = configure(server.port, server.kind.name, name="fresh", start="earliest")
+    capture(fresh)
+    found, wanted = transactions(config), transactions(fresh)
+    assert len(set(found)) == len(found), "a transaction is there twice"
+    assert sorted(found) == sorted(wanted[wanted.index(found[0]) :])
+
+
+def wait_until_level(config: DestinationConfig, server: Server) -> None:
+    """Waits until the store has read all that the server has executed."""
+    flavor: Flavor = "mariadb" if server.kind.name.startswith("mariadb") else "mysql"
+    with server.connect() as conn:
+        wanted = parse_state(executed_gtids(conn, flavor) or "", flavor)
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        found = newest_gtids(config.store.path, flavor)
+        if found is not None and wanted <= found.gtids:
+            return
+        time.sleep(0.05)
+    raise AssertionError("capture has not become level")
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_a_virtual_address_under_load(pair: ReplicaPair, configure: Configure, rounds: int) -> None:
+    with Proxy(pair.primary.port) as proxy:
+        config = configure(proxy.port, pair.primary.kind.name)
+        capture(config)
+        insert(pair.primary)
+        with capturing(config):
+            wait_until_level(config, pair.primary)  # a capture that has never been connected ends with an error
+            for number in range(1, rounds + 1):
+                with Writer(pair.primary) as writer:
+                    writer.wait(60)
+                    proxy.freeze()  # so that capture has nothing that the replica never gets
+                    writer.wait(30)
+                    pair.fail_over()
+                with Writer(pair.primary) as writer:
+                    writer.wait(10)
+                    proxy.move(pair.primary.port)
+                    writer.wait(40)
+                wait_until_level(config, pair.primary)
+                assert source_of(config).epoch == number
+                if number < rounds:
+                    pair.renew_replica()
+    assert_equal_to(config, pair.primary, configure)
+
+
+def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure: Configure) -> None:
+    with Proxy(pair.primary.port) as proxy:
+        config = configure(proxy.port, pair.primary.kind.name, pair.replica.port)
+        capture(config)
+        insert(pair.primary, 3)
+        assert not [one for one in examine(config)[0] if one.subject.startswith("standby") and one.level != "ok"]
+        with capturing(config):
+            wait_until_level(config, pair.primary)
+            with Writer(pair.primary) as writer:
+                writer.wait(60)
+                proxy.freeze()
+                writer.wait(30)
+                pair.fail_over()
+            proxy.move(1)
+            insert(pair.primary, 5)
+            wait_until_level(config, pair.primary)
+        source = source_of(config)
+        assert (source.epoch, source.address) == (1, f"{HOST}:{pair.primary.port}")
+        insert(pair.primary, 2)
+        assert capture(config) == 2  # the first server still does not answer
+        assert collect(config)["source"]["server"] == source.address
+    assert_equal_to(config, pair.primary, configure)
+
+
+def test_lost_transactions_are_named_and_accepted(pair: ReplicaPair, configure: Configure) -> None:
+    with Proxy(pair.primary.port) as proxy:
+        config = configure(proxy.port, pair.primary.kind.name)
+        capture(config)
+        insert(pair.primary, 2)
+        pair.wait_level()
+        with pytest.raises(UsageError, match="nothing is lost"):
+            accept_loss(config)
+        pair.pause_replica()
+        insert(pair.primary, 3)
+        insert(pair.primary, 2, db="other")
+        capture(config)
+        lost = [gtid for gtid, _ in transactions(config)[-3:]]
+        pair.fail_over()
+        proxy.move(pair.primary.port)
+        insert(pair.primary, 4)
+        with pytest.raises(LostTransactionsError, match="former server had transactions") as caught:
+            capture(config)
+        assert GtidSet(caught.value.lost).count == 5
+        assert [state.state for state in examine_servers(config)] == ["lost"]
+        found = accept_loss(config)
+        assert (found.transactions, found.tables, found.epoch) == (5, ("shop.t",), 1)
+        assert open_meta(config).read().subscription("apply").parked["shop.t"].due == "snapshot"
+        assert lost[0].rpartition(":")[2].rpartition("-")[2] in found.lost
+        assert capture(config) == 4
+        assert capture(config) == 0
+        insert(pair.primary)
+        assert capture(config) == 1
+        [failover] = collect(config)["source"]["failovers"]
+        assert failover["lost"] == source_of(config).began.lost  # type: ignore[union-attr]
+
+
+def test_a_replica_that_lags_is_waited_for(pair: ReplicaPair, configure: Configure) -> None:
+    with Proxy(pair.primary.port) as proxy:
+        config = configure(proxy.port, pair.primary.kind.name)
+        capture(config)
+        pair.pause_replica()
+        insert(pair.primary, 3)
+        capture(config)
+        proxy.move(pair.replica.port)
+        with pytest.raises(SourceUnavailableError, match="may still get them"):
+            capture(config)
+        pair.resume_replica()
+        pair.wait_level()
+        insert(pair.primary, 2)
+        pair.wait_level()
+        assert capture(config) == 2
+        assert source_of(config).epoch == 1
+        proxy.move(pair.primary.port)  # and back, with another epoch
+        insert(pair.primary, 1)
+        assert capture(config) == 1
+        assert source_of(config).epoch == 2
+    assert_equal_to(config, pair.primary, configure)
+
+
+def test_errant_transactions_are_refused(pair: ReplicaPair, configure: Configure) -> None:
+    with Proxy(pair.primary.port) as proxy:
+        config = configure(proxy.port, pair.primary.kind.name, pair.replica.port)
+        capture(config)
+        insert(pair.primary)
+        pair.wait_level()
+        insert(pair.replica, db="other")
+        insert(pair.primary, 2)
+        pair.wait_level()
+        capture(config)
+        before = source_of(config)
+        standby = [one for one in examine(config)[0] if one.subject.endswith(": gtids")]
+        assert ["errant" in one.message for one in standby] == [True]
+        pair.fail_over()
+        proxy.move(pair.primary.port)
+        with pytest.raises(SourceRefusedError, match="1 errant transactions"):
+            capture(config)
+        assert source_of(config) == before
+
+
+def test_purged_transactions_are_refused(pair: ReplicaPair, configure: Configure) -> None:
+    with Proxy(pair.primary.port) as proxy:
+        config = configure(proxy.port, pair.primary.kind.name)
+        insert(pair.primary)
+        capture(config)
+        insert(pair.primary, 2)
+        pair.wait_level()
+        pair.replica.execute("FLUSH BINARY LOGS")
+        if pair.replica.kind.name.startswith("mariadb"):
+            pair.replica.execute("SET GLOBAL slave_connections_needed_for_purge = 0")
+        purge(pair.replica)
+        proxy.move(pair.replica.port)
+        with pytest.raises(SourceRefusedError, match="2 transactions that the store lacks"):
+            capture(config)
+        proxy.move(pair.primary.port)
+        assert capture(config) == 2
+        pair.replica.kill()
+
+
+def test_an_unrelated_server_is_refused(pair: ReplicaPair, configure: Configure) -> None:
+    with Proxy(pair.primary.port) as proxy, Server(pair.primary.kind.name) as other:
+        config = configure(proxy.port, pair.primary.kind.name)
+        other.execute(f"SET GLOBAL server_id={4711}")
+        insert(pair.primary)
+        capture(config)
+        other.execute("CREATE DATABASE shop")
+        proxy.move(other.port)
+        with pytest.raises(IdentityError, match="none of the store's transactions"):
+            capture(config)

@@ -1,0 +1,92 @@
+"""A TCP proxy: an address behind which the server can be exchanged, and whose bytes can be held back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from cdc.testing.servers import HOST
+
+_POLL_S = 0.1
+
+
+class Proxy:
+    """Forwards connections to :attr:`target`, a port of 127.0.0.1. Use it as a context."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self._listener = socket.create_server((HOST, 0))
+        self._listener.settimeout(_POLL_S)
+        self.port: int = self._listener.getsockname()[1]
+        self._open = threading.Event()
+        self._open.set()
+        self._ended = threading.Event()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._open.set()
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+    def freeze(self) -> None:
+        """Forwards nothing until :meth:`thaw`."""
+        self._open.clear()
+
+    def thaw(self) -> None:
+        """Forwards again."""
+        self._open.set()
+
+    def cut(self) -> None:
+        """Closes all connections, with what they hold back."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for one in pair:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+
+    def move(self, target: int) -> None:
+        """Leads new connections to another port, and closes the old ones."""
+        self.target = target
+        self.cut()
+        self.thaw()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            try:
+                server = socket.create_connection((HOST, self.target), timeout=5)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            self._pairs.append((client, server))
+            for here, there in ((client, server), (server, client)):
+                thread = threading.Thread(target=self._forward, args=(here, there), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _forward(self, here: socket.socket, there: socket.socket) -> None:
+        with suppress(OSError):
+            while data := here.recv(1 << 16):
+                self._open.wait()
+                there.sendall(data)
+        for one in (here, there):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
