@@ -18,6 +18,7 @@ from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss
 from cdc.errors import LostTransactionsError
 from cdc.meta import open_meta
+from cdc.store.formats.state import read_capture_state
 from cdc.table_jobs.snapshot import take_snapshots
 from cdc.testing.servers import HOST, USER, ReplicaPair, Server
 from tests.support.apply import Loop
@@ -83,6 +84,14 @@ def make(folder: Path, pair: ReplicaPair, proxy: Proxy) -> Loop:
     return loop
 
 
+def wait_connected(loop: Loop) -> None:
+    """Waits for capture, which ends with an error if its first connection fails."""
+    deadline = time.monotonic() + 30
+    while (state := read_capture_state(loop.config.store.path)) is None or not state.connected:
+        assert time.monotonic() < deadline, "capture does not connect"
+        time.sleep(0.05)
+
+
 def require_equal(loop: Loop) -> None:
     loop.require_equal("accounts")
     assert [key for _, key in loop.changelog("journal")] == [row["id"] for row in loop.select("journal")]
@@ -95,6 +104,7 @@ def test_the_lake_equals_the_new_master(tmp_path: Path, family: str) -> None:
         loop = make(tmp_path, pair, proxy)
         for number in range(3):
             with capturing(loop.config):
+                wait_connected(loop)
                 with Writer(pair.primary, number) as writer:
                     writer.wait(100)
                     proxy.freeze()
@@ -103,11 +113,11 @@ def test_the_lake_equals_the_new_master(tmp_path: Path, family: str) -> None:
                 proxy.move(pair.primary.port)
                 loop.server = pair.primary
                 with Writer(pair.primary, 100 + number) as writer:
-                    loop.apply_all(50)
+                    loop.apply(100)  # a batch that ends before the failover
                     writer.wait(50)
                 pair.renew_replica()
             loop.capture()
-            loop.apply_all(70)
+            loop.apply_all()
             require_equal(loop)
         source = open_meta(loop.config).source()
         assert source is not None and source.epoch == 3

@@ -11,6 +11,7 @@ import pytest
 
 from cdc.binlog import events, frame_kernel
 from cdc.binlog import frame_state as k
+from cdc.binlog.constants import EventType
 from cdc.binlog.file import scan
 from cdc.binlog.frame_events import TableIds, add_table, image_columns
 from cdc.binlog.framer import EVENT_KINDS, Decision, Framer
@@ -411,3 +412,17 @@ def test_transactions_whose_gtids_are_stored_only_move_the_position(piece: int) 
         for row in positions
         for number in range(int(row[k.R_GTID_NUMBER] - row[k.R_GTID_COUNT]) + 1, int(row[k.R_GTID_NUMBER]) + 1)
     }
+
+
+def test_a_view_change_of_group_replication_is_a_transaction_without_rows() -> None:
+    """The group writes one when a member joins, with a GTID of its own between BEGIN and COMMIT."""
+    log = BinlogBuilder()
+    log.transaction("shop", "orders", [1])
+    log.gtid()
+    log.query("BEGIN", db="")
+    log.event(EventType.VIEW_CHANGE, b"17637265:3".ljust(40, b"\0") + (3).to_bytes(8, "little") + bytes(4))
+    log.query("COMMIT", db="")
+    log.transaction("shop", "orders", [2])
+    rows = rows_of(frame(log.packets))
+    assert rows[:, k.R_GTID_NUMBER].tolist() == [1, 2, 3]
+    assert rows[:, k.R_FLAGS].tolist() == [0, k.FLAG_POSITION, 0]
