@@ -7,16 +7,13 @@ is removed when the process ends; what killed processes left behind is removed b
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
-import secrets
 import shutil
 from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc import files
 from cdc.archive.format import SCHEMAS, SegmentRecord, after_last_gap, schema_seqs
 from cdc.archive.states import Archive, Known
 from cdc.durable import make_folder, storage_errors
@@ -29,6 +26,7 @@ from cdc.store.formats.layout import index_path
 from cdc.store.formats.missing import read_removed
 from cdc.store.reader.reader import StoreReader
 from cdc.units import human_bytes
+from cdc.work_folders import make_work_folder
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 FOLDER = "archived"
+_PREFIX = "job-"
 
 
 class ArchivedReader(StoreReader):
@@ -57,6 +56,8 @@ class ArchivedReader(StoreReader):
         self._away: RetryableError | None = None
         self._records: dict[str, SegmentRecord] = {}
         self._folder: Path | None = None
+        self._lock = -1
+        """Of the folder, held until the process ends."""
         self._fetched: set[str] = set()
 
     @property
@@ -198,33 +199,14 @@ class ArchivedReader(StoreReader):
 
     def _own_folder(self) -> Path:
         if self._folder is None:
-            self._folder = _make_folder(self.path / FOLDER)
+            parent = self.path / FOLDER
+            make_folder(parent)
+            with storage_errors(parent):
+                self._folder, self._lock = make_work_folder(parent, _PREFIX)
+            atexit.register(_remove_folder, self._folder, os.getpid())
         return self._folder
-
-
-def _make_folder(parent: Path) -> Path:
-    """Makes a folder of this process, and removes those of processes that have ended."""
-    make_folder(parent)
-    with storage_errors(parent):
-        for left in sorted(parent.glob("*.lock")):
-            fd = files.plain.open(left, os.O_RDWR)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-                left.unlink(missing_ok=True)
-            except BlockingIOError:
-                continue  # its process is at work
-            finally:
-                os.close(fd)
-        folder = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-        fd = files.plain.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
-        fcntl.flock(fd, fcntl.LOCK_EX)  # held until the process ends
-    make_folder(folder)
-    atexit.register(_remove_folder, folder, os.getpid())
-    return folder
 
 
 def _remove_folder(folder: Path, pid: int) -> None:
     if os.getpid() == pid:  # not in a process that was forked
         shutil.rmtree(folder, ignore_errors=True)
-        folder.with_suffix(".lock").unlink(missing_ok=True)

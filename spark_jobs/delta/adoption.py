@@ -11,12 +11,11 @@ the one that the statement would make.
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,19 @@ from cdc.log import get_logger
 from cdc.targets import LOG_FOLDER, local_path
 from spark_jobs.delta.log import TRANSACTION_RETENTION, open_delta
 from spark_jobs.delta.stats import INDEXED_COLUMNS, file_stats, has_statistics
+from spark_jobs.delta.transaction import (
+    PLAIN_NAME,
+    active,
+    delta_action,
+    delta_log,
+    features_of,
+    from_scala,
+    has_files,
+    jvm_of,
+    metadata_of,
+    scala_object,
+    scala_seq,
+)
 from spark_jobs.runtime.failures import first_line, is_concurrent
 from spark_jobs.runtime.guard import is_connect
 
@@ -56,7 +68,6 @@ _FEATURES = {
     "v2Checkpoint",
 }  # fmt: skip
 """Features of Delta that ask nothing of a file, unless a property or the schema says so."""
-PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = get_logger(__name__)
 
 
@@ -132,8 +143,7 @@ class Adoption:
     def add_rows(self, rows: DataFrame) -> None:
         """Writes rows as files of the table, as each statement of Spark does."""
         with active(self.spark):
-            found = self._txn.writeFiles(rows._jdf)
-        self._adds += [found.apply(number) for number in range(found.size())]
+            self._adds += from_scala(self._txn.writeFiles(rows._jdf))
 
     def commit(self, application: str, seq: int, user_metadata: str) -> None:
         """Makes the added files the whole table, in a commit that carries an applied position and user metadata.
@@ -141,18 +151,13 @@ class Adoption:
         Raises RetryableError if another writer has committed meanwhile.
         """
         jvm, txn = jvm_of(self.spark), self._txn
-        actions = jvm.java.util.ArrayList()
         now = int(time.time() * 1000)
-        actions.add(delta_action(jvm, {"txn": {"appId": application, "version": seq, "lastUpdated": now}}))
-        for add in self._adds:
-            actions.add(add)
+        applied = delta_action(jvm, {"txn": {"appId": application, "version": seq, "lastUpdated": now}})
         try:
             with active(self.spark):
                 txn.readWholeTable()  # so that every other commit is a conflict
-                for removal in self._removals(now):
-                    actions.add(removal)
-                sequence = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
-                txn.commit(sequence, _operation(jvm, txn.metadata(), user_metadata))
+                actions = scala_seq(jvm, [applied, *self._adds, *self._removals(now)])
+                txn.commit(actions, _operation(jvm, txn.metadata(), user_metadata))
         except Exception as error:
             if is_concurrent(error):
                 raise _overtaken(self.replacement.path) from error
@@ -167,9 +172,8 @@ class Adoption:
         jvm, snapshot = jvm_of(self.spark), self._txn.snapshot()
         listed = _listed(self.replacement, snapshot)
         if listed is None:
-            old = self._txn.filterFiles()
-            for number in range(old.size()):
-                yield old.apply(number).remove()
+            for one in from_scala(self._txn.filterFiles()):
+                yield one.remove()
             return
         for path, size in listed.items():
             content = {"path": path, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
@@ -231,7 +235,6 @@ def _is_plain(replacement: Replacement) -> bool:
 
 def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
     jvm = jvm_of(spark)
-    delta = jvm.org.apache.spark.sql.delta
     conf = _hadoop(spark)
     path = jvm.org.apache.hadoop.fs.Path(replacement.path)
     if path.getFileSystem(conf).getUri().getScheme() != "file":
@@ -239,7 +242,7 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
     parquet_schema = _common_schema(spark, files, replacement.schema, conf)
     if parquet_schema is None:
         return None
-    txn = delta.DeltaLog.forTable(spark._jsparkSession, replacement.path).startTransaction()
+    txn = delta_log(spark, replacement.path).startTransaction()
     if int(txn.readVersion()) != replacement.version:
         raise _overtaken(replacement.path)
     metadata = {
@@ -256,10 +259,10 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
         except (Py4JJavaError, PySparkException) as error:
             _log.info("Delta refuses the table's metadata, so the statement is tried", reason=first_line(error))
             return None
-    features = _features(txn)
+    features = features_of(txn)
     _operation(jvm, txn.metadata(), "")  # which an unknown version of Delta may not have
     txn.snapshot().checksumOpt()
-    if not _is_as_asked(txn, replacement) or features is None:
+    if not _is_as_asked(txn, replacement) or not features <= _FEATURES:
         return None
     is_tight = "deletionVectors" in features
     return Adoption(spark, replacement, txn, parquet_schema, conf, is_tight)
@@ -270,7 +273,7 @@ def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
     features go into the protocol."""
     from pyspark.sql import types as t
 
-    found = json.loads(txn.metadata().json())["metaData"]
+    found = metadata_of(txn)
     schema = t.StructType.fromJson(json.loads(found["schemaString"]))
     kept = {key: value for key, value in replacement.properties.items() if not key.startswith("delta.feature.")}
     return (
@@ -279,13 +282,6 @@ def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
         and all(not one.metadata for one in schema.fields)
         and not found["partitionColumns"]
     )
-
-
-def _features(txn: Any) -> set[str] | None:
-    """Returns the features that the table supports; None if one is among them that may ask more of a file."""
-    protocol: Mapping[str, Any] = json.loads(txn.protocol().json())["protocol"]
-    found = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
-    return found if found <= _FEATURES else None
 
 
 def _operation(jvm: Any, metadata: Any, user_metadata: str) -> Any:
@@ -306,19 +302,14 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
 
     if replacement.version < 0:
         return {}
-    protocol: Mapping[str, Any] = json.loads(snapshot.protocol().json())["protocol"]
-    if "deletionVectors" in protocol.get("writerFeatures", ()) or not snapshot.metadata().partitionColumns().isEmpty():
+    if "deletionVectors" in features_of(snapshot) or not snapshot.metadata().partitionColumns().isEmpty():
         return None
     with open_delta(replacement.path, replacement.path) as delta:
         if delta is None or delta.version() != replacement.version:
             return None
         files = pa.table(delta.get_add_actions())
     found = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
-    checksum = snapshot.checksumOpt()
-    if checksum.isEmpty():
-        return None
-    counted = checksum.get().numFiles(), checksum.get().tableSizeBytes()
-    known = counted == (len(found), sum(found.values()))
+    known = has_files(snapshot, len(found), sum(found.values()))
     return found if known and all(PLAIN_NAME.fullmatch(name) for name in found) else None
 
 
@@ -378,39 +369,6 @@ def _hadoop(spark: SparkSession) -> Any:
     conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
     conf.set("fs.file.impl.disable.cache", "true")
     return conf
-
-
-# --- Py4J ------------------------------------------------------------------------------------------------------------
-
-
-def jvm_of(spark: SparkSession) -> Any:
-    """Returns the view of the driver's JVM."""
-    return spark._jvm
-
-
-def scala_object(package: Any, name: str) -> Any:
-    """Returns a singleton object of Scala."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
-
-
-def delta_action(jvm: Any, content: Mapping[str, Any]) -> Any:
-    """Returns an action of Delta's protocol."""
-    return scala_object(jvm.org.apache.spark.sql.delta.actions, "Action").fromJson(json.dumps(content))
-
-
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Makes this session the active one of the JVM's thread inside the block: Delta reads its settings."""
-    sessions = jvm_of(spark).org.apache.spark.sql.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 def _overtaken(path: str) -> RetryableError:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import TargetError
-from spark_jobs.delta.adoption import active, delta_action, jvm_of
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of, sql_properties
+from spark_jobs.delta.transaction import active, delta_action, delta_log, jvm_of, metadata_of, scala_seq
 from spark_jobs.runtime.failures import ConcurrentCommitError
 from spark_jobs.source.columns import columns_of_schema
 
@@ -124,13 +124,11 @@ def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Coll
             f"`cdc snapshot {target.destination} {target.table}`.",
         )
     jvm: Any = jvm_of(spark)
-    delta = jvm.org.apache.spark.sql.delta
     with active(spark):
-        txn = delta.DeltaLog.forTable(spark._jsparkSession, target.path).startTransaction()
+        txn = delta_log(spark, target.path).startTransaction()
         if int(txn.readVersion()) != state.version:
             raise ConcurrentCommitError("another writer has committed to the table", place=f"table {target.table}")
-        before = txn.metadata()
-        metadata = json.loads(before.json())["metaData"]
+        before, metadata = txn.metadata(), metadata_of(txn)
         schema = json.loads(metadata["schemaString"])
         for field in schema["fields"]:
             field["nullable"] = field["nullable"] and field["name"] not in names
@@ -138,6 +136,5 @@ def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Coll
         after = delta_action(jvm, {"metaData": metadata})
         txn.updateMetadata(after, False)
         txn.readWholeTable()  # so that every other commit is a conflict
-        operation = getattr(delta, "DeltaOperations$UpdateSchema")(before.schema(), after.schema())
-        nothing = jvm.scala.jdk.javaapi.CollectionConverters.asScala(jvm.java.util.ArrayList()).toSeq()
-        txn.commit(nothing, operation)
+        update = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$UpdateSchema")
+        txn.commit(scala_seq(jvm), update(before.schema(), after.schema()))

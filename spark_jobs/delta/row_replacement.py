@@ -27,8 +27,20 @@ from pyspark.sql import functions as f
 
 from cdc.errors import RetryableError
 from cdc.log import get_logger
-from spark_jobs.delta.adoption import PLAIN_NAME, active, delta_action, jvm_of, scala_object
 from spark_jobs.delta.sql import quote
+from spark_jobs.delta.transaction import (
+    PLAIN_NAME,
+    active,
+    delta_action,
+    delta_log,
+    features_of,
+    from_scala,
+    has_files,
+    jvm_of,
+    metadata_of,
+    scala_object,
+    scala_seq,
+)
 from spark_jobs.delta.vectors import VECTORS_PROPERTY
 from spark_jobs.runtime.guard import is_connect
 from spark_jobs.runtime.session import APP_ID, VERSION
@@ -158,11 +170,11 @@ def _begin(spark: SparkSession, known: LoggedTable, new: NewRows) -> _Replacemen
     from pyspark.sql import types as t
 
     jvm, state = jvm_of(spark), known.state
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, state.path)
+    log = delta_log(spark, state.path)
     txn = log.startTransaction()
     helper = scala_object(jvm.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
     application, seq = spark.conf.get(APP_ID), int(spark.conf.get(VERSION) or 0)
-    metadata = json.loads(txn.metadata().json())["metaData"]
+    metadata = metadata_of(txn)
     is_known = int(txn.readVersion()) == state.version and metadata["id"] == state.id
     if is_known:
         # As Delta does if it is asked for the transaction: the same one in another commit is a conflict. Delta finds
@@ -173,8 +185,7 @@ def _begin(spark: SparkSession, known: LoggedTable, new: NewRows) -> _Replacemen
     elif helper.hasBeenExecuted(txn, spark._jsparkSession, jvm.scala.Option.empty()):
         raise AlreadyThereError
     schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
-    protocol = json.loads(txn.protocol().json())["protocol"]
-    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
+    features = features_of(txn)
     properties = metadata["configuration"]
     has_statistics = spark.conf.get(_STATISTICS, "true") == "true"
     if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(new.rows, schema)):
@@ -191,10 +202,8 @@ def _listed(known: LoggedTable, snapshot: Any) -> Sequence[Mapping[str, Any]] | 
     """Returns the content of ``add`` actions for the files that may have rows with one of the keys, as far as a
     transaction needs it. Returns None if Delta has to find them, which takes jobs of Spark: the files are many, have
     unusual names or no number of rows, or Delta's checksum of the version has another number of files or bytes."""
-    files, checksum = known.files, snapshot.checksumOpt()
-    if files is None or checksum.isEmpty():
-        return None
-    if (checksum.get().numFiles(), checksum.get().tableSizeBytes()) != (files.count, files.size_bytes):
+    files = known.files
+    if files is None or not has_files(snapshot, files.count, files.size_bytes):
         return None
     found = files.adds(known.keys)
     plain = all(PLAIN_NAME.fullmatch(one["path"]) for one in found)
@@ -371,8 +380,7 @@ class _Replacement:
         longest = scala_object(delta.stats, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
             session, self.txn.metadata()
         )
-        actions = self.helper.processUnmodifiedData(session, touched, self.txn.snapshot(), longest)._1()
-        return [actions.apply(number) for number in range(actions.size())]
+        return from_scala(self.helper.processUnmodifiedData(session, touched, self.txn.snapshot(), longest)._1())
 
     def _write(self, keys: DataFrame, rewritten: Sequence[_Match]) -> list[Any]:
         """Writes the new rows, and those that stay of files that are rewritten. Raises RetryableError if other than
@@ -388,8 +396,7 @@ class _Replacement:
             rows = table.join(keys, same, "left_anti").select(*columns).union(rows)
         if expected <= _FEW_ROWS:
             rows = rows.coalesce(1)
-        found = self.txn.writeFiles(rows._jdf)
-        added = [found.apply(number) for number in range(found.size())]
+        added = from_scala(self.txn.writeFiles(rows._jdf))
         written = sum(_rows_of(one.numPhysicalRecords()) for one in added)
         if written != expected:
             raise _lost(written, expected, "written")
@@ -418,10 +425,7 @@ class _Replacement:
         return merge(none, none, none, none, self._seq(matched), self._seq(inserted), self._seq([]))
 
     def _seq(self, items: Iterable[Any]) -> Any:
-        found = self.jvm.java.util.ArrayList()
-        for item in items:
-            found.add(item)
-        return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+        return scala_seq(self.jvm, items)
 
 
 def _rows_of(number: Any) -> int:

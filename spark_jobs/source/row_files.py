@@ -9,7 +9,6 @@ shuffles. They go with the statement. Those that a killed process has left are r
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.log import get_logger
+from cdc.work_folders import make_work_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.session import TableSession
 
 PREFIX = "towpath-rows-"
-_LOCK = ".lock"
-"""Names with a dot are hidden from Spark."""
 _PLAIN = re.compile(r"[\w./~@+=-]+", re.ASCII)
 """Paths that Spark takes as they are: others could be patterns."""
 _log = get_logger(__name__)
@@ -107,30 +105,8 @@ def _make(session: TableSession) -> tuple[Path, int] | None:
     if not _PLAIN.fullmatch(str(parent)):
         return None
     try:
-        _remove_abandoned(parent)
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # 0700
-        new = folder / f"{_LOCK}.new"
-        lock = os.open(new, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        new.rename(folder / _LOCK)  # held from the moment when others can see it
-        return folder, lock
+        return make_work_folder(parent, PREFIX)
     except OSError as error:
         reason = "the rows of a batch have no folder; Spark's tasks decode them"
         _log.warning(reason, folder=str(parent), error=str(error))
         return None
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Removes the folders of processes that were killed: nobody holds their locks."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        try:
-            lock = os.open(folder / _LOCK, os.O_RDWR)
-        except OSError:  # another user's, or one that has no lock yet
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(lock)
