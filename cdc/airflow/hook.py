@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cdc.airflow.compat import BaseHook
 from cdc.airflow.connections import airflow_connections
-from cdc.airflow.provider import CONNECTION_TYPE, HOOK_NAME
+from cdc.airflow.provider import CONNECTION_TYPE, HOOK_NAME, TLS_FIELDS
 from cdc.errors import CdcError, ConfigError
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 class TowpathHook(BaseHook):
     """Connects to a source by an Airflow connection, and tests whether its user could capture.
 
-    The connection is of type ``towpath``, or a ``mysql`` one: host, port, login, password, and in the extras ``ssl_ca``
-    (the path of a PEM file, with which the server's certificate is verified).
+    The connection is of type ``towpath``, or a ``mysql`` one: host, port, login, password, and in the extras
+    ``ssl_mode``, ``ssl_ca``, ``ssl_cert`` and ``ssl_key``, as in ``source`` of a configuration file.
     """
 
     conn_name_attr = "towpath_conn_id"
@@ -56,7 +55,7 @@ class TowpathHook(BaseHook):
             return False, str(error)
         except CdcError as error:
             # Its remedy names keys of a configuration file, which has no part in this.
-            fields = "host, port, user, password and certificate authority"
+            fields = "host, port, user, password and TLS"
             return False, f"{error.place}: {error.message}. Check {fields} of the connection."
         errors = [finding for finding in findings if finding.level == "error"]
         return not errors, " ".join(_sentence(finding) for finding in errors or findings)
@@ -64,6 +63,8 @@ class TowpathHook(BaseHook):
     def _source(self) -> SourceConfig:
         """Returns the source that the connection describes. Raises ConfigError."""
         from urllib.parse import quote
+
+        from pydantic import ValidationError
 
         from cdc.config import SourceConfig
 
@@ -74,14 +75,24 @@ class TowpathHook(BaseHook):
                     f"the Airflow connection {self.towpath_conn_id!r} has no {field}",
                     remedy="Fill in host, login and password.",
                 )
-        ssl_ca = found.extra_dejson.get("ssl_ca")
         host = f"[{found.host}]" if ":" in str(found.host) else found.host
-        return SourceConfig(
-            url=f"mysql://{quote(cast('str', found.login), safe='')}@{host}:{found.port or 3306}",
-            connection=self.towpath_conn_id,
-            server_id=1,  # only for messages of the preflight: this connection reads no binlog
-            ssl_ca=Path(ssl_ca) if ssl_ca else None,
-        )
+        try:
+            return SourceConfig.model_validate(
+                {
+                    "url": f"mysql://{quote(cast('str', found.login), safe='')}@{host}:{found.port or 3306}",
+                    "connection": self.towpath_conn_id,
+                    "server_id": 1,  # only for messages of the preflight: this connection reads no binlog
+                    **{key: found.extra_dejson.get(key) or None for key in TLS_FIELDS},
+                }
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            message = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(
+                f"the Airflow connection {self.towpath_conn_id!r}: {f'{field}: ' if field else ''}{message}",
+                remedy="Correct the connection.",
+            ) from None
 
 
 def _sentence(finding: Finding) -> str:

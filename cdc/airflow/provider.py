@@ -7,6 +7,14 @@ from typing import Any
 
 CONNECTION_TYPE = "towpath"
 HOOK_NAME = "Towpath (MySQL or MariaDB source)"
+_THERE = "Path on the machine that connects."
+TLS_FIELDS = {
+    "ssl_mode": ("TLS", "disabled, preferred (the default), required, verify_ca or verify_identity."),
+    "ssl_ca": ("Certificate authority (PEM file)", f"{_THERE} With it the default is verify_identity."),
+    "ssl_cert": ("Client certificate (PEM file)", f"{_THERE} For an account that requires a certificate."),
+    "ssl_key": ("Key of the client certificate (PEM file)", _THERE),
+}
+"""Fields of a connection beside the standard ones: a label and a description of each."""
 _HOOK = "cdc.airflow.hook.TowpathHook"
 _INTEGRATION = "Towpath"
 
@@ -40,12 +48,8 @@ def get_provider_info() -> dict[str, Any]:
                     "placeholders": {"host": "db.example", "port": "3306", "login": "cdc"},
                 },
                 "conn-fields": {
-                    "ssl_ca": {
-                        "label": "Certificate authority (PEM file)",
-                        "description": "Path on the machine that connects. With it the server's certificate is "
-                        "verified; without it TLS is used if the server offers it.",
-                        "schema": {"type": ["string", "null"]},
-                    }
+                    name: {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
+                    for name, (label, description) in TLS_FIELDS.items()
                 },
             }
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from cdc.errors import CdcError, CorruptStreamError, DamagedError, SourceRefusedError
 from cdc.positions import BinlogPosition
 
@@ -64,9 +66,10 @@ class ReconnectPolicy:
         return not self._bounded or self._attempts < _BOUNDED_ATTEMPTS
 
     def pause_s(self) -> float:
-        """Returns the seconds to wait before the next connection. Each pause is twice the one before, up to 30 s."""
-        pause_s, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, _LONGEST_PAUSE_S)
-        return pause_s
+        """Returns the seconds to wait before the next connection. The limit doubles with each one, up to 30 s. A pause
+        is at least half of it, at random, so that captures that a server has lost do not all come at once."""
+        longest_s, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, _LONGEST_PAUSE_S)
+        return random.uniform(longest_s / 2, longest_s)
 
     def _progressed(self, last_seq: int | None) -> bool:
         """Whether the store's newest transaction has changed, which resets the count."""

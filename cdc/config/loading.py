@@ -137,7 +137,7 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
     changed = {
         "source": {
             "password_file": of_file(config.source.password_file),
-            "ssl_ca": of_file(config.source.ssl_ca),
+            **{key: of_file(getattr(config.source, key)) for key in ("ssl_ca", "ssl_cert", "ssl_key", "socket")},
         },
         "store": {
             **_folder(base, config.store),

@@ -84,6 +84,7 @@ Start = Annotated[
 ]
 
 
+SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
 _PASSWORD_KEYS = ("password_env", "password_file", "password_command", "connection")
 
 
@@ -137,9 +138,30 @@ class SourceConfig(Section):
     purge_alarm_ratio: float = Field(default=0.25, ge=0, lt=1)
     """Capture warns, and `cdc check` fails, when less than this share of the server's retention (its time, or MariaDB's
     size) is left before it purges binlog files that capture has not read. 0 switches it off."""
+    socket: Path | None = None
+    """Socket file of a server on this machine. The host in `url` is `localhost` then, without a port."""
+    ssl_mode: Annotated[
+        SslMode | None,
+        Doc(
+            choices={
+                "disabled": "never",
+                "preferred": "if the server offers it; nothing is verified",
+                "required": "always; nothing is verified",
+                "verify_ca": "always; the certificate must be of `ssl_ca`, or of an authority that the system trusts",
+                "verify_identity": "as `verify_ca`, and it must be for the host in `url`",
+            }
+        ),
+    ] = None
+    """Whether the connection uses TLS, by the names of MySQL's clients. Without it, `verify_identity` holds if `ssl_ca`
+    is given, `required` if only `ssl_cert` is, and otherwise `preferred`."""
     ssl_ca: Path | None = None
-    """PEM file of the certificate authority. With it the connection uses TLS, and the server's certificate is verified.
-    A relative path is taken from the folder of this file."""
+    """PEM file of the certificate authority by which the server's certificate is verified. A relative path is taken
+    from the folder of this file."""
+    ssl_cert: Path | None = None
+    """PEM file of capture's own certificate, for an account that requires one. A relative path is taken from the folder
+    of this file."""
+    ssl_key: Path | None = None
+    """PEM file of the private key of `ssl_cert`, without a password."""
 
     _server_uuid: str | None = PrivateAttr(default=None)
 
@@ -170,6 +192,35 @@ class SourceConfig(Section):
         given = [key for key in _PASSWORD_KEYS if getattr(self, key) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _tls_fits(self) -> Self:
+        if (self.ssl_cert is None) != (self.ssl_key is None):
+            given, missing = ("ssl_key", "ssl_cert") if self.ssl_cert is None else ("ssl_cert", "ssl_key")
+            raise ValueError(f"{given} needs {missing} beside it")
+        if self.ssl_ca is not None and self.tls in ("disabled", "preferred", "required"):
+            raise ValueError(
+                f"ssl_ca has no effect with ssl_mode: {self.tls}; remove it, or use verify_ca or verify_identity"
+            )
+        if self.ssl_cert is not None and self.tls in ("disabled", "preferred"):
+            raise ValueError(f"ssl_cert needs a connection with TLS, and ssl_mode is {self.tls}; use required")
+        return self
+
+    @model_validator(mode="after")
+    def _socket_fits(self) -> Self:
+        if self.socket is None:
+            return self
+        if self.standbys:
+            raise ValueError("socket and standbys contradict each other: standbys are reached by the network")
+        if self.host != "localhost" or urlsplit(self.url).port is not None:
+            raise ValueError(
+                f"socket has a server of this machine, so the host in url has no effect; write {self.flavor}://"
+                "USER@localhost"
+            )
+        given = [key for key in ("ssl_mode", "ssl_ca", "ssl_cert") if getattr(self, key) is not None]
+        if given and self.ssl_mode != "disabled":
+            raise ValueError(f"{given[0]} has no effect beside socket, which leaves no machine; remove it")
         return self
 
     @model_validator(mode="after")
@@ -226,9 +277,22 @@ class SourceConfig(Section):
 
     @property
     def address(self) -> str:
-        """``host:port``, the name of the server in messages."""
+        """``host:port``, or the path of the socket: the name of the server in messages."""
+        if self.socket is not None:
+            return str(self.socket)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    @property
+    def tls(self) -> SslMode:
+        """The mode of TLS that holds."""
+        if self.ssl_mode is not None:
+            return self.ssl_mode
+        if self.socket is not None:
+            return "disabled"
+        if self.ssl_ca is not None:
+            return "verify_identity"
+        return "preferred" if self.ssl_cert is None else "required"
 
     @property
     def host(self) -> str:

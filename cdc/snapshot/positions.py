@@ -29,7 +29,7 @@ import numpy.typing as npt
 from cdc.binlog.entry import Entries
 from cdc.errors import IdentityError, RetryableError, SourceUnavailableError, StoreIncompleteError
 from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_seq
-from cdc.source.connection import query
+from cdc.source.connection import query, server_of
 from cdc.source.server import Connection, ServerInfo, clock_and_position, current_position, variables
 from cdc.store.reader.store import Store
 
@@ -112,9 +112,7 @@ def begin(conn: Connection, method: Method) -> Marks:
         if not position.file:
             query(conn, "ROLLBACK")
             current_position(conn)  # raises if the server writes no binlog
-            raise SourceUnavailableError(
-                "the server shows no binlog_snapshot_file", place=f"source {conn.host}:{conn.port}"
-            )
+            raise SourceUnavailableError("the server shows no binlog_snapshot_file", place=f"source {server_of(conn)}")
         return Marks(LowMark("exact", position.file, position.pos), position)
     low = _settled(conn) if method == "gtids" else _quiet(conn)
     query(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -165,7 +163,7 @@ def _quiet(conn: Connection) -> LowMark:
             raise SourceUnavailableError(
                 f"sessions have been committing for a minute ({', '.join(slow)}), so that it is not certain which "
                 "transactions a snapshot would see",
-                place=f"source {conn.host}:{conn.port}",
+                place=f"source {server_of(conn)}",
                 remedy="Find out why they do not end (semi-synchronous replication, a slow disk), and try again.",
             )
         time.sleep(0.5)

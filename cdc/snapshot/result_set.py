@@ -24,7 +24,7 @@ from cdc.errors import CdcError, DamagedError, SchemaChangedError, SourceUnavail
 from cdc.snapshot import kernels as k
 from cdc.snapshot.columns import Cells
 from cdc.snapshot.wire import WireColumn
-from cdc.source.connection import explain, mapped
+from cdc.source.connection import explain, mapped, server_of
 
 BUFFER_BYTES = 4 << 20
 MAX_ROWS = 16384
@@ -75,7 +75,7 @@ class ResultSet:
         """
         raw: Any = connection  # PyMySQL has no public way to leave an answer unread
         self._connection = raw
-        self._place = f"{connection.host}:{connection.port}"
+        self._place = server_of(connection)
         self._buf = np.empty(BUFFER_BYTES, dtype=np.uint8)
         self._pos = 0
         self._end = 0

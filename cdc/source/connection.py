@@ -26,11 +26,10 @@ else:
 def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Connection[Any]:
     """Connects to the source. The session uses UTC, autocommit and utf8mb4.
 
-    With ``ssl_ca`` the connection uses TLS and verifies the server's certificate and name; otherwise it uses TLS if
-    the server offers it. ``pymysql_kw`` overrides arguments of ``pymysql.connect``.
+    ``pymysql_kw`` overrides arguments of ``pymysql.connect``.
 
-    Raises ConfigError (the password cannot be resolved), SourceUnavailableError (not reachable, worth a retry),
-    SourceRefusedError (the server rejects user, password, certificate or account).
+    Raises ConfigError (the password cannot be resolved, or a file of TLS cannot be used), SourceUnavailableError (not
+    reachable, worth a retry), SourceRefusedError (the server rejects user, password, certificate or account).
     """
     credentials = source_credentials(source)
     arguments: dict[str, Any] = {
@@ -47,14 +46,12 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
         "init_command": "SET time_zone = '+00:00'",
         "program_name": "towpath",
     }
-    if source.ssl_ca is not None:
-        if not source.ssl_ca.is_file():
-            raise ConfigError(
-                f"{source.ssl_ca} is not a file",
-                place="source.ssl_ca",
-                remedy="Set source.ssl_ca to the PEM file of the certificate authority.",
-            )
-        arguments |= {"ssl_ca": str(source.ssl_ca), "ssl_verify_cert": True, "ssl_verify_identity": True}
+    if source.socket is not None:
+        arguments["unix_socket"] = str(source.socket)
+    if source.tls == "disabled":
+        arguments["ssl_disabled"] = True
+    elif source.tls != "preferred":
+        arguments["ssl"] = _tls_context(source)
     arguments |= pymysql_kw
     try:
         return _Connection(**arguments)
@@ -66,18 +63,67 @@ class _Connection(_BaseConnection):
     """PyMySQL's connection. Where no certificate is verified it does not load the system's certificate authorities,
     which takes longer than connecting."""
 
-    def _create_ssl_ctx(self, sslp: dict[str, Any]) -> ssl.SSLContext:
-        if sslp:
-            made: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]
-            return made
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
+    def _create_ssl_ctx(self, sslp: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
+        return sslp if isinstance(sslp, ssl.SSLContext) else _unverified()
+
+
+def _unverified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _tls_context(source: SourceConfig) -> ssl.SSLContext:
+    """Returns how the connection uses TLS, which the server must offer. Raises ConfigError for a file that is missing,
+    or that is not what its key says."""
+    for key in ("ssl_ca", "ssl_cert", "ssl_key"):
+        path = getattr(source, key)
+        if path is not None and not path.is_file():
+            raise ConfigError(f"{path} is not a file", place=f"source.{key}", remedy=f"{_PEM[key]}.")
+    if source.tls == "required":
+        context = _unverified()
+    else:
+        try:
+            context = ssl.create_default_context(cafile=source.ssl_ca)
+        except OSError as error:  # ssl.SSLError is one
+            raise _unusable(source, "ssl_ca", error) from None
+        # Certificates that servers make for themselves do not pass the checks that Python 3.13 adds.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.check_hostname = source.tls == "verify_identity"
+    if source.ssl_cert is not None:
+        try:
+            # Without a password OpenSSL would ask for that of an encrypted key at the terminal.
+            context.load_cert_chain(source.ssl_cert, source.ssl_key, password="")
+        except OSError as error:
+            raise _unusable(source, "ssl_cert", error) from None
+    return context
+
+
+_PEM = {
+    "ssl_ca": "Set source.ssl_ca to the PEM file of the certificate authority",
+    "ssl_cert": "Set source.ssl_cert to the PEM file of a certificate, and source.ssl_key to that of its key, which "
+    "must not be encrypted",
+}
+_PEM["ssl_key"] = _PEM["ssl_cert"]
+
+
+def _unusable(source: SourceConfig, key: str, error: OSError) -> ConfigError:
+    files = [str(source.ssl_ca)] if key == "ssl_ca" else [str(source.ssl_cert), str(source.ssl_key)]
+    reason = getattr(error, "reason", None) or error.strerror or error
+    return ConfigError(
+        f"{' with '.join(files)} cannot be used: {reason}", place=f"source.{key}", remedy=f"{_PEM[key]}."
+    )
 
 
 def place_of(source: SourceConfig) -> str:
-    """Returns ``host:port``, the name of the source in messages."""
+    """Returns ``host:port``, or the path of the socket: the name of the source in messages."""
     return source.address
+
+
+def server_of(conn: pymysql.connections.Connection[Any]) -> str:
+    """Returns what :func:`place_of` says, for a connection."""
+    connection: Any = conn
+    return str(connection.unix_socket or f"{connection.host}:{connection.port}")
 
 
 def query(conn: pymysql.connections.Connection[Any], sql: str, args: Sequence[Any] | None = None) -> list[Row]:
@@ -99,7 +145,7 @@ def mapped(conn: pymysql.connections.Connection[Any]) -> Iterator[None]:
         yield
     except (pymysql.err.Error, OSError) as error:
         user = conn.user.decode(errors="replace") if isinstance(conn.user, bytes) else str(conn.user or "")
-        raise explain(error, f"{conn.host}:{conn.port}", user) from error
+        raise explain(error, server_of(conn), user) from error
 
 
 _RETRYABLE = frozenset(
@@ -127,37 +173,42 @@ _ACCOUNT = {
     1820: "Change the account's expired password.",
     1862: "Change the account's expired password.",
     3118: "Unlock the account (ALTER USER … ACCOUNT UNLOCK).",
-    3159: "Set source.ssl_ca, because the server requires TLS.",
+    3159: "Remove source.ssl_mode: disabled, because the server requires TLS.",
     4151: "Unlock the account (ALTER USER … ACCOUNT UNLOCK).",
 }
 _PRIVILEGE = frozenset({1044, 1142, 1143, 1227})
 
 
 def explain(error: Exception, place: str, user: str) -> CdcError:
-    """Translates an exception of PyMySQL, the socket or TLS. ``place`` is ``host:port``."""
+    """Translates an exception of PyMySQL, the socket or TLS. ``place`` is what :func:`place_of` returns."""
     place = f"source {place}"
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     text = text.rstrip(".")
     cause = getattr(error, "original_exception", None) or error
+    if isinstance(error, RuntimeError):  # PyMySQL lacks a package that the account's way of logging in needs
+        return SourceRefusedError(text, place=place, remedy="Install it with pip: pynacl for ed25519.")
     if isinstance(cause, ssl.SSLCertVerificationError):
         return SourceRefusedError(
             f"the server's certificate is not accepted: {cause.verify_message}",
             place=place,
-            remedy="Set source.ssl_ca to the authority's PEM file, and use the certificate's name as the URL's host.",
+            remedy="Set source.ssl_ca to the authority's PEM file, and use the certificate's name as the URL's host. "
+            "source.ssl_mode: verify_ca accepts any name.",
         )
     if isinstance(cause, ssl.SSLError):
-        return SourceRefusedError(f"TLS failed: {cause.reason or cause}", place=place, remedy="Check source.ssl_ca.")
+        return SourceRefusedError(
+            f"TLS failed: {cause.reason or cause}", place=place, remedy="Check source.ssl_ca and ssl_cert."
+        )
     if code == CR.CR_SSL_CONNECTION_ERROR:
         return SourceRefusedError(
-            f"TLS failed: {text}", place=place, remedy="Enable TLS on the server, or remove source.ssl_ca."
+            f"TLS failed: {text}", place=place, remedy="Enable TLS on the server, or set source.ssl_mode: preferred."
         )
     if code in _LOGIN:
         return SourceRefusedError(
             f"the server refuses user {user!r} with this password",
             place=place,
             remedy="Check the user in source.url and the password (password_env, password_file, password_command or "
-            "connection).",
+            "connection). An account that requires a certificate needs source.ssl_cert and ssl_key.",
         )
     if code in _ACCOUNT:
         return SourceRefusedError(f"{text} (error {code})", place=place, remedy=_ACCOUNT[code])
@@ -180,6 +231,12 @@ def _unreachable(cause: BaseException, place: str) -> CdcError:
     if isinstance(cause, socket.gaierror):
         return SourceUnavailableError(
             "the host's name is not known", place=place, remedy="Check the host in source.url, and DNS."
+        )
+    if place.startswith("source /"):
+        return SourceUnavailableError(
+            f"cannot be reached: {_reason(cause)}",
+            place=place,
+            remedy="Check source.socket, and that the server runs on this machine.",
         )
     if isinstance(cause, ConnectionRefusedError):
         return SourceUnavailableError(

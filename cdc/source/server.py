@@ -13,7 +13,7 @@ import pymysql
 from cdc.config import DestinationConfig
 from cdc.errors import SourceRefusedError
 from cdc.positions import BinlogPosition
-from cdc.source.connection import Row, query
+from cdc.source.connection import Row, query, server_of
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 Flavor = Literal["mysql", "mariadb"]
@@ -125,7 +125,7 @@ def require_binlog(conn: Connection) -> None:
     if variables(conn, ("log_bin",)).get("log_bin") != "ON":
         raise SourceRefusedError(
             "the server writes no binlog (log_bin is OFF)",
-            place=f"source {conn.host}:{conn.port}",
+            place=f"source {server_of(conn)}",
             remedy="Start it with log_bin=binlog, server_id=N and binlog_format=ROW.",
         )
 
@@ -163,7 +163,7 @@ def _position(conn: Connection, status: list[Row]) -> BinlogPosition:
         require_binlog(conn)
         raise SourceRefusedError(
             "the server reports no binlog position",
-            place=f"source {conn.host}:{conn.port}",
+            place=f"source {server_of(conn)}",
             remedy="Check that log_bin is ON and that SHOW BINARY LOG STATUS (SHOW MASTER STATUS) prints a row.",
         )
     return BinlogPosition(str(status[0]["File"]), int(status[0]["Position"]))

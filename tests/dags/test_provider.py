@@ -69,4 +69,4 @@ def test_the_form_of_the_connection_type(api: TestClient) -> None:
         pytest.skip("before 3.2 Airflow needs Flask AppBuilder for the forms of providers")
     assert form["standard_fields"]["url_schema"]["hidden"]
     assert form["standard_fields"]["login"]["title"] == "User"
-    assert list(form["extra_fields"]) == ["ssl_ca"]
+    assert list(form["extra_fields"]) == ["ssl_mode", "ssl_ca", "ssl_cert", "ssl_key"]

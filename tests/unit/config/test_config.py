@@ -494,3 +494,40 @@ def test_classes_of_the_library_have_the_same_defaults() -> None:
     limits = Limits()
     assert (limits.max_bytes, limits.max_transactions) == (config.batch.max_bytes, config.batch.max_transactions)
     assert limits.max_row_events == config.batch.max_row_events
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            {"ssl_ca": "ca.pem", "ssl_mode": "required"},
+            "ssl_ca has no effect with ssl_mode: required; remove it, or use",
+        ),
+        ({"ssl_cert": "c.pem"}, "ssl_cert needs ssl_key beside it"),
+        ({"ssl_key": "c.key"}, "ssl_key needs ssl_cert beside it"),
+        ({"ssl_cert": "c.pem", "ssl_key": "c.key", "ssl_mode": "preferred"}, "ssl_cert needs a connection with TLS"),
+        ({"ssl_mode": "strict"}, "source.ssl_mode: "),
+        ({"socket": "/run/s.sock"}, "so the host in url has no effect; write mysql://USER@localhost"),
+        ({"socket": "/run/s.sock", "url": "mysql://cdc@localhost:3306"}, "so the host in url has no effect"),
+        (
+            {"socket": "/s.sock", "url": "mysql://cdc@localhost", "ssl_mode": "required"},
+            "ssl_mode has no effect beside",
+        ),
+    ],
+)
+def test_tls_and_sockets_that_cannot_be(keys: dict[str, Any], expected: str) -> None:
+    assert expected in message(**{f"source__{key}": value for key, value in keys.items()})
+
+
+@pytest.mark.parametrize(
+    ("keys", "mode"),
+    [
+        ({}, "preferred"),
+        ({"ssl_ca": "ca.pem"}, "verify_identity"),
+        ({"ssl_cert": "c.pem", "ssl_key": "c.key"}, "required"),
+        ({"ssl_mode": "verify_ca"}, "verify_ca"),
+        ({"socket": "/run/s.sock", "url": "mysql://cdc@localhost"}, "disabled"),
+    ],
+)
+def test_the_mode_of_tls_that_holds(keys: dict[str, Any], mode: str) -> None:
+    assert parse(document(**{f"source__{key}": value for key, value in keys.items()}), FILE).source.tls == mode
