@@ -7,8 +7,9 @@ asks for a token, which is new at each start and stands in its record; only this
 Files below ``connect/PORT`` in :func:`~cdc.cache.cache_dir`:
 
 - ``server.json``: the record, see :class:`Server`;
-- ``server.log``: what the server writes;
-- ``classes-*.jsa``: loaded classes, which the JVM writes at its end and maps into memory at the next start (AppCDS).
+- ``server.log``: what the server writes.
+
+At its end the server writes an archive of its classes (:mod:`spark_jobs.runtime.class_archive`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from cdc import __version__
 from cdc.cache import cache_dir
 from cdc.durable import replace_file
 from cdc.errors import ConfigError, RetryableError, UsageError
-from spark_jobs.runtime import driver
+from spark_jobs.runtime import class_archive, driver
 from spark_jobs.runtime.jars import CLASSES, spark_home
 from spark_jobs.runtime.session import settings, worker_path
 
@@ -49,7 +50,7 @@ STOP_S = 120.0
 """How long a server may take to end by itself: it writes the archive of its classes then."""
 _FREE_S = 10.0
 """How long the port of a server that was killed may stay open."""
-_CLASS = "io.towpath.ConnectServer"
+MAIN_CLASS = "io.towpath.ConnectServer"
 _SHARED = {
     # Spark finds generated code again only under the same class loader. The sessions of each merge are new, and with
     # loaders of their own they would compile all their code once more.
@@ -173,7 +174,7 @@ def start(config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str
     folder.chmod(0o700)
     token = secrets.token_urlsafe(32)
     progress("starting")
-    with driver.submit_options(_settings(config, port, token, folder)) as options:
+    with driver.submit_options(_settings(config, port, token)) as options:
         process = _launch(options, folder / "server.log")
         try:
             _wait(process, port, folder / "server.log")
@@ -202,14 +203,12 @@ def start(config: SparkConfig, port: int = DEFAULT_PORT, progress: Callable[[str
     return server
 
 
-def _settings(config: SparkConfig, port: int, token: str, folder: Path) -> dict[str, str]:
+def _settings(config: SparkConfig, port: int, token: str) -> dict[str, str]:
     master = config.master if config.remote is None else "local[*]"
     values = settings(config.model_copy(update={"remote": None, "master": master}))
-    java = os.environ.get("JAVA_HOME", "")
-    digest = hashlib.sha256(f"{java} {values.get('spark.jars')} {spark_home()}".encode()).hexdigest()[:16]
-    archive = folder / f"classes-{digest}.jsa"
-    option = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
-    values["spark.driver.extraJavaOptions"] += f" -XX:{option}={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    archive = class_archive.add_archive(values, MAIN_CLASS)
+    if archive is not None:
+        values["spark.driver.extraJavaOptions"] += f" -Dtowpath.classes={archive.folder / archive.digest}"
     return (
         _SHARED
         | values
@@ -225,7 +224,7 @@ def _settings(config: SparkConfig, port: int, token: str, folder: Path) -> dict[
 
 
 def _launch(options: list[str], log: Path) -> subprocess.Popen[bytes]:
-    command = [str(spark_home() / "bin" / "spark-submit"), "--class", _CLASS, *options, str(CLASSES)]
+    command = [str(spark_home() / "bin" / "spark-submit"), "--class", MAIN_CLASS, *options, str(CLASSES)]
     environment = os.environ | {
         "SPARK_HOME": str(spark_home()),
         "PYTHONPATH": worker_path(),

@@ -15,7 +15,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,15 @@ def of_session(conf: Mapping[str, str], *, with_s3: bool) -> list[str]:
         ours += [] if theirs("hadoop-aws") else jars_of(S3)
         ours += [] if theirs(CLASSES.name) else [CLASSES]
     return [*map(str, ours), *given]
+
+
+def of_driver(jars: Sequence[str]) -> list[str]:
+    """Returns those of the jars that a driver in this process loads with Spark's own classes, so that an archive can
+    have them (:mod:`spark_jobs.runtime.class_archive`), and Towpath's. The others would hide newer ones of Spark. None
+    are returned if Delta is another release than ours."""
+    ours = [jar for jar in jars if Path(jar).parent == DELTA.folder / "jars"]
+    names = ("io.delta_delta-spark", "io.delta_delta-storage")
+    return [*(jar for jar in ours if Path(jar).name.startswith(names)), str(CLASSES)] if ours else []
 
 
 def _names(jar: str) -> list[str | None]:

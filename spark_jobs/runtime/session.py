@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError, ConfigError, RetryableError
-from spark_jobs.runtime import driver, jars
+from spark_jobs.runtime import class_archive, driver, jars
 from spark_jobs.runtime.failures import first_line
 from spark_jobs.runtime.guard import is_connect, prove_guard
 
@@ -56,6 +56,10 @@ APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
+
 _lock = threading.Lock()
 _warm: dict[str, WarmSession] = {}
 
@@ -85,13 +89,21 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
         }
-    values["spark.jars"] = ",".join(jars.of_session(config.conf, with_s3=config.lake is not None))
+    found = jars.of_session(config.conf, with_s3=config.lake is not None)
+    values["spark.jars"] = ",".join(found)
+    if in_process(config):
+        values["spark.driver.extraClassPath"] = os.pathsep.join(jars.of_driver(found))
     if config.lake is not None:
         values |= config.lake.spark_settings()
     return _merged(values, config.conf)
 
 
-_LISTS = {"spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " ", "spark.executor.extraJavaOptions": " "}
+_LISTS = {
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+    "spark.driver.extraClassPath": os.pathsep,
+}
 """Settings of which Spark takes several values, each with what separates them."""
 
 
@@ -100,7 +112,7 @@ def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     values = {**ours, **conf, "spark.jars": ours["spark.jars"]}
     for key, separator in _LISTS.items():
         given = conf.get(key, "").strip()
-        if given and ours[key] not in given:
+        if given and key in ours and ours[key] not in given:
             values[key] = f"{ours[key]}{separator}{given}"
     if not values["spark.jars"]:
         del values["spark.jars"]
@@ -115,9 +127,11 @@ def _cores(master: str) -> int:
 class WarmSession:
     """The session of this process, and the table sessions that were made from it."""
 
-    def __init__(self, spark: SparkSession, remote: str | None) -> None:
+    def __init__(self, spark: SparkSession, remote: str | None, *, is_short: bool = False) -> None:
         self.spark = spark
         self.tables = TableSessions(spark, remote)
+        self.is_short = is_short
+        """Its JVM compiles quickly, and not well."""
 
     def alive(self) -> bool:
         """Whether the session can be used: its JVM or server still runs."""
@@ -140,13 +154,14 @@ def _key(config: SparkConfig) -> str:
     return f"{config.remote or config.master} {sorted(config.conf.items())} {config.lake}"
 
 
-def acquire(config: SparkConfig) -> WarmSession:
-    """Returns the warm session of this process for these settings, and starts it if there is none. Raises
-    RetryableError if Spark cannot be started or reached, ConfigError if it is not installed."""
+def acquire(config: SparkConfig, *, is_short: bool = False) -> WarmSession:
+    """Returns the warm session of this process for these settings, and starts it if there is none. ``is_short``: the
+    work is short, so a JVM that is started for it does not compile its code well; it is replaced for other work.
+    Raises RetryableError if Spark cannot be started or reached, ConfigError if it is not installed."""
     key = _key(config)
     with _lock:
         found = _warm.get(key)
-        if found is not None and found.alive():
+        if found is not None and found.alive() and (is_short or not found.is_short):
             return found
         discard()
         if importlib.util.find_spec("pyspark") is None:
@@ -159,7 +174,7 @@ def acquire(config: SparkConfig) -> WarmSession:
             remote = with_token(config.remote)
             found = WarmSession(_connect(config, remote), remote)
         else:
-            found = WarmSession(_start(config), None)
+            found = WarmSession(_start(config, is_short=is_short), None, is_short=is_short)
         try:
             prove_guard(found.spark, config)
         except BaseException:
@@ -181,7 +196,7 @@ def from_submit(config: SparkConfig) -> SparkSession:
     return spark
 
 
-def _start(config: SparkConfig) -> SparkSession:
+def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -189,10 +204,18 @@ def _start(config: SparkConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = worker_path()
     conf = SparkConf(loadDefaults=False).setAppName("towpath").setMaster(config.master)
-    conf.setAll(list(settings(config).items()))
+    values = settings(config)
+    if is_short and "TieredStopAtLevel" not in values[_JAVA_OPTIONS]:
+        values[_JAVA_OPTIONS] += _QUICK_COMPILER
+    archive = class_archive.add_archive(values)
+    conf.setAll(list(values.items()))
     try:
         driver.start(conf)
-        return SparkSession.builder.getOrCreate()
+        spark = SparkSession.builder.getOrCreate()
+        if archive is not None:
+            jvm: Any = spark._jvm
+            jvm.io.towpath.ClassArchive.writeAtExit(str(archive.folder), archive.digest)
+        return spark
     except CdcError:
         raise
     except Exception as error:

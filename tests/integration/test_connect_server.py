@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from cdc import cli
+from cdc.cache import cache_dir
 from cdc.config import SparkConfig
 from cdc.errors import ConfigError, RetryableError
 from cdc.testing.servers import Server as Database
 from cdc.testing.servers import free_port
-from spark_jobs.runtime import connect_server, session
+from spark_jobs.runtime import class_archive, connect_server, session
 from tests.support.apply import LOCAL_CONF, Loop
 
 
@@ -29,6 +30,11 @@ def port() -> Iterator[int]:
     session.discard()
     connect_server.stop(port)
     shutil.rmtree(connect_server.folder_of(port), ignore_errors=True)
+
+
+def settings_of(config: SparkConfig) -> dict[str, str]:
+    """Returns the settings of a server that is started with this configuration."""
+    return session.settings(config.model_copy(update={"remote": None, "master": "local[*]"}))
 
 
 def require_shared_code(config: SparkConfig) -> None:
@@ -117,12 +123,15 @@ def test_a_server_is_started_used_killed_and_stopped(
     assert run("status")[0] == 1
 
     # Started again: the merges go on, and the end leaves an archive of classes for the next start.
+    digest = class_archive.digest_of(settings_of(loop.config.spark), connect_server.MAIN_CLASS)
+    for old in (cache_dir() / "classes").glob(f"{digest}-*.jsa"):
+        old.unlink()
     assert run("start", "shop")[0] == 0
     loop.apply_all()
     loop.require_equal("t")
     session.discard()
     assert run("stop") == (0, f"sc://localhost:{port} has ended.\n")
-    [archive] = connect_server.folder_of(port).glob("classes-*.jsa")
+    [archive] = (cache_dir() / "classes").glob(f"{digest}-*.jsa")
     assert archive.stat().st_size > 1 << 20
     code, text = run("start", "shop")
     assert code == 0, text

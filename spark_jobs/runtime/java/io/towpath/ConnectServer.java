@@ -1,5 +1,6 @@
 package io.towpath;
 
+import java.nio.file.Path;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connect.service.SparkConnectService$;
 
@@ -15,6 +16,11 @@ public final class ConnectServer {
   private ConnectServer() {}
 
   public static void main(String[] arguments) {
+    String archive = System.getProperty("towpath.classes");
+    if (archive != null) {
+      Path path = Path.of(archive);
+      ClassArchive.writeAtExit(path.getParent().toString(), path.getFileName().toString());
+    }
     try {
       SparkSession spark = SparkSession.builder().getOrCreate();
       SparkConnectService$.MODULE$.start(spark.sparkContext());
