@@ -266,6 +266,7 @@ def test_texts_are_cut_as_spark_cuts_them(lake: Lake) -> None:
         assert stats["maxValues"].get("word", text) >= text
 
 
+@pytest.mark.long
 def test_predicates_of_each_type_read_only_the_files_that_may_have_rows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,7 @@ def test_policies_refuse_with_statement_and_way_out(tmp_path: Path, mysql9: Serv
         assert len(rows(loop, name)[1]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_additive_and_ignore_keep_columns_and_drop_deletes_rows(
     tmp_path: Path, mysql9: Server, database: Database

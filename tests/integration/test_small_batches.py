@@ -115,6 +115,7 @@ def test_few_changes_need_no_spark(
     assert state.applied_seq == BatchService(loop.config).last_seq()
 
 
+@pytest.mark.long
 def test_random_keys_and_values_of_every_type(mariadb11: Server, tmp_path: Path, database: Database, seed: int) -> None:
     rng = random.Random(f"{seed} small")
     loop = Loop(tmp_path, mariadb11, database(mariadb11), apply=DELTA_RS)

@@ -213,6 +213,7 @@ def test_versions_are_corrected_at_the_position_of_their_last_change(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_table_that_was_written_anew_is_replayed_without_a_snapshot(
     tmp_path: Path, mysql9: Server, database: Database
 ) -> None:

@@ -52,7 +52,11 @@ def decode_in_tasks(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "way", ["plan and files", "plan and tasks", "window and tasks", pytest.param("window here", marks=pytest.mark.long)]
+    "way",
+    [
+        "plan and files",
+        *(pytest.param(way, marks=pytest.mark.long) for way in ("plan and tasks", "window and tasks", "window here")),
+    ],
 )
 def test_every_way_equals_select(
     way: str, mariadb11: Server, tmp_path: Path, database: Database, seed: int, monkeypatch: pytest.MonkeyPatch
