@@ -78,7 +78,9 @@ class EventType(enum.IntEnum):
     MARIADB_PARTIAL_ROW_DATA = 172
 
 
-ROW_EVENTS = frozenset({23, 24, 25, 30, 31, 32, 39})
+COMPRESSED_ROW_EVENTS = frozenset(range(166, 172))
+"""MariaDB's, with ``log_bin_compress``."""
+ROW_EVENTS = frozenset({23, 24, 25, 30, 31, 32, 39, *COMPRESSED_ROW_EVENTS})
 
 MARIADB_GTID_STANDALONE = 1
 MARIADB_GTID_PREPARED_XA = 64

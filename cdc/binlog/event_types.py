@@ -24,6 +24,8 @@ class Treatment(enum.StrEnum):
     """Describes the file or the stream. Its content is used, and the segment has its own instead."""
     SKIPPED = "skipped"
     """Left out on purpose; nothing of a captured table is lost."""
+    UNPACKED = "unpacked"
+    """Left out itself; each event in it is treated as if it had come alone."""
     CONDITIONAL = "stops for captured tables"
     """Skipped if it changes no captured table. Otherwise capture stops, because it cannot store the change yet."""
     STOPS = "stops"
@@ -44,11 +46,11 @@ class EventTypeInfo:
 
 
 _STORED, _READ, _SKIPPED = Treatment.STORED, Treatment.READ, Treatment.SKIPPED
-_CONDITIONAL, _STOPS = Treatment.CONDITIONAL, Treatment.STOPS
+_UNPACKED, _CONDITIONAL, _STOPS = Treatment.UNPACKED, Treatment.CONDITIONAL, Treatment.STOPS
 _OLD_LOAD = "LOAD DATA of a server older than MySQL 5.0.3"
 _ROWS_V2 = "rows of one table"
 _ROWS_V1 = "rows of one table, in the older layout"
-_COMPRESSED = "rows of one table, compressed by log_bin_compress; capture cannot store them yet"
+_COMPRESSED = "rows of one table, compressed by log_bin_compress; stored as received, and unpacked to decode them"
 _STATEMENT = "belongs to the statement after it, which Towpath reads"
 _LOAD_DATA = "belongs to the LOAD DATA statement after it, which Towpath reads"
 
@@ -140,8 +142,8 @@ TABLE: tuple[EventTypeInfo, ...] = tuple(
             EventType.TRANSACTION_PAYLOAD,
             "8.0–9.x",
             "",
-            _CONDITIONAL,
-            "a compressed transaction. It is unpacked to find its tables; capture cannot store it yet",
+            _UNPACKED,
+            "a compressed transaction. Capture unpacks it and treats its events like any others",
         ),
         (EventType.HEARTBEAT_V2, "8.0–9.x", "", _SKIPPED, "says that the connection is alive"),
         (EventType.GTID_TAGGED, "8.3–9.x", "", _STORED, "the beginning of a transaction, and its GTID with a tag"),
@@ -163,12 +165,12 @@ TABLE: tuple[EventTypeInfo, ...] = tuple(
             _STORED,
             "a compressed statement; it is unpacked to read it, and stored as received",
         ),
-        (EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1, "", "10.2–11.8", _CONDITIONAL, _COMPRESSED),
-        (EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1, "", "10.2–11.8", _CONDITIONAL, _COMPRESSED),
-        (EventType.MARIADB_DELETE_ROWS_COMPRESSED_V1, "", "10.2–11.8", _CONDITIONAL, _COMPRESSED),
-        (EventType.MARIADB_WRITE_ROWS_COMPRESSED, "", "10.2–11.8", _CONDITIONAL, _COMPRESSED),
-        (EventType.MARIADB_UPDATE_ROWS_COMPRESSED, "", "10.2–11.8", _CONDITIONAL, _COMPRESSED),
-        (EventType.MARIADB_DELETE_ROWS_COMPRESSED, "", "10.2–11.8", _CONDITIONAL, _COMPRESSED),
+        (EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1, "", "10.2–11.8", _STORED, _COMPRESSED),
+        (EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1, "", "10.2–11.8", _STORED, _COMPRESSED),
+        (EventType.MARIADB_DELETE_ROWS_COMPRESSED_V1, "", "10.2–11.8", _STORED, _COMPRESSED),
+        (EventType.MARIADB_WRITE_ROWS_COMPRESSED, "", "10.2–11.8", _STORED, _COMPRESSED),
+        (EventType.MARIADB_UPDATE_ROWS_COMPRESSED, "", "10.2–11.8", _STORED, _COMPRESSED),
+        (EventType.MARIADB_DELETE_ROWS_COMPRESSED, "", "10.2–11.8", _STORED, _COMPRESSED),
         (
             EventType.MARIADB_PARTIAL_ROW_DATA,
             "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.binlog.frame_buffers import Numbers
-from cdc.binlog.framer import Decision, Framer
+from cdc.binlog.framer import Decision, Framer, PackedTransactionError
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
 from cdc.sql.statements import classify
@@ -104,10 +105,20 @@ class _ScanHooks:
         raise AssertionError("a scan changes nothing")
 
 
-def scan(path: Path, *, epoch: int = 0, number: TableNumber | None = None, verify: bool = True) -> Scan:
-    """Frames a whole file and verifies its checksums. Damage in it ends the scan and is returned, not raised. Raises
-    DamagedError for a file that is not a binlog file."""
-    buf = map_file(path)
+def scan(
+    path: Path,
+    *,
+    epoch: int = 0,
+    number: TableNumber | None = None,
+    verify: bool = True,
+    buf: npt.NDArray[np.uint8] | None = None,
+) -> Scan:
+    """Frames a whole file and verifies its checksums. Damage in it ends the scan and is returned, not raised.
+
+    ``buf`` is the file's content if it is mapped already. Raises DamagedError for a file that is not a binlog file,
+    PackedTransactionError, UnsupportedEventError.
+    """
+    buf = map_file(path) if buf is None else buf
     hooks = _ScanHooks(path, epoch, number)
     framer = Framer(buf, hooks, packets=False, scan=True, verify=verify, place=str(path))
     hooks.framer = framer
@@ -177,7 +188,7 @@ def _fill_entries(entries: Entries, rows: Numbers) -> None:
 @dataclass(frozen=True)
 class BinlogFile:
     """An opened binlog file. ``buf`` (n,) uint8 is mapped; ``entries`` has one entry for each whole transaction, with
-    offsets in this file."""
+    offsets in ``buf``. If the file has compressed transactions, ``buf`` is an unpacked copy."""
 
     path: Path
     buf: npt.NDArray[np.uint8]
@@ -192,13 +203,22 @@ class BinlogFile:
         """Maps and scans a file. ``damage`` is the reason if the scan ended early; the transactions before it are
         usable."""
         path = Path(path)
-        found = scan(path, epoch=epoch)
+        buf, damage = map_file(path), None
+        try:
+            found = scan(path, epoch=epoch, buf=buf)
+        except PackedTransactionError:
+            from cdc.binlog.unpacked_file import copy_unpacked
+
+            with tempfile.TemporaryFile(prefix="towpath-unpacked-") as copy:
+                damage = copy_unpacked(path, buf, copy)
+                buf = np.memmap(copy, dtype=np.uint8, mode="r")
+            found = scan(path, epoch=epoch, buf=buf)
         return cls(
             path=path,
-            buf=map_file(path),
+            buf=buf,
             has_checksum=found.description.has_checksum,
             source_file=found.source_file,
             entries=rows_to_entries(found.rows),
             description=found.description,
-            damage=found.damage,
+            damage=damage or found.damage,
         )

@@ -12,6 +12,10 @@ Numbers = npt.NDArray[np.int64]
 
 ROWS_CAPACITY = 65536
 FULL_PACKET = 0xFFFFFF
+_INNER_BYTES = 1 << 18
+_CURRENT = np.array(k.INPUT_STATE)
+_SAVED_REST = np.array([k.SAVED + k.INPUT_STATE.index(one) for one in (k.IN_POS, k.IN_END, k.EVENT_LEFT)])
+_SAVED = slice(k.SAVED, k.SAVED + len(k.INPUT_STATE))
 LARGEST_EVENT = (1 << 30) + (1 << 20)
 """The protocol limits an event to 1 GiB (``max_allowed_packet``), plus its headers, in bytes."""
 
@@ -39,6 +43,9 @@ class FrameBuffers:
         self.out: Bytes = np.empty(out_bytes, dtype=np.uint8)
         self._first_out = self.out
         self.rows: Numbers = np.zeros((ROWS_CAPACITY, k.ROW_WIDTH), dtype=np.int64)
+        self.reads_inner = False
+        """Whether the second input is the current one."""
+        self._other_src: tuple[Bytes, Bytes] | None = None  # ``src`` and its first one, of the input not being read
 
     @property
     def end(self) -> int:
@@ -75,6 +82,31 @@ class FrameBuffers:
             larger[: self.end] = self.src
             self.src = larger
         return self.src.data[self.end :]
+
+    # --- the events of a compressed transaction, which are an input inside the input
+
+    def begin_inner(self) -> None:
+        """Begins the second input, which :meth:`swap_input` makes the current one."""
+        if self._other_src is None:
+            first: Bytes = np.empty(_INNER_BYTES, dtype=np.uint8)
+            self._other_src = first, first
+        self.st[_SAVED] = 0
+        self.st[k.SAVED + k.INPUT_STATE.index(k.INNER)] = 1
+
+    def swap_input(self) -> None:
+        """Makes the other input the current one. The event that is being read from this one waits."""
+        assert self._other_src is not None
+        (self.src, self._first_src), self._other_src = self._other_src, (self.src, self._first_src)
+        self.reads_inner = not self.reads_inner
+        st = self.st
+        st[_CURRENT], st[_SAVED] = st[_SAVED].copy(), st[_CURRENT]
+
+    def inner_rest(self) -> bool:
+        """Whether the second input, which is not the current one, ends inside an event."""
+        at, end, left = self.st[_SAVED_REST].tolist()
+        return bool(at < end or left > 0)
+
+    # --- output
 
     def take_output(self) -> memoryview:
         """The bytes that are definitely kept. Use them before calling :meth:`drop_output`."""

@@ -11,7 +11,6 @@ from cdc.binlog.frame_state import (
     ALONG,
     ASK_GTID,
     BAD_LENGTH,
-    COMPRESSED_ROWS,
     DECISION,
     DECISION_MASK,
     DROP,
@@ -28,6 +27,9 @@ from cdc.binlog.frame_state import (
     GTID_NUMBER,
     HAS_CRC,
     HOLD,
+    INNER,
+    INNER_END_POS,
+    INNER_ENDED,
     KEEP,
     KEEP_DDL,
     LAST_ROW,
@@ -53,7 +55,6 @@ from cdc.binlog.frame_state import (
     SKIP_UNTIL,
     STMT_ROWS,
     T_COMPRESSED_QUERY,
-    T_COMPRESSED_ROWS,
     T_GTID,
     T_GTID_TAGGED,
     T_MARIADB_GTID,
@@ -86,7 +87,7 @@ from cdc.binlog.frame_transactions import (
     read_gtid,
     set_statement_end,
 )
-from cdc.binlog.jit import njit
+from cdc.binlog.jit import inlined, njit
 from cdc.binlog.memory import load_u
 
 Bytes = npt.NDArray[np.uint8]
@@ -149,6 +150,12 @@ def add_table(keys: Longs, values: Longs, table_id: int, value: int) -> None:
     values[slot] = value
 
 
+@inlined
+def has_extra_rows_data(kind: int) -> bool:
+    """Whether a row event of this type is one of version 2, where extra information precedes the columns."""
+    return bool(kind >= 169 or (kind >= 30 and kind < 160))
+
+
 @njit
 def image_columns(src: Bytes, at: int, have: int, end: int) -> int:
     """Checks that the rows of a row event hold all columns. Returns -1 if they do, else PART_IMAGE, BAD_LENGTH or
@@ -161,7 +168,7 @@ def image_columns(src: Bytes, at: int, have: int, end: int) -> int:
     stop = at + have
     kind = src[at + 4]
     p = at + 27
-    if kind >= 30:
+    if has_extra_rows_data(kind):
         if p + 2 > end:
             return BAD_LENGTH
         if p + 2 > stop:
@@ -183,7 +190,7 @@ def image_columns(src: Bytes, at: int, have: int, end: int) -> int:
         columns = load_u(src, p, 2)
         p += 2
     size = (columns + 7) >> 3
-    maps = 2 if kind == 24 or kind == 31 or kind == 39 else 1
+    maps = 2 if kind == 24 or kind == 31 or kind == 39 or kind == 167 or kind == 170 else 1
     if size == 0 or p + maps * size > end:
         return BAD_LENGTH
     if p + maps * size > stop:
@@ -213,11 +220,15 @@ def start_event(
     st[EVENT_TIME] = load_u(src, at, 4)
     st[EVENT_END_POS] = load_u(src, at + 13, 4)
     st[EVENT_ENDS] = 0
-    if out_of_order(st, kind, st[EVENT_END_POS], length):
+    if st[INNER] == 1:
+        st[EVENT_END_POS] = st[INNER_END_POS]
+        if st[INNER_ENDED] == 1:
+            return NESTED
+    elif out_of_order(st, kind, st[EVENT_END_POS], length):
         return OUT_OF_ORDER if have == length or length > src.shape[0] >> 1 else NEED_INPUT
     if st[TX_OPEN] == 0:
         st[TX_SKIP] = 1 if begins_at(st, st[EVENT_END_POS], length) < st[SKIP_UNTIL] else 0
-    if kind in (T_ROWS, T_COMPRESSED_ROWS):
+    if kind == T_ROWS:
         if have < 27:
             return BAD_LENGTH if length < 27 else NEED_INPUT
         if st[TX_OPEN] == 0:
@@ -232,17 +243,11 @@ def start_event(
             if slot < 0:
                 return NO_TABLE_MAP
             value = values[slot]
-        if st[SCAN] == 1:
-            if kind == T_COMPRESSED_ROWS:
-                return REFUSED
-        elif st[TX_REFUSED] == 1 or st[TX_SKIP] != 0:
+        if st[SCAN] == 0 and (st[TX_REFUSED] == 1 or st[TX_SKIP] != 0):
             value = np.int64(-1)  # nothing of the transaction is kept; if it is refused, capture stops at its end
-        elif value >= 0:
-            whole = np.int64(COMPRESSED_ROWS)
-            if kind == T_ROWS:
-                whole = image_columns(src, at, have, at + length - crc_size)
-            unsupported = whole in (PART_IMAGE, COMPRESSED_ROWS)
-            if unsupported and have < length and length <= src.shape[0] >> 1:
+        elif st[SCAN] == 0 and value >= 0:
+            whole = image_columns(src, at, have, at + length - crc_size)
+            if whole == PART_IMAGE and have < length and length <= src.shape[0] >> 1:
                 return NEED_INPUT  # all of it fits, and its checksum has to be verified before its bytes are trusted
             if whole >= 0:
                 return whole
@@ -312,8 +317,10 @@ def start_event(
     if kind == T_PAYLOAD:
         if st[SCAN] == 1:
             return REFUSED
-        if st[TX_BEGIN] == 1 and st[TX_OPEN] == 1:
+        if st[INNER] == 1 or (st[TX_BEGIN] == 1 and st[TX_OPEN] == 1):
             return NESTED
+        if have < length and length <= src.shape[0] >> 1:
+            return NEED_INPUT  # all of it fits, and its checksum has to be verified before its bytes are trusted
         if st[EVENT_END_POS] == 0:
             return NO_POSITION
         if st[TX_OPEN] == 0:
@@ -322,7 +329,10 @@ def start_event(
             st[TX_TIME] = st[EVENT_TIME] * 1000000
         st[EVENT_KEEP] = 0
         st[EVENT_ENDS] = 1
-        st[PAYLOAD] = 1
+        if st[TX_SKIP] == 0:
+            st[PAYLOAD] = 1
+            st[INNER_END_POS] = st[EVENT_END_POS]
+            st[INNER_ENDED] = 0
         return -1
     if kind in (T_GTID, T_MARIADB_GTID):
         if have < length:
@@ -394,6 +404,8 @@ def start_event(
         st[EVENT_KEEP] = 0
         return -1
     if kind == T_PYTHON:
+        if st[INNER] == 1:
+            return NESTED
         if have < length:
             return NEED_INPUT
         if st[DECISION] == UNDECIDED:
@@ -401,7 +413,7 @@ def start_event(
         st[EVENT_KEEP] = 1 if st[DECISION] == KEEP else 0
         st[DECISION] = UNDECIDED
         return -1
-    if st[TX_SKIP] != 0:
+    if st[TX_SKIP] != 0 or (st[INNER] == 1 and st[TX_REFUSED] == 1):
         st[EVENT_KEEP] = 0
         return -1
     return NEED_INPUT if have < length else REFUSED

@@ -24,6 +24,7 @@ from cdc.binlog.frame_state import (
     BAD_PACKET,
     END_OF_STREAM,
     EVENT_CRC,
+    EVENT_END_POS,
     EVENT_IN,
     EVENT_KEEP,
     EVENT_LEFT,
@@ -35,6 +36,7 @@ from cdc.binlog.frame_state import (
     IN_BASE,
     IN_END,
     IN_POS,
+    INNER,
     JOINED,
     N_EVENTS,
     N_ROWS,
@@ -49,6 +51,7 @@ from cdc.binlog.frame_state import (
     PAYLOAD,
     PAYLOAD_END,
     PAYLOAD_PIECE,
+    PAYLOAD_WHOLE,
     PIECE_AT,
     PIECE_LENGTH,
     PREFIX_MAX,
@@ -162,6 +165,16 @@ def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: 
                 st[PACKET_LEFT] = 0
                 finish_event(st, rows, want)
                 continue
+            if have == length and st[PAYLOAD] == 1:
+                stop = at + length - (4 if has_crc else 0)
+                if has_crc and st[VERIFY] == 1 and np.int64(crc32(src, at, stop, scratch)) != load_u(src, stop, 4):
+                    return BAD_CHECKSUM
+                st[IN_POS] = at + length
+                st[PACKET_LEFT] = 0
+                st[PIECE_AT] = at + _HEADER
+                st[PIECE_LENGTH] = stop - at - _HEADER
+                st[PAYLOAD] = 2
+                return PAYLOAD_WHOLE
             st[EVENT_LEFT] = length - _HEADER
             st[EVENT_WANT] = 0
             st[EVENT_TAIL] = 0
@@ -170,6 +183,8 @@ def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: 
                 copy_bytes(out, o, src, at, _HEADER)
                 if not has_crc:
                     store_u32(out, o + 9, length + 4)
+                if st[INNER] == 1:
+                    store_u32(out, o + 13, st[EVENT_END_POS])
                 st[EVENT_CRC] = np.int64(crc32_update(np.uint32(0xFFFFFFFF), out, o, o + _HEADER, scratch))
                 st[OUT_POS] = o + _HEADER
             else:

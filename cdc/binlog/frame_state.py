@@ -61,7 +61,18 @@ PAYLOAD = 81  # TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2
 PIECE_AT, PIECE_LENGTH = 82, 83  # its bytes that are handed over
 GTID_TAG = 84  # four numbers: the tag's 32 bytes
 ASK_GTID = 88  # 1: Python decides about each transaction by its GTID
-STATE_SIZE = 96
+INNER = 89  # 1: the input is what was in a compressed transaction: plain events without checksums
+INNER_END_POS = 90  # end_log_pos of the TRANSACTION_PAYLOAD event, which its events get
+INNER_ENDED = 91  # 1: the event that ends the transaction was among them
+SAVED = 96  # the numbers of the other input at the indexes of INPUT_STATE, while one of the two is read
+STATE_SIZE = 128
+
+INPUT_STATE = (
+    PACKETS, HAS_CRC, IN_POS, IN_END, IN_BASE, PACKET_LEFT, PACKET_MORE, EVENT_LEFT, EVENT_KEEP, EVENT_TYPE,
+    EVENT_END_POS, EVENT_CRC, EVENT_WANT, EVENT_TAIL, EVENT_OUT, EVENT_ENDS, EVENT_LENGTH, EVENT_TIME, EVENT_IN, WHOLE,
+    JOINED, PAYLOAD, INNER,
+)  # fmt: skip
+"""The indexes of the numbers that belong to one input, and to the event that is being read from it."""
 
 # --- statuses that frame returns ------------------------------------------------------------------------------
 NEED_INPUT = 0
@@ -83,7 +94,7 @@ BAD_PACKET = 15
 AT_BOUNDARY = 17  # ROLL_AT is reached
 NO_POSITION = 16  # an event that ends a transaction has no position
 PART_IMAGE = 18  # a row event that would be kept has rows that lack columns
-COMPRESSED_ROWS = 19  # a row event that would be kept is compressed
+PAYLOAD_WHOLE = 19  # all of a compressed transaction is there, with the right checksum
 REFUSED_END = 20  # the end of a transaction with TX_REFUSED
 PAYLOAD_PIECE = 21  # Python unpacks some bytes of a compressed transaction
 PAYLOAD_END = 22  # all of a compressed transaction has been handed over
@@ -108,6 +119,6 @@ FLAG_DDL, FLAG_POSITION, FLAG_GTID_MARIADB = 1, 2, 4
 
 # --- kinds of event types ---------------------------------------------------------------------------------------------
 T_UNKNOWN, T_SKIP, T_REFUSE, T_ROWS, T_TABLE_MAP, T_QUERY, T_XID, T_GTID, T_MARIADB_GTID, T_PYTHON = range(10)
-T_COMPRESSED_ROWS, T_COMPRESSED_QUERY, T_XA_PREPARE, T_GTID_TAGGED, T_PAYLOAD = range(10, 15)
+T_COMPRESSED_QUERY, T_XA_PREPARE, T_GTID_TAGGED, T_PAYLOAD = range(10, 14)
 
 PREFIX_MAX = 1 << 18  # bytes of a large QUERY event that are looked at

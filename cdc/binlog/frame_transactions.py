@@ -31,6 +31,8 @@ from cdc.binlog.frame_state import (
     GTID_TAG,
     HAS_CRC,
     HOLD,
+    INNER,
+    INNER_ENDED,
     LAST_END,
     LAST_ROW,
     LAST_ROW_CRC,
@@ -232,13 +234,25 @@ def finish_event(st: Longs, rows: Longs, crc: int) -> None:
             st[LAST_ROW_ORDINAL] = st[TX_EVENTS]
             st[LAST_ROW_CRC] = crc
         st[TX_EVENTS] += 1
-    st[SEEN_POS] = max(st[SEEN_POS], st[EVENT_END_POS])
-    if st[TX_OPEN] == 1 and st[EVENT_END_POS] > 0 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
-        st[LAST_END] = st[EVENT_END_POS]
-    if st[TX_OPEN] == 1 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
-        # In a segment it may be four bytes longer than in the source's file, by the checksum that capture added.
-        st[TX_BYTES] += st[EVENT_LENGTH] - (4 if st[SCAN] == 1 else 0)
     ends = st[EVENT_ENDS]
+    if st[INNER] == 1:
+        if ends == 2:
+            end_statement(st)
+        elif ends == 1:
+            st[INNER_ENDED] = 1  # the TRANSACTION_PAYLOAD event ends the transaction
+        return
+    st[SEEN_POS] = max(st[SEEN_POS], st[EVENT_END_POS])
+    if st[TX_OPEN] == 1 and st[EVENT_TYPE] != 27 and st[EVENT_TYPE] != 41:
+        size = st[EVENT_LENGTH]
+        if st[SCAN] == 1:
+            # In a segment it may be four bytes longer than in the source's file, by the checksum that capture added;
+            # and the events of a compressed transaction, which share one position, were smaller together.
+            size -= 4
+            if st[LAST_END] >= 0 and st[EVENT_END_POS] > 0:
+                size = min(size, (st[EVENT_END_POS] - st[LAST_END]) & 0xFFFFFFFF)
+        st[TX_BYTES] += size
+        if st[EVENT_END_POS] > 0:
+            st[LAST_END] = st[EVENT_END_POS]
     if ends == 2:
         end_statement(st)
     elif ends == 1:
@@ -278,7 +292,7 @@ def commit(st: Longs) -> int:
         return NESTED
     if st[EVENT_END_POS] == 0:
         return NO_POSITION
-    if st[TX_REFUSED] == 1:
+    if st[TX_REFUSED] == 1 and st[INNER] == 0:
         return REFUSED_END
     st[EVENT_KEEP] = 1
     st[EVENT_ENDS] = 1

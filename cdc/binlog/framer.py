@@ -10,7 +10,7 @@ import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.frame_buffers import FULL_PACKET, BadLengthError, Bytes, FrameBuffers, Numbers, OutputTooLargeError
 from cdc.binlog.frame_events import TableIds, add_table
 from cdc.binlog.frame_kernel import frame
+from cdc.binlog.jit import bind
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.errors import (
     CorruptStreamError,
@@ -31,7 +32,7 @@ from cdc.errors import (
 )
 
 if TYPE_CHECKING:
-    from cdc.binlog.payload import PayloadContents
+    from cdc.binlog.payload import PayloadReader
 
 T = TypeVar("T")
 
@@ -78,9 +79,6 @@ class Hooks(Protocol):
 
 _KINDS = {
     **dict.fromkeys(ROW_EVENTS, k.T_ROWS),
-    **dict.fromkeys(
-        range(EventType.MARIADB_WRITE_ROWS_COMPRESSED_V1, EventType.MARIADB_PARTIAL_ROW_DATA), k.T_COMPRESSED_ROWS
-    ),
     EventType.TABLE_MAP: k.T_TABLE_MAP,
     EventType.QUERY: k.T_QUERY,
     EventType.EXECUTE_LOAD_QUERY: k.T_QUERY,
@@ -132,6 +130,7 @@ class Framer(FrameBuffers):
         super().__init__(src, 64 if scan else out_bytes)
         self.hooks = hooks
         self.place = place
+        self._packets = packets
         self.st[k.PACKETS], self.st[k.SCAN], self.st[k.VERIFY] = packets, scan, verify
         self.st[k.HAS_CRC] = 1
         self.st[k.LAST_ROW] = self.st[k.LAST_END] = -1
@@ -142,8 +141,11 @@ class Framer(FrameBuffers):
         self._file = ""
         self._numbers: dict[str, int] = {}  # of captured tables, by name
         self._refused: UnsupportedEventError | None = None  # raised at the end of the transaction
-        self._payload: PayloadContents | None = None
         self._is_stored: Callable[[str], bool] | None = None
+        self._payload: PayloadReader | None = None
+        self._unpacking = False
+        nothing: tuple[Callable[[], int] | None, Any, Any, Any] = (None, None, None, None)
+        self._calls = [nothing, nothing]  # the kernel bound to its arrays: src, out, tables; for the second input
         self.prepared: set[str] = set()
         """The xids of prepared XA transactions without captured rows that were not committed or rolled back yet."""
 
@@ -218,7 +220,8 @@ class Framer(FrameBuffers):
 
     def abandon_transaction(self) -> int:
         """Forgets an unfinished transaction. Returns the offset at which the caller has to cut the output."""
-        self._refused = self._payload = None
+        self._refused = None
+        self._unpacking = False
         return self.cut_transaction()
 
     # --- running -----------------------------------------------------------------------------------------------------
@@ -226,7 +229,7 @@ class Framer(FrameBuffers):
     def run(self) -> bool:
         """Frames all input that has arrived. Returns False when the server has ended the stream."""
         while True:
-            status = frame(self.st, self.src, self.out, self.rows, EVENT_KINDS, self._tables, self._scratch)
+            status = self._frame()
             if status == k.NEED_INPUT:
                 try:
                     if not self.join_packets():
@@ -251,14 +254,27 @@ class Framer(FrameBuffers):
                 self._patch_stored()
             elif status == k.PAYLOAD_PIECE:
                 self._unpack()
+            elif status == k.PAYLOAD_WHOLE:
+                self._unpack()
+                self._end_payload()
             elif status == k.PAYLOAD_END:
                 self._end_payload()
-            elif status in (k.PART_IMAGE, k.COMPRESSED_ROWS):
-                self._refuse(self._unsupported_rows(status))
+            elif status == k.PART_IMAGE:
+                self._refuse(self._unsupported_rows())
+            elif status == k.REFUSED and self.st[k.INNER]:
+                self._refuse(refusals.refused_type(int(self.st[k.EVENT_TYPE]), self.where))
             elif status == k.END_OF_STREAM:
                 return False
             else:
                 self._fail(status)
+
+    def _frame(self) -> int:
+        """Runs the kernel. Small compressed transactions need two calls each, so the arguments are prepared once."""
+        call, *arrays = self._calls[self.reads_inner]
+        if call is None or arrays[0] is not self.src or arrays[1] is not self.out or arrays[2] is not self._tables:
+            call = bind(frame, self.st, self.src, self.out, self.rows, EVENT_KINDS, self._tables, self._scratch)
+            self._calls[self.reads_inner] = call, self.src, self.out, self._tables
+        return call()
 
     def _sound_event(self) -> bytes:
         """The current event. If all of it has arrived, its checksum is verified."""
@@ -307,9 +323,12 @@ class Framer(FrameBuffers):
             raise self._corrupt(f"an event ({type_name(event[4])}) is invalid: {text}") from None
 
     def _corrupt(self, text: str) -> CorruptStreamError | DamagedError:
-        if self.st[k.PACKETS]:
+        if self.st[k.INNER]:
+            text = _damaged_payload(f"in it, {text}")
+        if self._packets:
             return CorruptStreamError(text, place=self.where, remedy="Towpath reconnects.")
-        return DamagedError(text, place=f"{self.place}: byte {int(self.st[k.EVENT_IN])}")
+        at = k.SAVED + k.INPUT_STATE.index(k.EVENT_IN) if self.st[k.INNER] else k.EVENT_IN
+        return DamagedError(text, place=f"{self.place}: byte {int(self.st[at])}")
 
     def _decide(self) -> None:
         event = self._sound_event()
@@ -412,48 +431,52 @@ class Framer(FrameBuffers):
     # --- compressed transactions
 
     def _unpack(self) -> None:
-        from cdc.binlog.payload import PayloadContents, PayloadFault  # loads zstandard, which few sources need
+        """Unpacks the bytes of a compressed transaction that the kernel hands over, and frames what was in them."""
+        from cdc.binlog.payload import PayloadFault, PayloadReader  # loads zstandard, which few sources need
 
         if self._payload is None:
-            self._payload = PayloadContents(self._decide_packed)
+            self._payload = PayloadReader(self._frame_unpacked)
+        if not self._unpacking:
+            self._unpacking = True
+            self._payload.restart()
+            self.begin_inner()
         at, n = int(self.st[k.PIECE_AT]), int(self.st[k.PIECE_LENGTH])
         try:
             self._payload.feed(self.src.data[at : at + n])
         except PayloadFault as fault:
-            raise self._corrupt(f"a compressed transaction (TRANSACTION_PAYLOAD) is damaged: {fault}") from None
+            raise self._corrupt(_damaged_payload(str(fault))) from None
 
-    def _decide_packed(self, query: events.QueryEvent) -> None:
+    def _frame_unpacked(self, data: bytes | memoryview) -> None:
+        at = 0
+        self.swap_input()
         try:
-            if self.hooks.statement(query, True).keep:
-                text = " ".join(query.sql.split())[:200]
-                self._refuse(
-                    refusals.compressed_transaction(f"holds a statement on captured tables: {text}", self.where)
-                )
-        except UnsupportedEventError as error:
-            self._refuse(error)
+            while at < len(data):
+                room = self.room()
+                n = min(len(data) - at, len(room))
+                room[:n] = data[at : at + n]
+                self.fed(n)
+                at += n
+                self.run()
+                self.compact()
+        finally:
+            self.swap_input()
 
     def _end_payload(self) -> None:
         """Checks a compressed transaction after all of it has been unpacked and its checksum is verified."""
         from cdc.binlog.payload import PayloadFault
 
-        found, self._payload = self._payload, None
+        if not self._unpacking:
+            raise self._corrupt(_damaged_payload("it is empty"))
+        assert self._payload is not None
+        self._unpacking = False
         try:
-            if found is None:
-                raise PayloadFault("it is empty")
-            found.finish()
+            self._payload.finish()
+            if self.inner_rest():
+                raise PayloadFault("the last event in it is cut")
+            if not self.st[k.INNER_ENDED]:
+                raise PayloadFault("no event in it ends the transaction")
         except PayloadFault as fault:
-            raise self._corrupt(f"a compressed transaction (TRANSACTION_PAYLOAD) is damaged: {fault}") from None
-        names = [f"{db}.{table}" for db, table in found.tables if self.hooks.table(db, table) is not None]
-        if names:
-            self._refuse(refusals.compressed_transaction(f"changes rows of {', '.join(names)}", self.where))
-        elif found.unknown is not None:
-            self._refuse(
-                refusals.compressed_transaction(
-                    f"holds an event ({found.unknown}) that Towpath does not know", self.where
-                )
-            )
-        elif found.prepared is not None:
-            self.prepared.add(found.prepared)
+            raise self._corrupt(_damaged_payload(str(fault))) from None
 
     # --- unsupported events and errors
 
@@ -482,11 +505,10 @@ class Framer(FrameBuffers):
         end = at_least >> 32 << 32 | pos
         return 0 if not pos else end if end >= at_least else end + (1 << 32)
 
-    def _unsupported_rows(self, status: int) -> UnsupportedEventError:
+    def _unsupported_rows(self) -> UnsupportedEventError:
         event = self._sound_event()
         table = self._names[int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")]
-        make = refusals.compressed_rows if status == k.COMPRESSED_ROWS else refusals.partial_rows
-        return make(table, event[4], self.where)
+        return refusals.partial_rows(table, event[4], self.where)
 
     def _prepared_rows(self) -> UnsupportedEventError:
         """The error for a prepared XA transaction with captured rows, of which only XA COMMIT tells whether they
@@ -518,8 +540,11 @@ class Framer(FrameBuffers):
             raise self._with_end(self._prepared_rows())
         if status == k.REFUSED:
             self._sound_event()
-            in_file = bool(self.st[k.SCAN]) and EVENT_KINDS[event[4]] != k.T_REFUSE
-            error = refusals.refused_type(event[4], self.where, in_file=in_file)
+            if event[4] == EventType.TRANSACTION_PAYLOAD:
+                raise PackedTransactionError(
+                    "a compressed transaction has to be unpacked before the file is read", place=self.where
+                )
+            error = refusals.refused_type(event[4], self.where)
             raise error if self.in_transaction else self._with_end(error)
         if status == k.OVERRUN:
             raise IdentityError(
@@ -541,6 +566,10 @@ class Framer(FrameBuffers):
         raise self._corrupt(text)
 
 
+def _damaged_payload(why: str) -> str:
+    return f"a compressed transaction (TRANSACTION_PAYLOAD) is damaged: {why}"
+
+
 def _is_sound(event: bytes) -> bool:
     """Whether an event's last four bytes are its checksum."""
     return zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
@@ -548,6 +577,10 @@ def _is_sound(event: bytes) -> bool:
 
 def _table_ids(capacity: int) -> TableIds:
     return TableIds(np.full(capacity, -1, dtype=np.int64), np.full(capacity, -1, dtype=np.int64))
+
+
+class PackedTransactionError(UnsupportedEventError):
+    """A scan met a compressed transaction, of which it cannot give offsets."""
 
 
 class ServerErrorPacket(SourceUnavailableError):

@@ -22,23 +22,6 @@ def with_end(error: UnsupportedEventError, file: str, pos: int) -> UnsupportedEv
     return UnsupportedEventError(error.message, place=error.place, remedy=remedy)
 
 
-def compressed_transaction(what: str, where: str) -> UnsupportedEventError:
-    """The error for a compressed transaction; ``what`` is a predicate such as ``changes rows of shop.orders``."""
-    return UnsupportedEventError(
-        f"a compressed transaction (TRANSACTION_PAYLOAD) {what}; capturing it is not supported yet",
-        place=where,
-        remedy="Set binlog_transaction_compression=OFF for every session that changes captured tables.",
-    )
-
-
-def compressed_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
-    return UnsupportedEventError(
-        f"rows of {table} ({type_name(kind)}) are compressed; capturing them is not supported yet",
-        place=where,
-        remedy="SET GLOBAL log_bin_compress=OFF; and in the server's configuration.",
-    )
-
-
 def partial_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
     return UnsupportedEventError(
         f"rows of {table} ({type_name(kind)}) hold only some of its columns: the session that wrote them had another "
@@ -67,12 +50,9 @@ def incident(message: str, where: str) -> UnsupportedEventError:
     )
 
 
-def refused_type(kind: int, where: str, *, in_file: bool) -> UnsupportedEventError:
-    """The error for an event of a type that always stops capture. ``in_file``: the type is supported from servers, but
-    not in files."""
+def refused_type(kind: int, where: str) -> UnsupportedEventError:
+    """The error for an event of a type that always stops capture."""
     known = stop_reason(kind)
-    if known is None and in_file:
-        known = "which is not supported in files yet"
     return UnsupportedEventError(
         f"{type_name(kind)}, {known or 'which Towpath does not know'}",
         place=where,

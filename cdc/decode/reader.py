@@ -33,7 +33,8 @@ from cdc.decode.layout import (
     TableLayout,
     value_width,
 )
-from cdc.decode.scan import RowEvents, TransactionSlice, table_events
+from cdc.decode.row_events import RowEvents
+from cdc.decode.scan import TransactionSlice, table_events
 from cdc.decode.transactions import (
     ALL_TABLES,
     NO_HISTORY,

@@ -36,8 +36,6 @@ _VARIABLES = (
     "binlog_format",
     "binlog_row_image",
     "binlog_row_metadata",
-    "binlog_transaction_compression",
-    "log_bin_compress",
     "binlog_alter_two_phase",
     "binlog_storage_engine",
     "binlog_expire_logs_seconds",
@@ -219,7 +217,6 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
         yield settings.no_binlog()
         return
     troubles = [finding for setting in settings.REQUIRED for finding in setting.check(values)]
-    troubles += settings.check_compression(values)
     if values.get("binlog_storage_engine"):
         troubles.append(
             error(
@@ -231,7 +228,7 @@ def _settings(values: Mapping[str, str]) -> Iterator[Finding]:
     yield from troubles
     if not troubles:
         metadata = "FULL metadata" if "binlog_row_metadata" in values else "no metadata (the server is too old for it)"
-        yield ok("source: binlog", f"ROW format, FULL image, {metadata}, not compressed by default")
+        yield ok("source: binlog", f"ROW format, FULL image, {metadata}")
 
 
 def _standbys(source: SourceConfig, info: ServerInfo, values: Mapping[str, str]) -> Iterator[Finding]:

@@ -82,7 +82,6 @@ TWO_PHASE = Setting("binlog_alter_two_phase", "OFF", "every ALTER TABLE would ar
 REQUIRED = (FORMAT, IMAGE, METADATA, TWO_PHASE)
 SHORT_RETENTION_S = 24 * 3600
 """Binlog files that are kept for less are a warning."""
-COMPRESSION = ("binlog_transaction_compression", "log_bin_compress")
 
 _OFFERED: Mapping[Service, tuple[str, tuple[str, ...]]] = {
     Service.RDS: ("in the instance's parameter group:", (FORMAT.name, IMAGE.name, METADATA.name)),
@@ -118,30 +117,6 @@ def no_binlog() -> Finding:
             then="Restart the server: log_bin cannot be changed while it runs.",
         ),
     )
-
-
-def check_compression(values: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields a warning for each kind of compression that is on by default."""
-    for name in COMPRESSION:
-        if values.get(name, "OFF") == "ON":
-            why = (
-                "compressed changes of captured tables are not supported yet, and capture stops at the first one; "
-                "those of other tables are skipped"
-            )
-            yield warning(
-                f"source: {name}",
-                f"{name} is ON: {why}",
-                f"SET GLOBAL {name}=OFF; and set it in the server's configuration, unless it is used only for tables "
-                "that are not captured. Connected sessions keep their own setting.",
-                Advice(
-                    f"{name} = ON",
-                    why,
-                    (f"SET GLOBAL {name} = OFF;",),
-                    keep=f"{name} = OFF",
-                    then="Leave it on if only tables that are not captured are written with it. Connected sessions "
-                    "keep their own setting.",
-                ),
-            )
 
 
 def short_retention(seconds: float, values: Mapping[str, str]) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import zstandard
 
@@ -12,23 +12,85 @@ from cdc.binlog.constants import EventType
 from cdc.testing.binlog import BinlogBuilder
 
 
-def inner(*, db: str, table: str, sql: str | None = None, end: Callable[[BinlogBuilder], None] | None = None) -> bytes:
+def inner(
+    *,
+    db: str,
+    table: str,
+    sql: str | None = None,
+    end: Callable[[BinlogBuilder], object] | None = None,
+    values: Sequence[int] = (1, 2),
+) -> bytes:
     """The events of a compressed transaction: without GTID and without checksums."""
     log = BinlogBuilder()
     log.query("BEGIN")
     log.table_map("other", "also_locked")
     log.table_map(db, table)
-    log.rows(db, table, [1, 2])
+    log.rows(db, table, list(values))
     if sql is not None:
         log.query(sql)
     if end is None:
         log.xid()
     else:
         end(log)
-    out = b""
-    for event in log.events[1:]:
-        out += event[:9] + (len(event) - 4).to_bytes(4, "little") + event[13:-4]
-    return out
+    return unchecked(log.events[1:])
+
+
+def unchecked(events: Iterable[bytes]) -> bytes:
+    """The events without checksums and positions."""
+    return b"".join(event[:9] + (len(event) - 4).to_bytes(4, "little") + bytes(4) + event[17:-4] for event in events)
+
+
+def split_events(data: bytes | bytearray) -> list[bytes]:
+    """Cuts a chain of events into events."""
+    found, at = [], 0
+    while at < len(data):
+        length = int.from_bytes(data[at + 9 : at + 13], "little")
+        found.append(bytes(data[at : at + length]))
+        at += length
+    return found
+
+
+def packed_log(plain: BinlogBuilder, how: Callable[[], str], *, pos: int | None = None) -> BinlogBuilder:
+    """The same transactions, each compressed as ``how`` says: ``zstd``, ``frames`` (several in one stream), ``unsized``
+    (a stream that does not name its size), ``none``, or ``plain``, not put into a payload. ``pos``: where they begin."""
+    log = BinlogBuilder(server_id=plain.server_id, timestamp=plain.timestamp)
+    log.pos = log.pos if pos is None else pos
+    starts = [number for number, event in enumerate(plain.events) if event[4] == EventType.GTID]
+    for start, stop in zip(starts, [*starts[1:], len(plain.events)], strict=True):
+        log.gtid()
+        form = how()
+        if form == "plain":
+            for event in plain.events[start + 1 : stop]:
+                log.event(event[4], event[19:-4])
+            continue
+        data = unchecked(plain.events[start + 1 : stop])
+        if form == "none":
+            log.event(EventType.TRANSACTION_PAYLOAD, payload_body(data, method=255))
+            continue
+        middle = len(data) // 2 if form == "frames" else len(data)
+        writer = zstandard.ZstdCompressor(write_content_size=form != "unsized")
+        packed = writer.compress(data[:middle])
+        packed += writer.compress(data[middle:]) if middle < len(data) else b""
+        log.event(EventType.TRANSACTION_PAYLOAD, payload_body(data, packed=packed))
+    return log
+
+
+def compressed_rows(
+    log: BinlogBuilder, kind: int, db: str, table: str, values: Sequence[int], *, packed: bytes | None = None
+) -> bytes:
+    """One of MariaDB's compressed row events; an update's old rows hold the values less one. Its table map precedes
+    it."""
+    table_id = int.from_bytes(next(e for e in reversed(log.events) if e[4] == EventType.TABLE_MAP)[19:25], "little")
+    is_update = kind in (EventType.MARIADB_UPDATE_ROWS_COMPRESSED_V1, EventType.MARIADB_UPDATE_ROWS_COMPRESSED)
+    rows = b""
+    for value in values:
+        rows += (b"\0" + struct.pack("<i", value - 1) if is_update else b"") + b"\0" + struct.pack("<i", value)
+    if packed is None:
+        size = max(1, (len(rows).bit_length() + 7) // 8)
+        packed = bytes([0x80 | size]) + len(rows).to_bytes(size, "big") + zlib.compress(rows)
+    extra = b"\2\0" if kind >= EventType.MARIADB_WRITE_ROWS_COMPRESSED else b""
+    masks = b"\xff\xff" if is_update else b"\xff"
+    return log.event(kind, table_id.to_bytes(6, "little") + b"\1\0" + extra + b"\1" + masks + packed)
 
 
 def payload_body(data: bytes, *, method: int = 0, says: int | None = None, packed: bytes | None = None) -> bytes:

@@ -161,6 +161,7 @@ _TREATMENTS = {
     Treatment.STORED: "Kept as received if its transaction changes a captured table, or if it is DDL of one.",
     Treatment.READ: "Describes the file or the stream. Segments have their own instead.",
     Treatment.SKIPPED: "Left out on purpose. No change of a row is lost.",
+    Treatment.UNPACKED: "Left out itself. Each event in it is treated as if it had come alone.",
     Treatment.CONDITIONAL: "Left out if it changes no captured table; else capture stops, because it cannot store the "
     "change yet. [What stops capture](../how-to/run-capture.md#what-stops-capture) says how to go on.",
     Treatment.STOPS: "Capture stops, whatever table it concerns.",

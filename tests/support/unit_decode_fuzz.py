@@ -22,7 +22,7 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import rows_begin, step_over_image
 from cdc.decode.layout import Images, TableLayout
 from cdc.decode.reader import DecodeOptions, Decoder
-from cdc.decode.scan import RowEvents, whole_updates
+from cdc.decode.row_events import RowEvents, whole_updates
 from cdc.decode.transactions import Transactions
 from cdc.errors import CdcError, DamagedError, SourceRefusedError, UnsupportedError
 from tests.support.unit_decode import (

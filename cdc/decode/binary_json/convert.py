@@ -31,8 +31,9 @@ _MAX_DOUBLES = (2**31 - 1) // k.MAX_DOUBLE_BYTES
 def json_text(raw: pa.Array) -> pa.Array:
     """Converts MySQL's binary JSON documents to text, exactly as SELECT prints them.
 
-    A document followed by diffs, which :func:`cdc.decode.scan.expand_partial` makes of a partial update, becomes the
-    text of the document with the diffs applied. Raises BadValueError, and UnsupportedError for more than 2 GiB of text.
+    A document followed by diffs, which :func:`cdc.decode.row_events.expand_partial` makes of a partial update, becomes
+    the text of the document with the diffs applied. Raises BadValueError, and UnsupportedError for more than 2 GiB of
+    text.
     Source: MySQL's ``sql-common/json_binary.h`` and ``Json_wrapper::to_string``.
     """
     texts, partial = documents(raw)

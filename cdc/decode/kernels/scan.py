@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cdc.binlog.crc import crc32
 from cdc.binlog.jit import inlined, njit
-from cdc.binlog.memory import same_bytes, u32, u48
+from cdc.binlog.memory import copy_bytes, same_bytes, u16, u32, u48
 from cdc.decode.kernels.constants import (
     BAD_CRC,
     BAD_EVENT,
@@ -27,6 +27,7 @@ from cdc.decode.kernels.constants import (
     SCAN_VERIFIED,
     TOO_MANY_LAYOUTS,
 )
+from cdc.decode.kernels.rows import EventArrays
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -125,14 +126,87 @@ def event_length(buf: Bytes, pos: int, end: int, tail: int) -> int:
 @inlined
 def holds_rows(kind: int) -> bool:
     """Whether an event of this type is a row event."""
-    return bool((kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39)
+    return bool(
+        (kind >= 23 and kind <= 25) or (kind >= 30 and kind <= 32) or kind == 39 or (kind >= 166 and kind <= 171)
+    )
 
 
 @inlined
 def cannot_be_decoded(kind: int) -> bool:
     """Whether an event of this type may hold or lose rows in a form that is not supported: row events older than MySQL
-    5.1.18, incidents, compressed transactions and compressed row events."""
-    return bool((kind >= 20 and kind <= 22) or kind == 26 or kind == 40 or (kind >= 166 and kind <= 171))
+    5.1.18, incidents, compressed transactions (which capture unpacks)."""
+    return bool((kind >= 20 and kind <= 22) or kind == 26 or kind == 40)
+
+
+@njit
+def packed_rows_begin(buf: Bytes, pos: int, stop: int, kind: int) -> int:
+    """The offset of the compressed rows in the compressed row event at ``pos``, whose body ends at ``stop``; -1 if its
+    header is damaged. The byte there holds the size of the rows' length, which follows."""
+    p = pos + NAMES_AT
+    if kind >= 169:
+        if stop - p < 2:
+            return -1
+        p += max(2, u16(buf, p))
+    if p >= stop:
+        return -1
+    columns = np.int64(buf[p])
+    p += 1
+    if columns == 252:
+        if stop - p < 2:
+            return -1
+        columns = u16(buf, p)
+        p += 2
+    elif columns > 250:
+        return -1
+    p += (columns + 7 >> 3) * (2 if kind == 167 or kind == 170 else 1)
+    if p >= stop:
+        return -1
+    size = np.int64(buf[p]) & 7
+    if np.int64(buf[p]) & 0xF8 != 0x80 or size < 1 or size > 4 or stop - p < 1 + size:
+        return -1
+    return p
+
+
+@njit
+def packed_rows_size(buf: Bytes, p: int) -> int:
+    """How many bytes the compressed rows at ``p`` are said to have when they are unpacked."""
+    size = np.int64(0)
+    for i in range(np.int64(buf[p]) & 7):
+        size = size << 8 | np.int64(buf[p + 1 + i])
+    return size
+
+
+@inlined
+def decoded_length(buf: Bytes, pos: int, length: int, tail: int, kind: int) -> int:
+    """The length of a row event, of a compressed one when it is unpacked."""
+    if kind < 166:
+        return length
+    p = packed_rows_begin(buf, pos, pos + length - tail, kind)
+    return length if p < 0 else p - pos + packed_rows_size(buf, p) + tail
+
+
+@njit
+def locate_packed_rows(events: EventArrays, packed_at: Longs, sizes: Longs) -> int:
+    """Writes the offset of the compressed rows of each event, and their size when unpacked; for an event that is not
+    compressed its end, and 0. Returns the number of the first event with a damaged header, or -1."""
+    for e in range(events.offset.shape[0]):
+        p = events.offset[e] + events.length[e] - events.tail
+        size = np.int64(0)
+        if events.type[e] >= 166:
+            p = packed_rows_begin(events.buf, events.offset[e], p, events.type[e])
+            if p < 0:
+                return e
+            size = packed_rows_size(events.buf, p)
+        packed_at[e] = p
+        sizes[e] = size
+    return -1
+
+
+@njit
+def copy_plain_parts(events: EventArrays, packed_at: Longs, out: Bytes, out_offset: Longs) -> None:
+    """Copies each event up to its compressed rows."""
+    for e in range(events.offset.shape[0]):
+        copy_bytes(out, out_offset[e], events.buf, events.offset[e], packed_at[e] - events.offset[e])
 
 
 @inlined
@@ -227,8 +301,8 @@ def list_table_maps(transactions: TransactionBytes, table: NameTable, scratch: B
                 if stop - pos < NAMES_AT:
                     return BAD_FRAME, count, pos
                 known = recall(ids, n_ids, u48(buf, pos + 19))
-                if known >= 0 and length > maps[known, 2]:
-                    maps[known, 2] = length
+                if known >= 0:
+                    maps[known, 2] = max(maps[known, 2], decoded_length(buf, pos, length, tail, np.int64(buf[pos + 4])))
             pos += length
     return OK, count, 0
 
@@ -286,7 +360,7 @@ def scan_events(
     """Lists the row events of the table called ``name`` (see :func:`has_name`), continuing from ``state``.
 
     The checksum of every event is verified, unless the state says that they were. Returns (OK, FULL or a fault, number
-    of events listed). FULL: ``out`` is full, or the next event would exceed ``max_bytes`` in all.
+    of events listed). FULL: ``out`` is full, or the next event would exceed ``max_bytes`` in all, unpacked.
     """
     buf, tail = transactions.buf, transactions.tail
     verify = state.numbers[SCAN_VERIFIED] == 0
@@ -348,7 +422,8 @@ def scan_events(
                     break
                 layout = recall(ids, n_ids, u48(buf, pos + 19))
                 if layout >= 0:
-                    if count == out.offset.shape[0] or (count > 0 and size + length > max_bytes):
+                    decoded = decoded_length(buf, pos, length, tail, kind)
+                    if count == out.offset.shape[0] or (count > 0 and size + decoded > max_bytes):
                         status = FULL
                         break
                     out.offset[count] = pos
@@ -359,7 +434,7 @@ def scan_events(
                     out.layout[count] = layout
                     count += 1
                     ordinal += 1
-                    size += length
+                    size += decoded
             elif cannot_be_decoded(kind):
                 status = BAD_EVENT
                 break

@@ -272,7 +272,7 @@ def join_filters(patterns: Iterable[str]) -> str | None:
 
 _LONGEST_DDL = 1 << 20
 """A longer transaction counts as one that changes rows, without being read."""
-_STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
+_STATEMENTS = (EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.MARIADB_QUERY_COMPRESSED)
 _WITHOUT_ROWS = frozenset(
     {EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID, EventType.XID, *SKIPPED}
 )

@@ -151,7 +151,7 @@ def test_check_of_a_sound_destination(source: Server, here: Path, capsys: pytest
     assert {f["subject"] for f in answer["findings"]} >= {"source", "store", "meta", "target", "spark", "java"}
     assert cli.main(["check", "shop"]) == 0
     out = capsys.readouterr().out
-    assert "✓ source: binlog: ROW format, FULL image, FULL metadata, not compressed by default" in out
+    assert "✓ source: binlog: ROW format, FULL image, FULL metadata" in out
     assert out.count("lies in the temporary folder") == 2  # store and meta, since tests run in one
     assert out.endswith("shop: ready, with 2 warnings\n")
     assert sorted(p.name for p in here.iterdir()) == ["conf"]  # check has created nothing

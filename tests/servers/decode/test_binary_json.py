@@ -19,7 +19,7 @@ from cdc.decode.binary_json.convert import json_text
 from cdc.decode.conversions.values import decimal_text
 from cdc.decode.kernels import constants as k
 from cdc.decode.kernels.rows import EventArrays
-from cdc.decode.scan import expand_partial
+from cdc.decode.row_events import expand_partial
 from cdc.testing.servers import Server
 from tests.conftest import Database
 from tests.support.servers_binary_json import inserted, new_binlog, query, row_events

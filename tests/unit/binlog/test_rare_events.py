@@ -1,20 +1,13 @@
-"""What is not supported yet, or written by few sources: compressed transactions and events, XA, tagged GTIDs.
-
-Of other tables it is passed over; of captured tables it stops at the end of its transaction; damage is never a crash.
-"""
+"""Events that few sources write: compressed statements, XA, tagged GTIDs, incidents. Damage is never a crash."""
 
 from __future__ import annotations
 
-import random
-import re
 import struct
-import tracemalloc
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from cdc.binlog import frame_kernel, framer
 from cdc.binlog import frame_state as k
@@ -23,7 +16,6 @@ from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_query
 from cdc.binlog.file import rows_to_entries, scan
 from cdc.binlog.framer import Decision, Framer, row_gtid
-from cdc.binlog.payload import PayloadReader
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.capture.session import _coalesce
 from cdc.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEventError
@@ -81,138 +73,7 @@ def frame(log: BinlogBuilder, *, piece: int = 1 << 20, src_bytes: int = 4 << 20)
     return hooks
 
 
-# ---------------------------------------------------------------- compressed transactions
-
-
-@pytest.mark.parametrize("piece", [1, 50, 1 << 20])
-@pytest.mark.parametrize("method", [0, 255])
-def test_a_compressed_transaction_of_other_tables_is_passed_over(piece: int, method: int) -> None:
-    log = BinlogBuilder()
-    log.transaction("shop", "orders", [1])
-    for _ in range(3):
-        log.gtid()
-        log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="other", table="orders"), method=method))
-    log.transaction("shop", "orders", [2])
-    found = frame(log, piece=piece)
-    assert bytes(found.out) == b"".join([*log.events[1:6], *log.events[12:]])
-    rows = rows_of(found)
-    assert int(rows[:, k.R_GTID_COUNT].sum()) == 5 and int(rows[-1, k.R_GTID_NUMBER]) == 5
-    assert int(rows[-1, k.R_SEQ]) == make_seq(0, 1, log.pos)
-    passed = rows[rows[:, k.R_FLAGS] == k.FLAG_POSITION]
-    assert int(passed[-1, k.R_GTID_NUMBER]) == 4 and int(passed[-1, k.R_TIME]) == log.timestamp * 1_000_000 + 4
-
-
-@pytest.mark.parametrize("piece", [1, 1 << 20])
-def test_one_that_changes_captured_tables_stops_behind_what_came_before(piece: int) -> None:
-    log = BinlogBuilder()
-    log.transaction("shop", "orders", [1])
-    log.gtid()
-    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="shop", table="items")))
-    with pytest.raises(UnsupportedEventError) as caught:
-        frame(log, piece=piece)
-    text = str(caught.value)
-    assert "TRANSACTION_PAYLOAD) changes rows of shop.items" in text
-    assert f"source.start: {{file: binlog.000001, pos: {log.pos}}}" in text
-
-
-def test_statements_in_a_compressed_transaction_are_judged() -> None:
-    log = BinlogBuilder()
-    log.gtid()
-    body = inner(db="other", table="t", sql="INSERT INTO other.t VALUES (1)")
-    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(body))
-    assert frame(log).statements == ["INSERT INTO other.t VALUES (1)"]
-    log.gtid()
-    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="other", table="t", sql="INSERT INTO shop.t …")))
-    with pytest.raises(UnsupportedEventError, match=rf"a text: INSERT INTO shop\.t .*Use rows.*pos: {log.pos}"):
-        frame(log)
-
-
-def test_a_table_that_is_only_locked_does_not_count() -> None:
-    """A table counts as changed only if it has row events, not for a TABLE_MAP alone."""
-    log = BinlogBuilder()
-    data = inner(db="other", table="t").replace(b"\x05other\0\x0balso_locked\0", b"\x05shop2\0\x0balso_locked\0")
-    log.gtid()
-    log.event(EventType.TRANSACTION_PAYLOAD, payload_body(data))
-    assert not frame(log).out
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "it is empty"),
-        (b"\2\1\0", "fields have no end"),
-        (bytes([9, 250]) * 300, "fields have no end"),
-        (b"\2\1\7\0abc", "method of compression (7)"),
-        (b"\0abc", "method of compression (None)"),
-        (b"\2\2\0\0\0", "length of its field 2"),
-        (b"\xff", "number in its fields"),
-        (b"\2\1\0\3\1\5\0not zstd", "cannot be unpacked"),
-        (payload_body(b"", packed=zstandard.compress(inner(db="o", table="t"))[:-5]), "says that it is empty"),
-        (b"\2\1\0\0" + zstandard.compress(inner(db="o", table="t")), "does not say how long it is"),
-        (payload_body(inner(db="o", table="t"), says=10), "bytes unpacked, and has more"),
-        (payload_body(inner(db="o", table="t"), says=10**6), "bytes unpacked, and has"),
-        (payload_body(inner(db="o", table="t")) + b"x", "cannot be unpacked|bytes packed"),
-        (payload_body(inner(db="o", table="t")[:-3]), "the last event in it is cut"),
-        (payload_body(bytes(40)), "length of an event in it"),
-        (payload_body(inner(db="o", table="t")[70:]), "damaged"),
-    ],
-)
-def test_a_damaged_compressed_transaction_is_damage_with_its_place(body: bytes, words: str) -> None:
-    log = BinlogBuilder()
-    log.transaction("shop", "orders", [1])
-    behind = log.pos
-    log.gtid()
-    log.event(EventType.TRANSACTION_PAYLOAD, body)
-    with pytest.raises(CorruptStreamError, match=words if "|" in words else re.escape(words)) as caught:
-        frame(log)
-    assert f"binlog.000001, behind {behind}" in str(caught.value)
-
-
-def test_random_damage_never_crashes(seed: int) -> None:
-    rng = random.Random(seed)
-    clean = payload_body(inner(db="other", table="t"))
-    for _ in range(300):
-        body = bytearray(clean if rng.random() < 0.5 else payload_body(inner(db="other", table="t"), method=255))
-        for _ in range(rng.randint(1, 4)):
-            body[rng.randrange(len(body))] = rng.randrange(256)
-        if rng.random() < 0.2:
-            del body[rng.randrange(len(body)) :]
-        log = BinlogBuilder()
-        log.gtid()
-        log.event(EventType.TRANSACTION_PAYLOAD, bytes(body))
-        try:
-            frame(log, piece=rng.choice((7, 1 << 20)), src_bytes=1 << 12)
-        except (CorruptStreamError, UnsupportedEventError):
-            continue
-
-
-def test_the_checksum_is_verified_before_what_it_holds_is_believed() -> None:
-    log = BinlogBuilder()
-    log.gtid()
-    event = log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="shop", table="orders"), method=255))
-    log.events[-1] = event.replace(b"\x04shop", b"\x04shoq")
-    with pytest.raises(CorruptStreamError, match="checksum"):
-        frame(log)
-
-
-def test_a_gigabyte_is_unpacked_in_little_memory() -> None:
-    size = 1 << 30
-    packing = zstandard.ZstdCompressor(level=1).compressobj()
-    data = packing.compress(struct.pack("<IBIIIH", 0, EventType.WRITE_ROWS, 1, size, 0, 0))
-    for _ in range((size >> 20) - 1):
-        data += packing.compress(bytes(1 << 20))
-    data += packing.compress(bytes((1 << 20) - 19)) + packing.flush()
-    seen: list[int] = []
-    reader = PayloadReader(lambda head, whole: seen.append(len(head)))
-    tracemalloc.start()
-    reader.feed(memoryview(payload_body(b"", says=size, packed=data)))
-    reader.finish()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert seen == [27] and peak < 4 << 20
-
-
-# ---------------------------------------------------------------- MariaDB's compressed events
+# ---------------------------------------------------------------- MariaDB's compressed statements
 
 
 def test_a_compressed_statement_of_a_real_server() -> None:
@@ -251,48 +112,6 @@ def test_a_damaged_compressed_statement_is_damage(packed: bytes, says: int) -> N
         return
     with pytest.raises(CorruptStreamError, match=r"MARIADB_QUERY_COMPRESSED.* is invalid"):
         frame(log)
-
-
-@pytest.mark.parametrize("kind", range(166, 172))
-@pytest.mark.parametrize("piece", [1, 1 << 20])
-def test_compressed_rows(kind: int, piece: int) -> None:
-    log = BinlogBuilder()
-    log.gtid()
-    log.table_map("other", "t")
-    rows = b"\1\0" + (b"\2\0" if kind >= 169 else b"") + b"\1\xff\x81\x05" + zlib.compress(b"\0\1\0\0\0")
-    log.event(kind, (100).to_bytes(6, "little") + rows)
-    log.xid()
-    log.transaction("shop", "orders", [1])
-    found = frame(log, piece=piece)
-    assert bytes(found.out) == b"".join(log.events[5:])
-    log.gtid()
-    log.table_map("shop", "orders")
-    log.event(kind, (101).to_bytes(6, "little") + rows)
-    middle = log.pos
-    log.rows("shop", "orders", [3])
-    log.xid()
-    with pytest.raises(UnsupportedEventError, match=r"rows of shop\.orders .*are compressed") as caught:
-        frame(log, piece=piece)
-    assert f"pos: {log.pos}}}" in str(caught.value) and f"pos: {middle}" not in str(caught.value)
-
-
-def test_what_never_ended_stops_nothing() -> None:
-    """A transaction without an end, because the server died in it, is dropped without an error."""
-    log = BinlogBuilder()
-    log.gtid()
-    log.table_map("shop", "orders")
-    log.event(166, (100).to_bytes(6, "little") + b"\1\0\1\xff\x81\x05")
-    found = frame(log)
-    assert found.framer is not None and found.framer.st[k.TX_REFUSED] == 1
-    found.framer.abandon_transaction()
-    rest = BinlogBuilder()
-    rest.transaction("shop", "orders", [1])
-    stream = np.frombuffer(rest.packets, dtype=np.uint8)
-    found.framer.src[: len(stream)] = stream
-    found.framer.fed(len(stream))
-    found.framer.run()
-    found.flush(found.framer)
-    assert bytes(found.out) == b"".join(rest.events[1:])
 
 
 # ---------------------------------------------------------------- XA

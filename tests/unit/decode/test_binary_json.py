@@ -24,7 +24,7 @@ from cdc.decode.kernels import constants as k
 from cdc.decode.kernels import rows
 from cdc.decode.kernels import values as value_kernels
 from cdc.decode.kernels.rows import EventArrays
-from cdc.decode.scan import PartialFault, expand_partial
+from cdc.decode.row_events import PartialFault, expand_partial
 
 # Documents in hexadecimal from MySQL 9.7, and what SELECT shows.
 GOLDEN = [

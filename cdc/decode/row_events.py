@@ -1,0 +1,111 @@
+"""A table's row events, and partial updates of JSON columns rewritten into whole ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.constants import EventType
+from cdc.decode.faults import row_fault
+from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.rows import EventArrays, Expansion, expand_events
+from cdc.decode.layout import TableLayout
+from cdc.decode.transactions import Transactions
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+UPDATE_ROWS, PARTIAL_UPDATE_ROWS = int(EventType.UPDATE_ROWS), int(EventType.PARTIAL_UPDATE_ROWS)
+
+
+@dataclass(frozen=True)
+class RowEvents:
+    """Consecutive row events of one table and one layout."""
+
+    layout: TableLayout
+    buf: Bytes
+    origin: Longs
+    """The offset of each event in its file."""
+    offset: Longs
+    """The offset of each event in ``buf``, which is not the file's for events that were rewritten."""
+    length: Longs
+    type: Longs
+    tx: Longs
+    """The number of each event's transaction among those that were given."""
+    ordinal: Longs
+    """The ordinal of each event among the table's in its transaction."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def slice(self, start: int, stop: int) -> RowEvents:
+        """The events from ``start`` to ``stop``, without copying them."""
+        cut = slice(start, stop)
+        return replace(
+            self,
+            origin=self.origin[cut],
+            offset=self.offset[cut],
+            length=self.length[cut],
+            type=self.type[cut],
+            tx=self.tx[cut],
+            ordinal=self.ordinal[cut],
+        )
+
+    def for_kernels(self, tail: int) -> EventArrays:
+        """The events for the kernels; ``tail`` is the size of their checksums."""
+        return EventArrays(self.buf, self.offset, self.length, self.type, self.ordinal, tail)
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last event."""
+        return int(self.offset[-1] + self.length[-1])
+
+    def event_of(self, pos: int) -> int:
+        """The number of the event that holds an offset of ``buf``."""
+        return max(0, int(np.searchsorted(self.offset, pos, side="right")) - 1)
+
+
+# ---------------------------------------------------------------- partial updates of JSON columns
+
+
+class PartialFault(Exception):
+    """A damaged partial update: a code of ``kernels.constants``, the column or -1, the offset in the buffer."""
+
+    def __init__(self, code: int, column: int, pos: int) -> None:
+        super().__init__(code)
+        self.code, self.column, self.pos = code, column, pos
+
+
+def whole_updates(run: RowEvents, transactions: Transactions) -> RowEvents:
+    """Partial updates as whole ones, in a buffer of their own. Raises DamagedError, SourceRefusedError."""
+    try:
+        buf, offset, length = expand_partial(
+            run.for_kernels(transactions.tail), run.layout.kernel_spec([]).arrays.spec, run.layout.json_columns
+        )
+    except PartialFault as found:
+        origin = int(run.origin[run.event_of(found.pos)])
+        raise row_fault(found.code, transactions.path, found.pos, origin, run.layout, found.column) from None
+    return replace(run, buf=buf, offset=offset, length=length, type=np.full(len(run), UPDATE_ROWS, dtype=np.int64))
+
+
+def expand_partial(events: EventArrays, spec: Longs, json_columns: Longs) -> tuple[Bytes, Longs, Longs]:
+    """Rewrites PARTIAL_UPDATE_ROWS events into UPDATE_ROWS events in a new buffer. Returns it and their offsets and
+    lengths. The checksums of the new events are zeros.
+
+    ``spec`` (columns, SPEC_SIZE); ``json_columns`` (columns,): 1 for JSON. A new value that is given as diffs becomes
+    0xFF, the size of the old row's document (4 bytes), that document, the diffs; ``json_text`` converts it. Raises
+    PartialFault, with the code PART_IMAGE if rows do not hold all columns.
+    Source: MySQL's ``Update_rows_log_event`` with ``binlog_row_value_options=PARTIAL_JSON``.
+    """
+    err = np.zeros(k.ERR_SIZE, dtype=np.int64)
+    before = np.zeros((len(spec), 2), dtype=np.int64)
+    begin = np.zeros(len(events.offset) + 1, dtype=np.int64)
+    expansion = Expansion(spec, json_columns, before, np.empty(0, dtype=np.uint8), err)
+    size = expand_events(events, expansion, begin, False)
+    out = np.empty(max(0, size), dtype=np.uint8)
+    if size >= 0:
+        size = expand_events(events, expansion._replace(out=out), begin, True)
+    if size < 0:
+        raise PartialFault(int(err[k.ERR_CODE]), int(err[k.ERR_COLUMN]), int(err[k.ERR_POS]))
+    return out, begin[:-1].copy(), np.diff(begin)
