@@ -16,6 +16,7 @@ from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.base import require_same_source
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.connection import server_of
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.preflight import check_start
 from cdc.source.resume import Resume
@@ -90,7 +91,7 @@ def find_start(
         return Start(position, moved, False, named, moved.start_gtid, Overlap.of(moved))
     candidate = _locate(config, conn, meta.source(), last_seq)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
-        _require_available(candidate.position, candidate.sizes, f"{conn.host}:{conn.port}", first=True)
+        _require_available(candidate.position, candidate.sizes, server_of(conn), first=True)
     # Of other positions than the present one, the GTID set is known only if the start was found by GTIDs.
     start_gtid = clock_and_position(conn).gtid if config.source.start in ("now", "snapshot") else candidate.gtid
     identity = meta.bind_source(candidate.identity(start_gtid))
@@ -102,7 +103,7 @@ def find_start(
     else:
         proof = _prove_store(config, conn, candidate)
     if proof.doubt is not None:
-        log.warning(proof.doubt, source=f"{conn.host}:{conn.port}")
+        log.warning(proof.doubt, source=server_of(conn))
     elif proof.proved:
         log.debug("the source has the history of the store", proved=proof.proved)
     overlap = Overlap.of(identity)
@@ -144,7 +145,7 @@ def _locate(
 
 def _prove_store(config: DestinationConfig, conn: Connection, candidate: _Candidate) -> Proof:
     """Checks that the server has the binlog after the store's end, and the history before it."""
-    _require_available(candidate.position, candidate.sizes, f"{conn.host}:{conn.port}", first=False)
+    _require_available(candidate.position, candidate.sizes, server_of(conn), first=False)
     return prove_store(config, conn, flavor=candidate.info.flavor, base_name=candidate.base, files=set(candidate.sizes))
 
 

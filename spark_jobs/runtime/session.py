@@ -155,10 +155,13 @@ def _key(config: SparkConfig) -> str:
 
 
 def acquire(config: SparkConfig, *, is_short: bool = False) -> WarmSession:
-    """Returns the warm session of this process for these settings, and starts it if there is none. ``is_short``: the
-    work is short, so a JVM that is started for it does not compile its code well; it is replaced for other work.
-    Raises RetryableError if Spark cannot be started or reached, ConfigError if it is not installed."""
+    """Returns the warm session of this process for these settings, and starts it if there is none.
+
+    ``is_short``: the work is short, so a JVM that is started for it does not compile its code well, and is replaced for
+    other work. It makes no difference if the options of Java name a level of compilation. Raises RetryableError
+    if Spark cannot be started or reached, ConfigError if it is not installed."""
     key = _key(config)
+    is_short = is_short and "TieredStopAtLevel" not in config.conf.get(_JAVA_OPTIONS, "")
     with _lock:
         found = _warm.get(key)
         if found is not None and found.alive() and (is_short or not found.is_short):
@@ -205,7 +208,7 @@ def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
     os.environ["PYTHONPATH"] = worker_path()
     conf = SparkConf(loadDefaults=False).setAppName("towpath").setMaster(config.master)
     values = settings(config)
-    if is_short and "TieredStopAtLevel" not in values[_JAVA_OPTIONS]:
+    if is_short:
         values[_JAVA_OPTIONS] += _QUICK_COMPILER
     archive = class_archive.add_archive(values)
     conf.setAll(list(values.items()))

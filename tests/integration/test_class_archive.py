@@ -87,5 +87,7 @@ def test_a_session_for_short_work_is_replaced_for_other_work() -> None:
         long = session.acquire(config)
         assert driver.pid() != short
         assert session.acquire(config, is_short=True) is long
+        fixed = SparkConfig(master="local[1]", conf=LOCAL_CONF)  # which names a level of compilation
+        assert session.acquire(fixed, is_short=True) is session.acquire(fixed)
     finally:
         session.discard()
