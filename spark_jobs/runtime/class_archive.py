@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import time
 import zlib
@@ -27,6 +28,7 @@ _OPTIONS = "spark.driver.extraJavaOptions"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _THEIRS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
 _UNUSED_S = 30 * 24 * 3600.0
+_UNFINISHED_S = 3600.0
 _log = get_logger(__name__)
 _locks: dict[Path, int] = {}
 """Lock files that this process holds until it ends, so that one process at a time writes an archive."""
@@ -58,15 +60,17 @@ class NewArchive:
 def add_archive(values: dict[str, str], program: str = DRIVER) -> NewArchive | None:
     """Adds the options of a program's archive to the settings of a driver. Returns the archive that the driver should
     write at its end; None if there is one, or if there can be none."""
-    given = values.get(_OPTIONS, "")
+    given, folder = values.get(_OPTIONS, ""), cache_dir() / "classes"
     if any(option in given for option in _THEIRS) or (program == DRIVER and str(CLASSES) not in class_path(values)):
         return None
-    wanted = NewArchive(cache_dir() / "classes", digest_of(values, program))
+    if ":" in str(folder):  # which separates two archives
+        return None
+    wanted = NewArchive(folder, digest_of(values, program))
     try:
         found = _found(wanted)
         if found is not None:
             os.utime(found)
-            values[_OPTIONS] = f"{given} -XX:SharedArchiveFile={found} {_QUIET}"
+            values[_OPTIONS] = f"{given} {shlex.quote(f'-XX:SharedArchiveFile={found}')} {_QUIET}"
             return None
         wanted.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _lock(wanted.folder / f"{wanted.digest}.lock")
@@ -112,7 +116,8 @@ def _crc32(file: Path) -> int:
 def _remove_unused(folder: Path) -> None:
     """Removes archives that were not used for long, and those of JVMs that were killed while they wrote."""
     for one in folder.iterdir():
-        if one.suffix in (".jsa", ".new") and one.stat().st_mtime < time.time() - _UNUSED_S:
+        limit_s = {".jsa": _UNUSED_S, ".new": _UNFINISHED_S}.get(one.suffix)
+        if limit_s is not None and one.stat().st_mtime < time.time() - limit_s:
             one.unlink(missing_ok=True)
 
 

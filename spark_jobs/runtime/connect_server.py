@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -208,7 +209,9 @@ def _settings(config: SparkConfig, port: int, token: str) -> dict[str, str]:
     values = settings(config.model_copy(update={"remote": None, "master": master}))
     archive = class_archive.add_archive(values, MAIN_CLASS)
     if archive is not None:
-        values["spark.driver.extraJavaOptions"] += f" -Dtowpath.classes={archive.folder / archive.digest}"
+        values["spark.driver.extraJavaOptions"] += (
+            f" {shlex.quote(f'-Dtowpath.classes={archive.folder / archive.digest}')}"
+        )
     return (
         _SHARED
         | values
