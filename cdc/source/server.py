@@ -13,10 +13,12 @@ import pymysql
 from cdc.config import DestinationConfig
 from cdc.errors import SourceRefusedError
 from cdc.positions import BinlogPosition
-from cdc.source.connection import Row, query, server_of
+from cdc.source.connection import Row, query, quoted, server_of
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 Flavor = Literal["mysql", "mariadb"]
+_SHOWN_CHARACTERS = 1024
+"""SHOW VARIABLES cuts longer values: MySQL after 1,024 characters, MariaDB after 4,096."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,11 @@ def variables(conn: Connection, names: tuple[str, ...]) -> dict[str, str]:
     """Returns global variables by name. Those that the server does not have are missing."""
     marks = ", ".join(["%s"] * len(names))
     rows = query(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
-    return {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    for name, value in found.items():
+        if len(value) >= _SHOWN_CHARACTERS:  # a set of GTIDs
+            found[name] = str(query(conn, f"SELECT @@GLOBAL.{quoted(name)} AS value")[0]["value"])
+    return found
 
 
 def binlog_files(conn: Connection) -> list[BinlogFileInfo]:

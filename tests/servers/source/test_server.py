@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 
 from cdc.config import SourceConfig, TablesConfig
 from cdc.errors import ConfigError, DamagedError, SourceRefusedError, VersionError
+from cdc.gtids import parse_state
 from cdc.schemas import Schemas
 from cdc.source.connection import connect
+from cdc.source.history import executed_gtids
 from cdc.source.schemas import read_schemas
-from cdc.source.server import Connection, binlog_files, clock_and_position, current_position, describe
+from cdc.source.server import Connection, Flavor, binlog_files, clock_and_position, current_position, describe
 from cdc.testing.servers import PASSWORD, Server
 
 
@@ -123,6 +126,28 @@ def test_an_invalid_schema_file(tmp_path: Path, text: bytes, error: type[Excepti
         Schemas.load(path)
     with pytest.raises(DamagedError, match="is missing"):
         Schemas.load(tmp_path / "6.json")
+
+
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+def test_long_sets_of_gtids_are_read_whole(kind: str) -> None:
+    """SHOW VARIABLES cuts values, silently. A server that has had many masters has such a set."""
+    with Server(kind) as server, server.connect() as conn, conn.cursor() as cursor:
+        server.execute("CREATE DATABASE d", "CREATE TABLE d.t (a INT)")
+        for number in range(400):
+            if kind == "mysql9":
+                cursor.execute(f"SET gtid_next = '{uuid.uuid4()}:1'")
+                cursor.execute("BEGIN")
+                cursor.execute("COMMIT")
+            else:
+                cursor.execute(f"SET SESSION gtid_domain_id = {1_000_000 + number}")
+                cursor.execute("INSERT INTO d.t VALUES (1)")
+        flavor: Flavor = "mysql" if kind == "mysql9" else "mariadb"
+        found = parse_state(executed_gtids(conn, flavor) or "", flavor)
+        printed = {"mysql": "@@GLOBAL.gtid_executed", "mariadb": "@@GLOBAL.gtid_binlog_state"}[flavor]
+        cursor.execute(f"SELECT {printed}")
+        whole = str(cursor.fetchall()[0][0])
+    assert len(whole) > 4096
+    assert found == parse_state("".join(whole.split()), flavor)
 
 
 def test_tls_is_verified(source: Server, tmp_path: Path) -> None:
