@@ -8,7 +8,6 @@ were not used for a month are removed.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shlex
@@ -28,10 +27,8 @@ _OPTIONS = "spark.driver.extraJavaOptions"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _THEIRS = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
 _UNUSED_S = 30 * 24 * 3600.0
-_UNFINISHED_S = 3600.0
+_UNFINISHED_S = 300.0
 _log = get_logger(__name__)
-_locks: dict[Path, int] = {}
-"""Lock files that this process holds until it ends, so that one process at a time writes an archive."""
 
 
 def digest_of(values: Mapping[str, str], program: str) -> str:
@@ -73,36 +70,39 @@ def add_archive(values: dict[str, str], program: str = DRIVER) -> NewArchive | N
             values[_OPTIONS] = f"{given} {shlex.quote(f'-XX:SharedArchiveFile={found}')} {_QUIET}"
             return None
         wanted.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _lock(wanted.folder / f"{wanted.digest}.lock")
+        if not _begin(wanted.folder / f"{wanted.digest}.begun"):
+            return None
         _remove_unused(wanted.folder)
-    except OSError as error:  # another process writes it, or the cache cannot be written
+    except OSError as error:  # the cache cannot be written
         _log.debug("this driver uses no archive of classes", folder=str(wanted.folder), reason=str(error))
         return None
     values[_OPTIONS] = f"{given} -XX:+RecordDynamicDumpInfo {_QUIET}"
     return wanted
 
 
-def _lock(file: Path) -> None:
-    """Takes a lock until the process ends. Raises OSError if another process has it."""
-    if file in _locks:
-        return
-    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
-    _locks[file] = lock
+def _begin(marker: Path) -> bool:
+    """Whether this process may write the archive: none has begun to within :data:`_UNFINISHED_S`. That one may run for
+    days, so it does not keep others from it for longer. Two that begin at once do no harm. Raises OSError."""
+    if marker.exists() and marker.stat().st_mtime > time.time() - _UNFINISHED_S:
+        return False
+    marker.touch(mode=0o600)
+    os.utime(marker)
+    return True
 
 
 def _found(wanted: NewArchive) -> Path | None:
-    """Returns the archive if there is one that is whole: a JVM that maps a damaged one crashes. Raises OSError."""
-    for one in sorted(wanted.folder.glob(f"{wanted.digest}-*.jsa")):
-        if f"{_crc32(one):08x}" == one.stem.rpartition("-")[2]:
-            return one
-        _log.warning("the archive of Spark's classes is damaged, and is written anew", file=str(one))
-        one.unlink(missing_ok=True)
-    return None
+    """Returns the largest archive that is whole, and removes others: a JVM that maps a damaged one crashes, and of two
+    that were written at the same time one is enough. Raises OSError."""
+    found = None
+    for one in sorted(wanted.folder.glob(f"{wanted.digest}-*.jsa"), key=lambda file: -file.stat().st_size):
+        if found is not None:
+            one.unlink(missing_ok=True)
+        elif f"{_crc32(one):08x}" == one.stem.rpartition("-")[2]:
+            found = one
+        else:
+            _log.warning("the archive of Spark's classes is damaged, and is written anew", file=str(one))
+            one.unlink(missing_ok=True)
+    return found
 
 
 def _crc32(file: Path) -> int:
@@ -116,7 +116,7 @@ def _crc32(file: Path) -> int:
 def _remove_unused(folder: Path) -> None:
     """Removes archives that were not used for long, and those of JVMs that were killed while they wrote."""
     for one in folder.iterdir():
-        limit_s = {".jsa": _UNUSED_S, ".new": _UNFINISHED_S}.get(one.suffix)
+        limit_s = {".jsa": _UNUSED_S, ".begun": _UNUSED_S, ".new": _UNFINISHED_S}.get(one.suffix)
         if limit_s is not None and one.stat().st_mtime < time.time() - limit_s:
             one.unlink(missing_ok=True)
 

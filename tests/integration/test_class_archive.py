@@ -56,6 +56,7 @@ def _written(classes: Path) -> Path:
     return archive
 
 
+@pytest.mark.long
 def test_the_first_driver_writes_the_archive_and_the_next_one_maps_it(classes: Path, tmp_path: Path) -> None:
     quick = LOCAL_CONF["spark.driver.extraJavaOptions"]
     assert run(tmp_path / "t1", quick) == "1 False"
@@ -63,6 +64,15 @@ def test_the_first_driver_writes_the_archive_and_the_next_one_maps_it(classes: P
     assert archive.stat().st_size > 50 << 20
     assert not list(classes.glob("*.new"))
     assert run(tmp_path / "t2", quick) == "1 True"
+
+
+@pytest.mark.long
+def test_other_options_of_the_jvm_and_a_damaged_archive(classes: Path, tmp_path: Path) -> None:
+    quick = LOCAL_CONF["spark.driver.extraJavaOptions"]
+    assert run(tmp_path / "t1", quick) == "1 False"
+    archive = _written(classes)
+    assert run(tmp_path / "t2", "-XX:+UseParallelGC") == "1 True", "with another collector"
+    assert run(tmp_path / "t3", f"{quick} -Xshare:off") == "1 False"
     content = archive.read_bytes()
     archive.unlink()
     archive.write_bytes(content[: len(content) // 2])  # a JVM would crash
@@ -71,14 +81,6 @@ def test_the_first_driver_writes_the_archive_and_the_next_one_maps_it(classes: P
 
 
 @pytest.mark.long
-def test_other_options_of_the_jvm(classes: Path, tmp_path: Path) -> None:
-    quick = LOCAL_CONF["spark.driver.extraJavaOptions"]
-    assert run(tmp_path / "t1", quick) == "1 False"
-    _written(classes)
-    assert run(tmp_path / "t2", "-XX:+UseParallelGC") == "1 True", "with another collector"
-    assert run(tmp_path / "t3", f"{quick} -Xshare:off") == "1 False"
-
-
 def test_a_session_for_short_work_is_replaced_for_other_work() -> None:
     config = SparkConfig(master="local[1]", conf={"spark.driver.memory": "512m"})
     try:

@@ -126,6 +126,7 @@ def test_a_server_is_started_used_killed_and_stopped(
     digest = class_archive.digest_of(settings_of(loop.config.spark), connect_server.MAIN_CLASS)
     for old in (cache_dir() / "classes").glob(f"{digest}-*.jsa"):
         old.unlink()
+    (cache_dir() / "classes" / f"{digest}.begun").unlink(missing_ok=True)
     assert run("start", "shop")[0] == 0
     loop.apply_all()
     loop.require_equal("t")

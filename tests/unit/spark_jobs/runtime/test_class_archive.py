@@ -20,7 +20,6 @@ OPTIONS = "spark.driver.extraJavaOptions"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOWPATH_CACHE", str(tmp_path / "a cache"))
-    monkeypatch.setattr(class_archive, "_locks", {})
     return tmp_path / "a cache" / "classes"
 
 
@@ -40,6 +39,9 @@ def test_a_driver_writes_the_archive_and_the_next_one_gets_it(folder: Path) -> N
     assert add_archive(first) == NewArchive(folder, digest_of(first, class_archive.DRIVER))
     assert "-XX:+RecordDynamicDumpInfo" in first[OPTIONS]
     assert folder.stat().st_mode & 0o777 == 0o700
+    beside = settings()
+    assert add_archive(beside) is None, "one at a time"
+    assert beside == settings()
     path = archive_in(folder, b"classes")
     second = settings()
     assert add_archive(second) is None
@@ -85,6 +87,14 @@ def test_a_cache_that_cannot_be_written_is_no_error(folder: Path) -> None:
     assert values == settings()
 
 
+def test_of_two_archives_the_larger_one_stays(folder: Path) -> None:
+    small, large = archive_in(folder, b"classes"), archive_in(folder, b"more classes")
+    values = settings()
+    assert add_archive(values) is None
+    assert str(large) in values[OPTIONS]
+    assert not small.exists()
+
+
 def test_old_archives_and_unfinished_ones_are_removed(folder: Path) -> None:
     folder.mkdir(parents=True)
     ages_s = {
@@ -92,14 +102,22 @@ def test_old_archives_and_unfinished_ones_are_removed(folder: Path) -> None:
         "used.jsa": 86400,
         "killed.77.new": 7200,
         "writing.78.new": 60,
-        "x.lock": 99 * 86400,
+        "x.begun": 99 * 86400,
     }
     for name, age_s in ages_s.items():
         (folder / name).touch()
         os.utime(folder / name, (time.time() - age_s,) * 2)
     assert add_archive(settings()) is not None
     left = {one.name for one in folder.iterdir()} & set(ages_s)
-    assert left == {"used.jsa", "writing.78.new", "x.lock"}
+    assert left == {"used.jsa", "writing.78.new"}
+
+
+def test_a_driver_that_runs_for_long_keeps_no_other_one_from_writing(folder: Path) -> None:
+    assert add_archive(settings()) is not None
+    (marker,) = folder.glob("*.begun")
+    os.utime(marker, (time.time() - 400,) * 2)
+    assert add_archive(settings()) is not None
+    assert add_archive(settings()) is None
 
 
 def test_each_java_and_each_jar_has_an_archive_of_its_own(tmp_path: Path) -> None:
