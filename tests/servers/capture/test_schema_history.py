@@ -321,7 +321,7 @@ def test_members_of_a_table_that_is_created_while_capture_runs(
 ) -> None:
     mysql56.execute(f"CREATE TABLE {db}.v (id INT PRIMARY KEY, e ENUM('{ROCKET}') CHARACTER SET utf8mb4)")
     # As if the table had been created after the preflight.
-    monkeypatch.setattr("cdc.capture.loop.require_source", lambda *_: None)
+    monkeypatch.setattr("cdc.capture.servers.require_source", lambda *_: None)
     monkeypatch.setattr("cdc.capture.schema_history.SchemaHistory.begin", lambda *_: None)
     with pytest.raises(UnsupportedTypeError, match="question marks"):
         Capture(begun).run(until_current=True)
