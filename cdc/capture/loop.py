@@ -291,6 +291,8 @@ class PurgeAlarm:
 
 def _stored_until(folder: Path) -> int | None:
     """Returns the newest seq of a store that is not open; None if there is none."""
+    if not folder.is_dir():  # opening it says what is wrong with a path that cannot be used
+        return None
     reader = StoreReader(folder)
     return reader.last_seq() if reader.exists() else None
 
