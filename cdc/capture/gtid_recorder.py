@@ -12,7 +12,7 @@ from cdc.log import get_logger
 from cdc.positions import split_seq
 from cdc.source.resume import gtids_before
 from cdc.source.server import Connection
-from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, newest_gtids, read_checkpoints, write_checkpoint
+from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, record_newest, write_checkpoint
 
 log = get_logger(__name__)
 
@@ -51,9 +51,5 @@ class GtidRecorder:
     def record(self) -> None:
         """Records what is visible. Raises DamagedError, StorageError."""
         self._recorded_at = time.monotonic()
-        if not self._active:
-            return
-        known = read_checkpoints(self._store, self._flavor)
-        found = newest_gtids(self._store, self._flavor)
-        if found is not None and (not known or found.seq > known[-1].seq):
-            write_checkpoint(self._store, self._flavor, found)
+        if self._active:
+            record_newest(self._store, self._flavor)

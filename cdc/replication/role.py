@@ -18,7 +18,7 @@ from typing import Literal
 from cdc.durable import replace_file
 from cdc.errors import DamagedError, IdentityError
 from cdc.log import get_logger
-from cdc.store.formats.layout import read_json, require_version
+from cdc.store.formats.layout import read_document
 
 log = get_logger(__name__)
 
@@ -30,6 +30,7 @@ FRESH_S = 5.0
 _EPOCH_REMEDY = (
     "On the store that is to follow, remove the file. On the store that is to be the master, restore it from a copy."
 )
+_STATUS_REMEDY = "Remove the file: it is written again every second, and nothing depends on it."
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,9 @@ def read_epoch(store: Path) -> LeadershipEpoch | None:
     Raises DamagedError, VersionError, StorageError.
     """
     path = store / EPOCH_FILE
-    found = read_json(path)
+    found = read_document(path, _EPOCH_REMEDY)
     if found is None:
         return None
-    require_version(found, path)
     kinds = {"term": int, "mastership": str, "state": str, "since_seq": int, "compared": str}
     is_sound = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in kinds.items())
     if not is_sound or found["state"] not in ("master", "standby") or found["term"] < 1:
@@ -162,10 +162,9 @@ def write_status(store: Path, status: RoleStatus) -> None:
 def read_status(store: Path) -> RoleStatus | None:
     """Returns the last status; None if there never was one. Raises DamagedError, VersionError."""
     path = store / STATUS_FILE
-    found = read_json(path)
+    found = read_document(path, _STATUS_REMEDY)
     if found is None:
         return None
-    require_version(found, path)
     try:
         peers = tuple(
             PeerStatus(p["address"], bool(p["connected"]), int(p["seq"]), int(p["behind_bytes"]))
@@ -173,8 +172,4 @@ def read_status(store: Path) -> RoleStatus | None:
         )
         return RoleStatus(found["role"], int(found["term"]), int(found["pid"]), int(found["time_us"]), peers)
     except (KeyError, TypeError, ValueError):
-        raise DamagedError(
-            "is not the status of a master or standby",
-            place=str(path),
-            remedy="Remove the file: it is written again every second, and nothing depends on it.",
-        ) from None
+        raise DamagedError("is not the status of a master or standby", place=str(path), remedy=_STATUS_REMEDY) from None

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import pymysql
 import pytest
+from pymysql.cursors import Cursor
 
 from cdc import pipeline
 from cdc.capture import Capture
@@ -24,48 +20,26 @@ from cdc.testing.servers import HOST, USER, ReplicaPair, Server
 from tests.support.apply import Loop
 from tests.support.capturing import capturing
 from tests.support.proxy import Proxy
+from tests.support.writing import BackgroundWriter
 
 DB = "shop"
 
 
-class Writer:
-    """Changes a mirror and fills a changelog until the server dies or the block ends."""
+def changing(server: Server, seed: int) -> BackgroundWriter:
+    """Returns a load that changes a mirror and fills a changelog."""
+    rng = random.Random(seed)
 
-    def __init__(self, server: Server, seed: int) -> None:
-        self._server, self._rng = server, random.Random(seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.committed = 0
+    def write(cursor: Cursor, number: int) -> None:
+        key = rng.randrange(200)
+        cursor.execute("BEGIN")
+        cursor.execute(f"INSERT INTO {DB}.journal (word) VALUES ('{key}')")
+        if rng.random() < 0.3:
+            cursor.execute(f"DELETE FROM {DB}.accounts WHERE id = {key}")
+        else:
+            cursor.execute(f"REPLACE INTO {DB}.accounts VALUES ({key}, {rng.randrange(10**6)})")
+        cursor.execute("COMMIT")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        rng = self._rng
-        with suppress(pymysql.MySQLError, OSError), self._server.connect() as conn, conn.cursor() as cursor:
-            while not self._stop.is_set():
-                key = rng.randrange(200)
-                cursor.execute("BEGIN")
-                cursor.execute(f"INSERT INTO {DB}.journal (word) VALUES ('{key}')")
-                if rng.random() < 0.3:
-                    cursor.execute(f"DELETE FROM {DB}.accounts WHERE id = {key}")
-                else:
-                    cursor.execute(f"REPLACE INTO {DB}.accounts VALUES ({key}, {rng.randrange(10**6)})")
-                cursor.execute("COMMIT")
-                self.committed += 1
-
-    def wait(self, more: int) -> None:
-        until, deadline = self.committed + more, time.monotonic() + 30
-        while self.committed < until:
-            assert time.monotonic() < deadline, "the load does not go on"
-            time.sleep(0.005)
+    return BackgroundWriter(server, write)
 
 
 def make(folder: Path, pair: ReplicaPair, proxy: Proxy) -> Loop:
@@ -105,14 +79,14 @@ def test_the_lake_equals_the_new_master(tmp_path: Path, family: str) -> None:
         for number in range(3):
             with capturing(loop.config):
                 wait_connected(loop)
-                with Writer(pair.primary, number) as writer:
+                with changing(pair.primary, number) as writer:
                     writer.wait(100)
                     proxy.freeze()
                     writer.wait(30)
                     pair.fail_over()
                 proxy.move(pair.primary.port)
                 loop.server = pair.primary
-                with Writer(pair.primary, 100 + number) as writer:
+                with changing(pair.primary, 100 + number) as writer:
                     loop.apply(100)  # a batch that ends before the failover
                     writer.wait(50)
                 pair.renew_replica()

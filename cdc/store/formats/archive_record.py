@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cdc.durable import replace_file
 from cdc.errors import DamagedError
-from cdc.store.formats.layout import read_json, require_version
+from cdc.store.formats.layout import read_document
 
 FILE_NAME = "archive.json"
 LOCK_NAME = "archive.lock"
@@ -51,13 +51,9 @@ class ArchiveRecord:
 def read_record(store: Path) -> ArchiveRecord:
     """Returns the record of a store; an empty one if there is none. Raises DamagedError, VersionError, StorageError."""
     path = store / FILE_NAME
-    try:
-        found = read_json(path)
-    except DamagedError as error:
-        raise DamagedError(error.message, place=error.place, remedy=_REMEDY) from None
+    found = read_document(path, _REMEDY)
     if found is None:
         return ArchiveRecord()
-    require_version(found, path)
     known = ArchiveRecord.__dataclass_fields__
     empty = asdict(ArchiveRecord())
     values = {name: value for name, value in found.items() if name in known} if isinstance(found, dict) else {}

@@ -45,11 +45,7 @@ class GtidCheckpoint:
 def read_checkpoints(store: Path, flavor: Flavor) -> list[GtidCheckpoint]:
     """Returns the checkpoints, oldest first; none without the file. Raises DamagedError, VersionError, StorageError."""
     path = store / GTIDS_FILE
-    try:
-        found = layout.read_json(path)
-    except DamagedError as error:
-        raise DamagedError(error.message, place=error.place, remedy=_REMEDY) from None
-    layout.require_version(found, path)
+    found = layout.read_document(path, _REMEDY)
     if found is None:
         return []
     try:
@@ -63,12 +59,23 @@ def read_checkpoints(store: Path, flavor: Flavor) -> list[GtidCheckpoint]:
 def write_checkpoint(store: Path, flavor: Flavor, checkpoint: GtidCheckpoint) -> None:
     """Adds a checkpoint durably. Those at or after its seq are replaced by it."""
     kept = [one for one in read_checkpoints(store, flavor) if one.seq < checkpoint.seq]
+    _write(store, flavor, [*kept, checkpoint])
+
+
+def record_newest(store: Path, flavor: Flavor) -> None:
+    """Adds a checkpoint of what is visible, unless the last one goes as far or the GTIDs are not known. For the store's
+    writer. Raises DamagedError, VersionError, StorageError."""
+    known = read_checkpoints(store, flavor)
+    found = _newest(store, known, flavor)
+    if found is not None and found.seq > known[-1].seq:
+        _write(store, flavor, [*known, found])
+
+
+def _write(store: Path, flavor: Flavor, checkpoints: list[GtidCheckpoint]) -> None:
     document: dict[str, Any] = {
         "version": 1,
         "flavor": flavor,
-        "checkpoints": [
-            {"seq": one.seq, "gtids": format_state(one.gtids, flavor)} for one in [*kept, checkpoint][-_KEPT:]
-        ],
+        "checkpoints": [{"seq": one.seq, "gtids": format_state(one.gtids, flavor)} for one in checkpoints[-_KEPT:]],
     }
     replace_file(store / GTIDS_FILE, json.dumps(document, indent=1).encode() + b"\n")
 
@@ -81,11 +88,6 @@ def gtids_at_end(store: Path, flavor: Flavor, last_seq: int) -> GtidSet | None:
     """
     found = _newest(store, [one for one in read_checkpoints(store, flavor) if one.seq <= last_seq], flavor)
     return None if found is None else found.gtids
-
-
-def newest_gtids(store: Path, flavor: Flavor) -> GtidCheckpoint | None:
-    """Returns the GTIDs of all transactions that are visible, and the seq of the last one. For the store's writer."""
-    return _newest(store, read_checkpoints(store, flavor), flavor)
 
 
 def _newest(store: Path, known: list[GtidCheckpoint], flavor: Flavor) -> GtidCheckpoint | None:

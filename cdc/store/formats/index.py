@@ -288,8 +288,7 @@ def update_stats(store: Path) -> None:
 def _read_stats(path: Path) -> dict[str, SegmentStats]:
     """Returns the recorded stats; none if the file is missing or damaged. Raises VersionError."""
     try:
-        found = layout.read_json(path)
-        layout.require_version(found, path)
+        found = layout.read_document(path)
         return {} if found is None else {name: SegmentStats(**one) for name, one in found["segments"].items()}
     except (DamagedError, KeyError, TypeError, AttributeError):
         return {}

@@ -91,14 +91,23 @@ def list_segments(store: Path) -> list[Path]:
     return [segments_folder(store) / name for name in sorted(n for n in names if _NAME.fullmatch(n))]
 
 
-def read_json(path: Path) -> Any:
-    """Returns the document in a file; None if there is no such file. Raises DamagedError, StorageError."""
+def read_document(path: Path, remedy: str | None = None) -> Any:
+    """Returns the document in a file; None if there is no such file. ``remedy`` is that of the error for a damaged
+    file. Raises DamagedError, VersionError, StorageError."""
+    found = read_json(path, remedy)
+    require_version(found, path)
+    return found
+
+
+def read_json(path: Path, remedy: str | None = None) -> Any:
+    """Returns the document in a file, whatever its version; None if there is no such file. ``remedy`` as above. Raises
+    DamagedError, StorageError."""
     try:
         return json.loads(files.layer.read_file(path))
     except FileNotFoundError:
         return None
     except (ValueError, UnicodeDecodeError) as error:
-        remedy = _REMAKE if path.name == "store.json" else None
+        remedy = _REMAKE if path.name == "store.json" else remedy
         raise DamagedError(f"is not valid JSON: {error}", place=str(path), remedy=remedy) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None

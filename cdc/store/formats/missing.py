@@ -57,13 +57,9 @@ class Removed:
 def read_removed(store: Path) -> Removed:
     """Returns the low-water mark. Raises DamagedError, VersionError, StorageError."""
     path = store / REMOVED_FILE
-    try:
-        found = layout.read_json(path)
-    except DamagedError as error:
-        raise DamagedError(error.message, place=error.place, remedy=_REMOVED_REMEDY) from None
+    found = layout.read_document(path, _REMOVED_REMEDY)
     if found is None:
         return Removed()
-    layout.require_version(found, path)
     try:
         seq, time_us, names = found["seq"], found["commit_time_us"], found["removing"]
     except (KeyError, TypeError):
@@ -218,11 +214,7 @@ def read_damaged(store: Path) -> tuple[LostRange, ...]:
     """Returns the lost ranges, in the order in which they were accepted. Raises DamagedError, VersionError,
     StorageError."""
     path = store / DAMAGED_FILE
-    try:
-        found = layout.read_json(path)
-    except DamagedError as error:
-        raise DamagedError(error.message, place=error.place, remedy=_DAMAGED_REMEDY) from None
-    layout.require_version(found, path)
+    found = layout.read_document(path, _DAMAGED_REMEDY)
     if found is None:
         return ()
     try:

@@ -19,7 +19,6 @@ from cdc.durable import replace_file
 from cdc.errors import DamagedError, LeaseHeldError, StorageError
 from cdc.positions import make_file_name, split_seq
 from cdc.store.formats import layout
-from cdc.store.formats.layout import read_json, require_version
 
 # --- where the store begins
 
@@ -104,11 +103,7 @@ class TableNumbers:
 
     def reload(self) -> None:
         """Reads the file again. Raises DamagedError, VersionError, StorageError."""
-        try:
-            found = read_json(self._path)
-        except DamagedError as error:
-            raise DamagedError(error.message, place=error.place, remedy=_REMAKE_TABLES) from None
-        require_version(found, self._path)
+        found = layout.read_document(self._path, _REMAKE_TABLES)
         names = [] if found is None else found.get("tables") if isinstance(found, dict) else None
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise DamagedError("is not a list of tables", place=str(self._path), remedy=_REMAKE_TABLES)
@@ -180,13 +175,9 @@ def read_capture_state(store: Path) -> CaptureState | None:
     """Returns the state that capture wrote last; None if it never ran. Raises DamagedError, VersionError,
     StorageError."""
     path = store / "capture.json"
-    try:
-        found = read_json(path)
-    except DamagedError as error:
-        raise DamagedError(error.message, place=error.place, remedy=_REMAKE_STATE) from None
+    found = layout.read_document(path, _REMAKE_STATE)
     if found is None:
         return None
-    require_version(found, path)
     running = is_locked(store)
     if not isinstance(found, dict):
         raise DamagedError("is not a capture's state", place=str(path), remedy=_REMAKE_STATE)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import pymysql
 import pytest
+from pymysql.cursors import Cursor
 
 from cdc.binlog.entry import format_gtid
 from cdc.capture import Capture
@@ -23,12 +19,13 @@ from cdc.gtids import Flavor, GtidSet, parse_state
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.history import executed_gtids
 from cdc.status import collect
-from cdc.store.formats.gtids import newest_gtids
+from cdc.store.formats.gtids import gtids_at_end
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import HOST, PASSWORD, USER, ReplicaPair, Server
+from cdc.testing.servers import HOST, USER, ReplicaPair, Server
 from tests.support.binlog_files import purge
 from tests.support.capturing import capturing
 from tests.support.proxy import Proxy
+from tests.support.writing import BackgroundWriter
 
 Configure = Callable[..., DestinationConfig]
 FAMILIES = ("mysql9", "mariadb11")
@@ -68,9 +65,7 @@ def pair(request: pytest.FixtureRequest, pairs: Callable[[str], ReplicaPair]) ->
 
 
 @pytest.fixture
-def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
+def configure(tmp_path: Path) -> Configure:
     def make(port: int, family: str, *standbys: int, name: str = "shop", start: str = "now") -> DestinationConfig:
         file = tmp_path / name / "shop.yaml"
         file.parent.mkdir(exist_ok=True)
@@ -88,38 +83,14 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
     return make
 
 
-class Writer:
-    """Inserts rows into both databases until the server dies or the block ends."""
+def inserting(server: Server) -> BackgroundWriter:
+    """Returns a load that inserts rows into both databases."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.committed = 0
+    def write(cursor: Cursor, number: int) -> None:
+        db = "other" if number % 3 == 2 else "shop"
+        cursor.execute(f"INSERT INTO {db}.t (v) VALUES (REPEAT('x', 100))")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        with suppress(pymysql.MySQLError, OSError), self._server.connect() as conn, conn.cursor() as cursor:
-            while not self._stop.is_set():
-                db = "other" if self.committed % 3 == 2 else "shop"
-                cursor.execute(f"INSERT INTO {db}.t (v) VALUES (REPEAT('x', 100))")
-                self.committed += 1
-
-    def wait(self, more: int) -> None:
-        """Waits until so many more transactions are committed."""
-        until, deadline = self.committed + more, time.monotonic() + 20
-        while self.committed < until:
-            assert time.monotonic() < deadline, "the load does not go on"
-            time.sleep(0.005)
+    return BackgroundWriter(server, write)
 
 
 def insert(server: Server, rows: int = 1, db: str = "shop") -> None:
@@ -162,8 +133,8 @@ def wait_until_level(config: DestinationConfig, server: Server) -> None:
         wanted = parse_state(executed_gtids(conn, flavor) or "", flavor)
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
-        found = newest_gtids(config.store.path, flavor)
-        if found is not None and wanted <= found.gtids:
+        found = gtids_at_end(config.store.path, flavor, StoreReader(config.store.path).last_seq() or 0)
+        if found is not None and wanted <= found:
             return
         time.sleep(0.05)
     raise AssertionError("capture has not become level")
@@ -178,12 +149,12 @@ def test_a_virtual_address_under_load(pair: ReplicaPair, configure: Configure, r
         with capturing(config):
             wait_until_level(config, pair.primary)  # a capture that has never been connected ends with an error
             for number in range(1, rounds + 1):
-                with Writer(pair.primary) as writer:
+                with inserting(pair.primary) as writer:
                     writer.wait(60)
                     proxy.freeze()  # so that capture has nothing that the replica never gets
                     writer.wait(30)
                     pair.fail_over()
-                with Writer(pair.primary) as writer:
+                with inserting(pair.primary) as writer:
                     writer.wait(10)
                     proxy.move(pair.primary.port)
                     writer.wait(40)
@@ -202,7 +173,7 @@ def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure
         assert not [one for one in examine(config)[0] if one.subject.startswith("standby") and one.level != "ok"]
         with capturing(config):
             wait_until_level(config, pair.primary)
-            with Writer(pair.primary) as writer:
+            with inserting(pair.primary) as writer:
                 writer.wait(60)
                 proxy.freeze()
                 writer.wait(30)
