@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cdc.durable import make_folder, replace_file
 from cdc.errors import DamagedError, StorageError, VersionError
 from cdc.patterns import exclusion
+from cdc.validation import first_fault
 
 FORMAT_VERSION = 1
 VERSIONED = "is system-versioned: its row events do not tell old rows, which SELECT does not show, from the others"
@@ -119,10 +120,8 @@ class Schemas(BaseModel):
             version = _version_of(text)
             if version is not None and version > FORMAT_VERSION:
                 raise _newer(version, path) from None
-            first = error.errors()[0]
-            where = ".".join(str(step) for step in first["loc"]) or "the file"
             raise DamagedError(
-                f"is not a file of table schemas: {where}: {first['msg'].lower()}",
+                f"is not a file of table schemas: {first_fault(error, whole='the file')}",
                 place=str(path),
                 remedy="Restore it from a copy of the store.",
             ) from None

@@ -67,6 +67,7 @@ class TowpathHook(BaseHook):
         from pydantic import ValidationError
 
         from cdc.config import SourceConfig
+        from cdc.validation import first_fault
 
         found = self.get_connection(self.towpath_conn_id)
         for field in ("host", "login"):
@@ -86,11 +87,8 @@ class TowpathHook(BaseHook):
                 }
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            message = first["msg"].removeprefix("Value error, ")
             raise ConfigError(
-                f"the Airflow connection {self.towpath_conn_id!r}: {f'{field}: ' if field else ''}{message}",
+                f"the Airflow connection {self.towpath_conn_id!r}: {first_fault(error)}",
                 remedy="Correct the connection.",
             ) from None
 

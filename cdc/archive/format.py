@@ -23,12 +23,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from cdc.errors import DamagedError, VersionError
 from cdc.meta.envelope import checksum
+from cdc.validation import first_fault
 
 FORMAT = "towpath-archive"
 VERSION = 1
 STATES = "states"
 SCHEMAS = "store/schemas/"
-"""Where a state names the definitions of tables, ``SEQ.json``."""
+"""The prefix of the names under which a state lists the definitions of tables: ``store/schemas/SEQ.json``."""
 _REMEDY = (
     "Restore it from a version that the object store has kept; or remove it, so that the state before it holds, and "
     "run `cdc archive claim DEST` on the machine with the store."
@@ -154,9 +155,7 @@ def parse_state(data: bytes, place: str) -> ArchiveState:
     try:
         return ArchiveState.model_validate_json(json.dumps(body))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise DamagedError(f"{where}: {first['msg'].lower()}", place=place, remedy=_REMEDY) from None
+        raise DamagedError(first_fault(error, whole="the state"), place=place, remedy=_REMEDY) from None
 
 
 def render_list(segments: SegmentList) -> bytes:
@@ -169,7 +168,7 @@ def parse_list(data: bytes, place: str) -> SegmentList:
     try:
         return SegmentList.model_validate_json(data)
     except ValidationError as error:
-        raise DamagedError(f"is not a list of segments: {error.errors()[0]['msg']}", place=place) from None
+        raise DamagedError(f"is not a list of segments: {first_fault(error)}", place=place) from None
 
 
 def totals_of(segments: tuple[SegmentRecord, ...]) -> Totals:

@@ -17,6 +17,7 @@ from cdc.batches.manifest import FORMAT, VERSION, Acked, Manifest, TableResult
 from cdc.durable import explain, make_folder, replace_file, storage_errors, sync_folder
 from cdc.errors import DamagedError, VersionError
 from cdc.permissions import CHANGE, Permissions, secure_folder
+from cdc.validation import first_fault
 
 KEPT = 1000
 """The number of acked manifests that are kept for each subscriber."""
@@ -130,6 +131,4 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"]) or "the document"
-        raise DamagedError(f"{where}: {first['msg'].lower()}", place=place, remedy=_REMEDY) from None
+        raise DamagedError(first_fault(error, whole="the document"), place=place, remedy=_REMEDY) from None

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cdc.errors import DamagedError, VersionError
+from cdc.validation import first_fault
 
 FORMAT = "towpath-meta"
 VERSION = 4
@@ -58,9 +59,7 @@ def read_object(data: bytes, place: str, remedy: str) -> dict[str, Any]:
 
 def invalid(error: ValidationError, within: str, place: str, remedy: str) -> DamagedError:
     """Returns an error for the first fault that pydantic found, with the path of keys to it."""
-    first = error.errors()[0]
-    where = ".".join([within, *(str(step) for step in first["loc"])])
-    return DamagedError(f"{where}: {first['msg']}", place=place, remedy=remedy)
+    return DamagedError(first_fault(error, within=within), place=place, remedy=remedy)
 
 
 def checksum(body: Any) -> str:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cdc.binlog.entry import VERSION as INDEX_VERSION
 from cdc.errors import CdcError, ConfigError, CorruptStreamError, IdentityError, PeerUnavailableError, VersionError
 from cdc.store.formats import layout
+from cdc.validation import first_fault
 
 MAGIC = b"TPSB"
 VERSION = 1
@@ -322,9 +323,8 @@ def parse_message(model: type[M], data: bytes, peer: str) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or model.__name__
-        raise CorruptStreamError(f"received an invalid {model.__name__}: {where}: {first['msg']}", place=peer) from None
+        fault = first_fault(error, whole="the whole")
+        raise CorruptStreamError(f"received an invalid {model.__name__}: {fault}", place=peer) from None
 
 
 def expect(channel: Channel, kind: Kind, timeout_s: float) -> bytes:

@@ -26,6 +26,7 @@ from cdc.server.destinations import Counters, ServedDestination
 from cdc.server.files import read_bytes, served_path
 from cdc.server.metrics import metrics_text
 from cdc.server.operations import OPERATIONS, Call, Get
+from cdc.validation import first_fault
 from cdc.wire.protocol import (
     API,
     DIGEST_HEADER,
@@ -190,9 +191,7 @@ class Server:
         try:
             given = operation.arguments.model_validate_json(await _body(request))
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]  # the input may have a token
-            where = ".".join(str(step) for step in first["loc"]) or "the body"
-            raise UsageError(f"{where}: {first['msg'].lower()}", place=name) from None
+            raise UsageError(first_fault(error, whole="the body"), place=name) from None
         if given.subscriber not in (None, subscriber):
             raise UsageError(
                 f"the token belongs to subscriber {subscriber}, not to {given.subscriber}",

@@ -79,7 +79,7 @@ def test_a_server_that_writes_statements(hook: Callable[..., TowpathHook], mysql
         ({"host": None}, "the Airflow connection 'shop_db' has no host. Fill in host, login and password."),
         ({"password": None}, "the Airflow connection 'shop_db' holds no password"),
         ({"extra": {"ssl_ca": "/nowhere.pem"}}, "/nowhere.pem is not a file"),
-        ({"extra": {"ssl_mode": "verify"}}, "the Airflow connection 'shop_db': ssl_mode: Input should be 'disabled'"),
+        ({"extra": {"ssl_mode": "verify"}}, "the Airflow connection 'shop_db': ssl_mode: input should be 'disabled'"),
         ({"extra": {"ssl_cert": "c.pem"}}, "the Airflow connection 'shop_db': ssl_cert needs ssl_key beside it"),
         ({"conn_type": "postgres"}, "the Airflow connection 'shop_db' is of type 'postgres'"),
     ],
