@@ -57,7 +57,7 @@ class ArchivedReader(StoreReader):
         self._records: dict[str, SegmentRecord] = {}
         self._folder: Path | None = None
         self._lock = -1
-        """Of the folder, held until the process ends."""
+        """The descriptor of the folder's lock, which is held until the process ends; -1: there is no folder yet."""
         self._fetched: set[str] = set()
 
     @property

@@ -32,7 +32,7 @@ _SUBSCRIBER = "apply"
 
 @dataclass(frozen=True)
 class ServerState:
-    """What capture would do with a server."""
+    """Whether capture could go on with a server."""
 
     server: str
     state: str
@@ -106,9 +106,10 @@ def _examine(
     server = config.source.address
     try:
         with connect(config.source) as conn:
-            if find_move(config, conn, known, last_seq) is not None:
+            info = describe(conn)
+            if find_move(config, conn, info, known, last_seq) is not None:
                 return ServerState(server, "ready", "has everything, and capture can move to it"), None
-            if describe(conn).flavor != known.flavor:
+            if info.flavor != known.flavor:
                 return ServerState(server, "unusable", "is another product"), None
             return ServerState(server, "captured", "answers, and is the server that is captured"), None
     except LostTransactionsError as error:
@@ -129,7 +130,7 @@ def _accept(config: DestinationConfig, meta: Meta, known: SourceIdentity, last_s
         park(meta, _SUBSCRIBER, table, ParkedTable(due="snapshot", reason=reason, since=now))
     with connect(config.source) as conn:
         resume = find_resume(config.source, conn, known.flavor, kept)
-        identity = move(config, conn, meta, last_seq, kept, resume, lost)
+        identity = move(config, describe(conn), meta, last_seq, kept, resume, lost)
     write_checkpoint(config.store.path, known.flavor, GtidCheckpoint(last_seq, kept))
     log.warning("the loss of transactions is accepted", lost=shown, tables=list(tables))
     return AcceptedLoss(config.source.address, identity.epoch, shown, lost.count, tables)

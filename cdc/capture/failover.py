@@ -22,7 +22,7 @@ from cdc.meta.state import EpochStart
 from cdc.positions import BinlogPosition, format_seq, make_seq, split_seq
 from cdc.source.connection import place_of
 from cdc.source.resume import LastStored, Resume, find_resume, require_all
-from cdc.source.server import Connection, describe
+from cdc.source.server import Connection, ServerInfo
 from cdc.store.formats.gtids import gtids_at_end
 
 log = get_logger(__name__)
@@ -55,13 +55,18 @@ class Overlap:
         return (position.file_number, position.pos) < (self.end.file_number, self.end.pos)
 
 
-def needs_failover(conn: Connection, known: SourceIdentity, last_seq: int) -> bool:
+def needs_failover(info: ServerInfo, known: SourceIdentity, last_seq: int) -> bool:
     """Whether the server is another one than the one that the store's end was captured from."""
-    return describe(conn).server_uuid != known.server_uuid or split_seq(last_seq).epoch < known.epoch
+    return info.server_uuid != known.server_uuid or split_seq(last_seq).epoch < known.epoch
 
 
 def begin_epoch(
-    config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int, resume: Resume | None = None
+    config: DestinationConfig,
+    conn: Connection,
+    info: ServerInfo,
+    meta: Meta,
+    last_seq: int,
+    resume: Resume | None = None,
 ) -> SourceIdentity | None:
     """Returns the identity of an epoch of which nothing is stored yet: a new one if the server is another one than
     before, or the one that an earlier call has begun. None if the store goes on in its epoch.
@@ -69,34 +74,34 @@ def begin_epoch(
     Raises what :func:`cdc.source.resume.find_resume` raises; IdentityError if the store's GTIDs are not known.
     """
     known = meta.source()
-    if known is None or known.flavor != describe(conn).flavor or not needs_failover(conn, known, last_seq):
+    if known is None or known.flavor != info.flavor or not needs_failover(info, known, last_seq):
         return None
-    if _is_begun(conn, known, last_seq):
+    if _is_begun(info, known, last_seq):
         require_all(conn, known.flavor, _gtids(config, known, last_seq), f"source {place_of(config.source)}")
         return known
     gtids = _gtids(config, known, last_seq)
     found = resume or find_resume(config.source, conn, known.flavor, gtids, _last_stored(config))
-    return move(config, conn, meta, last_seq, gtids, found)
+    return move(config, info, meta, last_seq, gtids, found)
 
 
-def find_move(config: DestinationConfig, conn: Connection, known: SourceIdentity, last_seq: int) -> Resume | None:
+def find_move(
+    config: DestinationConfig, conn: Connection, info: ServerInfo, known: SourceIdentity, last_seq: int
+) -> Resume | None:
     """Returns where capture would go on with this server; None if it is the one that is captured. Raises what
     :func:`begin_epoch` raises."""
-    if known.flavor != describe(conn).flavor or not needs_failover(conn, known, last_seq):
-        return None
-    if _is_begun(conn, known, last_seq):
+    if known.flavor != info.flavor or not needs_failover(info, known, last_seq) or _is_begun(info, known, last_seq):
         return None
     gtids = _gtids(config, known, last_seq)
     return find_resume(config.source, conn, known.flavor, gtids, _last_stored(config))
 
 
 def prove_failover(
-    config: DestinationConfig, conn: Connection, known: SourceIdentity, last_seq: int
+    config: DestinationConfig, conn: Connection, info: ServerInfo, known: SourceIdentity, last_seq: int
 ) -> tuple[Proof, BinlogPosition]:
     """Makes the checks of :func:`begin_epoch` without changing anything, and returns the position from which capture
     would go on."""
     gtids = _gtids(config, known, last_seq)
-    if _is_begun(conn, known, last_seq):
+    if _is_begun(info, known, last_seq):
         require_all(conn, known.flavor, gtids, f"source {place_of(config.source)}")
         assert known.began is not None
         position = BinlogPosition(known.began.file, known.began.pos)
@@ -108,7 +113,7 @@ def prove_failover(
 
 def move(
     config: DestinationConfig,
-    conn: Connection,
+    info: ServerInfo,
     meta: Meta,
     last_seq: int,
     gtids: GtidSet,
@@ -118,7 +123,6 @@ def move(
     """Begins a new epoch with the server. ``gtids`` are those of the store, without the ``lost`` ones."""
     known = meta.source()
     assert known is not None
-    info = describe(conn)
     epoch = max(known.epoch, split_seq(last_seq).epoch) + 1
     make_seq(epoch, resume.position.file_number, 0)  # raises if there are too many
     began = EpochStart(
@@ -178,11 +182,11 @@ def _gtids(config: DestinationConfig, known: SourceIdentity, last_seq: int) -> G
     return store_gtids(config, known, last_seq)
 
 
-def _is_begun(conn: Connection, known: SourceIdentity, last_seq: int) -> bool:
+def _is_begun(info: ServerInfo, known: SourceIdentity, last_seq: int) -> bool:
     """Whether the epoch was begun with this server after the store's end. If the store has lost its end since then,
     another epoch has to be begun."""
     began = known.began
-    return describe(conn).server_uuid == known.server_uuid and began is not None and last_seq >= began.after_seq
+    return info.server_uuid == known.server_uuid and began is not None and last_seq >= began.after_seq
 
 
 def _last_stored(config: DestinationConfig) -> LastStored | None:

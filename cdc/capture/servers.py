@@ -16,7 +16,7 @@ from cdc.meta import SourceIdentity, open_meta
 from cdc.source.connection import connect
 from cdc.source.preflight import require_source
 from cdc.source.resume import Resume
-from cdc.source.server import read_uuid
+from cdc.source.server import describe, read_uuid
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
@@ -79,7 +79,7 @@ class SourceServers:
             conn = None
             try:
                 conn = self._open(self._config.at_server(source.address))
-                resume = find_move(self.current, conn, known, last_seq)
+                resume = find_move(self.current, conn, describe(conn), known, last_seq)
                 self._resume = None if resume is None else (last_seq, resume)
                 return conn
             except CdcError as error:

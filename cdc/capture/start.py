@@ -84,12 +84,12 @@ def find_start(
     Raises IdentityError, ConfigError, SourceRefusedError; after a failover also SourceUnavailableError (the server may
     still get transactions that it lacks) and LostTransactionsError.
     """
-    moved = None if last_seq is None else begin_epoch(config, conn, meta, last_seq, resume)
+    info = describe(conn)
+    moved = None if last_seq is None else begin_epoch(config, conn, info, meta, last_seq, resume)
     if moved is not None and moved.began is not None:
         position = BinlogPosition(moved.began.file, moved.began.pos)
-        named = describe(conn).has_row_metadata
-        return Start(position, moved, False, named, moved.start_gtid, Overlap.of(moved))
-    candidate = _locate(config, conn, meta.source(), last_seq)
+        return Start(position, moved, False, info.has_row_metadata, moved.start_gtid, Overlap.of(moved))
+    candidate = _locate(config, conn, info, meta.source(), last_seq)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
         _require_available(candidate.position, candidate.sizes, server_of(conn), first=True)
     # Of other positions than the present one, the GTID set is known only if the start was found by GTIDs.
@@ -114,18 +114,18 @@ def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_se
     """Makes the checks of :func:`find_start` for a store that ends at ``last_seq``, without changing anything.
     Returns the position behind the store too. Raises what :func:`find_start` raises."""
     known = meta.source()
-    if known is not None and needs_failover(conn, known, last_seq):
-        return prove_failover(config, conn, known, last_seq)
-    candidate = _locate(config, conn, known, last_seq)
+    info = describe(conn)
+    if known is not None and needs_failover(info, known, last_seq):
+        return prove_failover(config, conn, info, known, last_seq)
+    candidate = _locate(config, conn, info, known, last_seq)
     if known is not None:
         require_same_source(known, candidate.identity(None), meta.place)
     return _prove_store(config, conn, candidate), candidate.position
 
 
 def _locate(
-    config: DestinationConfig, conn: Connection, known: SourceIdentity | None, last_seq: int | None
+    config: DestinationConfig, conn: Connection, info: ServerInfo, known: SourceIdentity | None, last_seq: int | None
 ) -> _Candidate:
-    info = describe(conn)
     files = binlog_files(conn)
     base = split_file_name(files[-1].name)[0]
     if last_seq is None:

@@ -98,7 +98,7 @@ class _Part(BaseModel):
 
 
 class EpochStart(_Part):
-    """Where an epoch begins that a failover has begun."""
+    """The beginning of an epoch after a failover."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -19,7 +19,7 @@ class Advice:
     value: str
     """``binlog_row_image = MINIMAL``."""
     why: str
-    """What happens if it stays; a clause."""
+    """The consequence if the value stays; a clause."""
     statements: tuple[str, ...]
     """To be run as they stand."""
     keep: str | None = None
@@ -27,7 +27,7 @@ class Advice:
     managed: Mapping[str, str] = field(default_factory=dict)
     """How to do it on a managed service, by its name. There the statements are not allowed."""
     then: str | None = None
-    """What has to be done after that."""
+    """A step that has to follow the statements."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from cdc.binlog.constants import MAGIC, EventType
 from cdc.binlog.events import Header, parse_header
 from cdc.config import SourceConfig
 from cdc.errors import CdcError
+from cdc.gtids import GtidSet
 from cdc.positions import BinlogPosition
 from cdc.source.connection import query
 from cdc.source.dump import ShortDump
@@ -98,6 +99,11 @@ def executed_gtids(conn: Connection, flavor: Flavor) -> str | None:
     if not found.get("gtid_mode", "OFF").upper().startswith("ON") and parse_version(server_version(conn)) < (5, 7):
         return None  # MySQL 5.6 maintains gtid_executed only while gtid_mode is on
     return "".join(found["gtid_executed"].split()) if "gtid_executed" in found else None
+
+
+def purged_gtids(conn: Connection) -> GtidSet:
+    """Returns the GTIDs that MySQL has purged from its binlog; an empty set for MariaDB, which has no such list."""
+    return GtidSet.parse(variables(conn, ("gtid_purged",)).get("gtid_purged", ""))
 
 
 def has_executed(conn: Connection, flavor: Flavor, gtid: str, executed: str) -> bool:

@@ -15,7 +15,7 @@ from cdc.errors import ConfigError, SourceRefusedError
 from cdc.gtids import GtidSet, MariadbGtid, MariadbPosition
 from cdc.positions import BinlogPosition
 from cdc.source.connection import place_of
-from cdc.source.history import executed_gtids
+from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
 from cdc.source.server import Connection, clock_and_position, variables
 from cdc.units import iso_time_us, time_us
@@ -40,8 +40,7 @@ def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str],
     """
     place = f"source {place_of(source)}"
     executed_text = executed_gtids(conn, "mysql")
-    found = variables(conn, ("gtid_purged", "gtid_mode"))
-    mode = found.get("gtid_mode", "OFF")
+    mode = variables(conn, ("gtid_mode",)).get("gtid_mode", "OFF")
     if executed_text is None or not mode.upper().startswith("ON"):
         raise ConfigError(
             f"source.start.gtid is given, and the server writes no GTIDs (gtid_mode is {mode})",
@@ -56,7 +55,7 @@ def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str],
             remedy="Check that source.url names the server that the set comes from, or one of its replicas that is as "
             "far.",
         )
-    purged = GtidSet.parse(found.get("gtid_purged", ""))
+    purged = purged_gtids(conn)
     starts = FileStarts(source)
     first = purged | (starts[files[0]].gtids or GtidSet())
     if not first <= wanted:

@@ -31,6 +31,7 @@ from cdc.source.table_checks import check_key_dates, check_names, check_policies
 
 __all__ = ["Finding", "check_source", "check_standbys", "check_start", "examine", "examine_server", "require_source"]
 
+_RELAY_VARIABLES = ("log_slave_updates", "log_replica_updates")
 _VARIABLES = (
     "log_bin",
     "binlog_format",
@@ -42,9 +43,8 @@ _VARIABLES = (
     "binlog_expire_logs_auto_purge",
     "expire_logs_days",
     "gtid_mode",
-    "log_slave_updates",
-    "log_replica_updates",
     "sql_mode",
+    *_RELAY_VARIABLES,
 )
 # Older servers lack binlog_row_image, which guarantees whole rows, and use unsupported formats.
 _OLDEST: Mapping[Flavor, tuple[int, int]] = {"mysql": (5, 6), "mariadb": (10, 1)}
@@ -260,20 +260,24 @@ def check_standbys(config: DestinationConfig, current: SourceConfig) -> list[Fin
             other = config.at_server(source.address)
             troubles = [one for one in examine(other, conn) if one.level != "ok"]
             troubles = [replace(one, subject=f"{place}: {one.subject}") for one in troubles]
-            troubles += _logs_what_it_applies(conn, place)
+            troubles += _standby_relay(conn, place)
             troubles += _errant(current, conn, place)
         found += troubles or [ok(place, "it could take the server's place")]
     return found
 
 
-def _logs_what_it_applies(conn: Connection, place: str) -> Iterator[Finding]:
-    values = variables(conn, ("log_slave_updates", "log_replica_updates"))
-    if values.get("log_replica_updates", values.get("log_slave_updates", "ON")) != "ON":
+def _standby_relay(conn: Connection, place: str) -> Iterator[Finding]:
+    """Checks that a standby logs the changes that it applies."""
+    if not _logs_what_it_applies(variables(conn, _RELAY_VARIABLES)):
         yield error(
             f"{place}: log_replica_updates",
             "it does not log the changes that it applies, so that its binlog lacks them",
             "Start it with log_replica_updates=ON (log_slave_updates=ON on MariaDB and before MySQL 8.0.26).",
         )
+
+
+def _logs_what_it_applies(values: Mapping[str, str]) -> bool:
+    return values.get("log_replica_updates", values.get("log_slave_updates", "ON")) == "ON"
 
 
 def _errant(current: SourceConfig, conn: Connection, place: str) -> Iterator[Finding]:
@@ -354,7 +358,7 @@ def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
 
 def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
     """Checks that a replica logs the changes that it applies. Otherwise its binlog has direct writes only."""
-    if values.get("log_replica_updates", values.get("log_slave_updates", "ON")) == "ON":
+    if _logs_what_it_applies(values):
         return
     rows = query(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'Slave_running')")
     if any(str(row["Value"]) not in ("0", "OFF") for row in rows):

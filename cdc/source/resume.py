@@ -18,10 +18,10 @@ from cdc.gtids import Flavor, GtidSet, MariadbGtid, parse_state, show_state, sta
 from cdc.log import get_logger
 from cdc.positions import BinlogPosition
 from cdc.source.connection import place_of, query
-from cdc.source.history import executed_gtids
+from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.locate import FileStarts, last_fitting
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
-from cdc.source.server import Connection, binlog_files, describe, parse_version, server_version, variables
+from cdc.source.server import Connection, binlog_files, parse_version, read_uuid, server_version, variables
 from cdc.units import human_bytes
 
 log = get_logger(__name__)
@@ -67,7 +67,7 @@ def gtids_before(source: SourceConfig, conn: Connection, flavor: Flavor, positio
         return None
     if position.pos > _LARGE_BYTES:
         log.info("reading the binlog file for its GTIDs", file=position.file, size=human_bytes(position.pos))
-    purged = parse_state(variables(conn, ("gtid_purged",)).get("gtid_purged", ""), "mysql")
+    purged = purged_gtids(conn)
     seen = _Seen(flavor, purged | _state(read_file_start(source, position.file)))
     if position.pos > 4:
         for transaction in read_transactions(source, position.file):
@@ -97,7 +97,7 @@ def find_resume(
     require_all(conn, flavor, known, place)
     files = [file.name for file in binlog_files(conn)]
     starts = FileStarts(source)
-    purged = parse_state(variables(conn, ("gtid_purged",)).get("gtid_purged", ""), "mysql")
+    purged = purged_gtids(conn)
     _require_readable(purged | _state(starts[files[0]]), known, flavor, place)
 
     def begins_within(name: str) -> bool:
@@ -105,7 +105,7 @@ def find_resume(
         return before <= known and before != known
 
     file = last_fitting(files, begins_within) or files[0]
-    scan = ResumeScan(flavor, known, describe(conn).server_uuid, purged | _state(starts[file]), last, place)
+    scan = ResumeScan(flavor, known, read_uuid(conn), purged | _state(starts[file]), last, place)
     for transaction in read_transactions(source, file):
         if scan.ends_with(transaction):
             break
@@ -218,7 +218,7 @@ class ResumeScan:
         self._pending: dict[str, int] = {}
         """By source, how many transactions of the store are still to come; for MariaDB the number of the last one."""
         self.position: BinlogPosition | None = None
-        """Where the first unknown transaction begins."""
+        """The beginning of the first unknown transaction."""
         self.end: BinlogPosition | None = None
         """The end of the known transactions before it."""
         self.overlap = GtidSet()

@@ -51,7 +51,7 @@ class Setting:
     name: str
     wanted: str
     why: str
-    """What happens with another value; a clause."""
+    """The consequence of any other value; a clause."""
 
     def check(self, values: Mapping[str, str]) -> Iterator[Finding]:
         """Yields an error if the server has the variable with another value."""
@@ -88,7 +88,7 @@ _OFFERED: Mapping[Service, tuple[str, tuple[str, ...]]] = {
     Service.AURORA: ("in the cluster's parameter group:", (FORMAT.name, IMAGE.name, METADATA.name)),
     Service.CLOUD_SQL: ("as a database flag:", (IMAGE.name, METADATA.name)),  # it always writes rows
 }
-"""Where each service keeps settings, and those of them that it lets users change."""
+"""For each service, the words that say where its settings are changed, and the settings that users may change there."""
 
 
 def _managed(name: str, value: str) -> dict[str, str]:
