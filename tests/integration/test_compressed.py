@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.testing.servers import PASSWORD, Server
+from cdc.testing.servers import Server
 from tests.support.apply import Loop
 from tests.support.load import APPEND, KEYS, UPSERT, Load
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 def switch(server: Server, *, on: bool) -> None:

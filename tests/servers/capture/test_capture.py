@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pymysql
 import pytest
 from pymysql.constants import ER
@@ -29,27 +28,16 @@ from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
 from cdc.store.reader.batch_builder import Limits
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
+from cdc.testing.servers import HOST, USER, Server, client_tool
+from tests.support.processes import peak_rss
 
 Database = Callable[[Server], str]
-SERVERS = ["mysql9", "mariadb10", "mariadb11"]
 TOOLS = {"mysql9": "mysqlbinlog", "mariadb10": "mariadb-binlog", "mariadb11": "mariadb-binlog"}
-
-
-@pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.fixture
 def db(server: Server, database: Database) -> str:
     return database(server)
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 def configure(
@@ -347,14 +335,8 @@ def test_memory_stays_bounded_with_a_large_transaction(mariadb10: Server, databa
         f"INSERT INTO {db}.t (v) SELECT REPEAT('x', 10000) FROM {db}.seq_1_to_{size_mb * 100}",
     )
     process = run_capture(config, "--until-current")
-    peak, watched = 0, psutil.Process(process.pid)
-    while process.poll() is None:
-        try:
-            peak = max(peak, watched.memory_info().rss)
-        except psutil.NoSuchProcess:
-            break
-        time.sleep(0.02)
-    assert process.wait() == 0
+    peak = peak_rss(process)
+    assert process.returncode == 0
     totals = StoreReader(config.store.path).totals()
     assert totals.transactions == 2 and totals.bytes > size_mb * 1_000_000
     print(f"{totals.bytes / 1e6:.0f} MB in one transaction, peak {peak / 1e6:.0f} MB")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -19,23 +17,13 @@ from cdc.config import DestinationConfig, load
 from cdc.decode.reader import DecodeOptions, read
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments
-from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
+from cdc.testing.servers import HOST, USER, Server, client_tool
 from tests.support.load import TABLES, Load
+from tests.support.processes import peak_rss
 
 Database = Callable[[Server], str]
 PACKED = {"mysql9": {40}, "mariadb10": {166, 167}, "mariadb11": {166, 167}}
 """The event types of compressed changes. The workload does not always delete."""
-
-
-@pytest.fixture(params=["mysql9", "mariadb10", "mariadb11"])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 class Compression:
@@ -226,14 +214,8 @@ def test_a_transaction_of_a_gigabyte_in_little_memory(mysql9: Server, database: 
     config = configure(tmp_path, mysql9, start, rf"{db}\..*")
     command = [sys.executable, "-m", "cdc", "--conf-dir", str(config.file.parent), "capture", "--until-current", "shop"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak, watched = 0, psutil.Process(process.pid)
-    while process.poll() is None:
-        try:
-            peak = max(peak, watched.memory_info().rss)
-        except psutil.NoSuchProcess:
-            break
-        time.sleep(0.02)
-    assert process.wait() == 0 and 0 < peak < 250_000_000
+    peak = peak_rss(process)
+    assert process.returncode == 0 and 0 < peak < 250_000_000
     assert max(segment.stat().st_size for segment in list_segments(config.store.path)) > 1 << 30
     count = 0
     for batch in read(config.store.path, table=f"{db}.t"):

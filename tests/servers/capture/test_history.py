@@ -19,7 +19,7 @@ from cdc.errors import IdentityError, SourceRefusedError
 from cdc.meta import open_meta
 from cdc.source.connection import connect
 from cdc.store.reader.reader import StoreReader
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, USER, Server
 from tests.support.binlog_files import purge
 
 NO_GTIDS = "mysql56 without GTIDs"
@@ -50,9 +50,7 @@ def server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> 
 
 
 @pytest.fixture
-def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
+def configure(tmp_path: Path) -> Configure:
     def make(server: Server, tables: str = r"shop\..*") -> DestinationConfig:
         file = tmp_path / "conf" / "shop.yaml"
         file.parent.mkdir(exist_ok=True)

@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.meta import ParkedTable
 from cdc.metrics import catalogue
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, USER, Server
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 WAIT_S = 60.0
@@ -87,8 +86,7 @@ def scrape(address: str) -> Samples:
     return found
 
 
-def test_a_capture_serves_its_metrics_and_its_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+def test_a_capture_serves_its_metrics_and_its_health(tmp_path: Path) -> None:
     log = tmp_path / "capture.log"
     with Server("mysql9") as server, log.open("wb") as errors:
         server.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")

@@ -41,11 +41,6 @@ def no_gtids() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
 def configure(folder: Path, server: Server, db: str, *, start: str = "now") -> DestinationConfig:
     (folder / "conf").mkdir(parents=True, exist_ok=True)
     file = folder / "conf" / "shop.yaml"

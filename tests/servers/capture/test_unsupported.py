@@ -20,21 +20,10 @@ from cdc.errors import UnsupportedEventError
 from cdc.source.connection import query
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, USER, Server
 from spark_jobs.apply.schema.statements import read_statements
 
 Database = Callable[[Server], str]
-
-
-@pytest.fixture(params=["mysql9", "mariadb10", "mariadb11"])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
 def is_mysql(server: Server) -> bool:

@@ -17,56 +17,13 @@ from cdc.binlog import frame_kernel, framer
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.file import BinlogFile, scan
-from cdc.binlog.framer import Decision, Framer, PackedTransactionError
+from cdc.binlog.framer import Framer, PackedTransactionError
 from cdc.decode.reader import read
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
-from tests.support.framing import CollectingHooks, feed, rows_of
+from tests.support.framing import StatementHooks, feed, frame, rows_of
 from tests.support.rare_events import compressed_rows, inner, packed_log, payload_body, split_events, xa_transaction
-
-
-class Hooks(CollectingHooks):
-    """Refuses INSERT into ``shop``, keeps other statements that name it, and remembers all of them. The stream begins
-    at ``pos``, and what ends before ``stored`` is skipped."""
-
-    def __init__(self, *, pos: int = 4, stored: int = 0) -> None:
-        super().__init__()
-        self.statements: list[str] = []
-        self.pos, self.stored = pos, stored
-
-    def statement(self, query: object, in_transaction: bool) -> Decision:
-        sql = str(getattr(query, "sql", ""))
-        self.statements.append(sql)
-        if "shop" in sql and sql.startswith("INSERT"):
-            raise UnsupportedEventError(f"a text: {sql}", remedy="Use rows.")
-        return Decision("shop" in sql, ddl=True, table_mask=1)
-
-    def format_description(self, event: bytes, description: object) -> None:
-        assert self.framer is not None
-        if not self.framer.in_transaction:
-            self.framer.start_output(int(self.framer.st[k.OUT_BASE]), 0)
-
-    def rotate(self, rotate: object, artificial: bool) -> None:
-        assert self.framer is not None
-        self.framer.start_file("binlog.000001", self.pos, make_seq(0, 1, 0), skip_until=self.stored)
-
-    def set_statement_end(self, offset: int, length: int) -> int:
-        assert self.framer is not None
-        self.flush(self.framer)
-        event = bytearray(self.out[offset : offset + length])
-        event[25] |= 1
-        event[-4:] = zlib.crc32(event[:-4]).to_bytes(4, "little")
-        self.out[offset : offset + length] = event
-        return int.from_bytes(event[-4:], "little")
-
-
-def frame(log: BinlogBuilder, *, piece: int = 1 << 20, src_bytes: int = 4 << 20, flush_always: bool = False) -> Hooks:
-    hooks = Hooks()
-    src = np.zeros(src_bytes, dtype=np.uint8)
-    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
-    feed(framer, src, hooks, log.packets, piece=piece, flush_always=flush_always)
-    return hooks
 
 
 def without_positions(data: bytes | bytearray) -> list[bytes]:
@@ -143,7 +100,7 @@ def test_positions_beyond_four_gigabytes(tmp_path: Path) -> None:
         plain.transaction("shop", "orders", [n] * 20_000 if n % 2 else [n])
     forms = iter(["plain", "zstd"] * 8)
     log = packed_log(plain, lambda: next(forms), pos=0xFFFFFE00)
-    hooks = Hooks(pos=0xFFFFFE00)
+    hooks = StatementHooks(pos=0xFFFFFE00)
     src = np.zeros(1 << 20, dtype=np.uint8)
     framed = hooks.framer = Framer(src, hooks, packets=True)
     feed(framed, src, hooks, log.packets, piece=1 << 20, flush_always=False)
@@ -178,7 +135,7 @@ def test_what_is_stored_already_is_not_unpacked() -> None:
     stored = log.pos
     log.gtid()
     log.event(EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="shop", table="orders")))
-    hooks = Hooks(stored=stored)
+    hooks = StatementHooks(stored=stored)
     src = np.zeros(1 << 16, dtype=np.uint8)
     framed = hooks.framer = Framer(src, hooks, packets=True)
     feed(framed, src, hooks, log.packets, piece=1 << 16, flush_always=False)
@@ -301,7 +258,7 @@ def test_the_checksum_decides(src_bytes: int) -> None:
     data = inner(db="shop", table="orders", values=list(range(200)))
     event = log.event(EventType.TRANSACTION_PAYLOAD, payload_body(data, method=255))
     log.events[-1] = event.replace(struct.pack("<i", 7), struct.pack("<i", 8))
-    hooks = Hooks()
+    hooks = StatementHooks()
     src = np.zeros(src_bytes, dtype=np.uint8)
     framed = hooks.framer = Framer(src, hooks, packets=True)
     with pytest.raises(CorruptStreamError, match=r"checksum of an event \(TRANSACTION_PAYLOAD"):
@@ -315,7 +272,7 @@ def test_a_failed_payload_leaves_a_framer_that_goes_on() -> None:
     log = BinlogBuilder()
     log.gtid()
     log.event(EventType.TRANSACTION_PAYLOAD, payload_body(GOOD[:-3]))
-    hooks = Hooks()
+    hooks = StatementHooks()
     src = np.zeros(1 << 20, dtype=np.uint8)
     framed = hooks.framer = Framer(src, hooks, packets=True)
     with pytest.raises(CorruptStreamError):
@@ -350,7 +307,7 @@ def test_a_large_one_is_unpacked_in_little_memory() -> None:
     log.gtid()
     log.event(EventType.TRANSACTION_PAYLOAD, payload_body(b"", says=maps_end + size + 27, packed=data))
 
-    class Counting(Hooks):
+    class Counting(StatementHooks):
         def flush(self, framer: Framer) -> None:
             self.count = getattr(self, "count", 0) + len(framer.take_output())
             framer.drop_output()

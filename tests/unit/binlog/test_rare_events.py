@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,13 @@ from cdc.binlog.constants import EventType
 from cdc.binlog.entry import format_gtid
 from cdc.binlog.events import parse_query
 from cdc.binlog.file import rows_to_entries, scan
-from cdc.binlog.framer import Decision, Framer, row_gtid
+from cdc.binlog.framer import row_gtid
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.capture.session import _coalesce
 from cdc.errors import CdcError, CorruptStreamError, DamagedError, UnsupportedEventError
-from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
-from tests.support.framing import CollectingHooks, feed, rows_of
+from tests.support import framing
+from tests.support.framing import StatementHooks, rows_of
 from tests.support.rare_events import compressed_query, inner, payload_body, tagged, xa_transaction
 
 # As MySQL 9.7 wrote it: GTID_NEXT '1fd2de40-e638-11f1-b424-02fc00000001:foo:1'.
@@ -38,39 +39,14 @@ QUERY_COMPRESSED = bytes.fromhex(
 )
 
 
-class Hooks(CollectingHooks):
-    """Keeps statements that name ``shop``, refuses INSERT into it, and remembers all of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.statements: list[str] = []
-
-    def statement(self, query: object, in_transaction: bool) -> Decision:
-        sql = str(getattr(query, "sql", ""))
-        self.statements.append(sql)
-        if "shop" in sql and sql.startswith("INSERT"):
-            raise UnsupportedEventError(f"a text: {sql}", remedy="Use rows.")
-        return Decision("shop" in sql, ddl=True, table_mask=1)
-
-    def format_description(self, event: bytes, description: object) -> None:
-        assert self.framer is not None
-        if not self.framer.in_transaction:
-            self.framer.start_output(int(self.framer.st[k.OUT_BASE]), 0)
-
-    def rotate(self, rotate: object, artificial: bool) -> None:
-        assert self.framer is not None
-        self.framer.start_file("binlog.000001", 4, make_seq(0, 1, 0))
+class NothingStored(StatementHooks):
+    """Hooks for transactions of which nothing is stored before their end."""
 
     def set_statement_end(self, offset: int, length: int) -> int:
         raise AssertionError("nothing was stored")
 
 
-def frame(log: BinlogBuilder, *, piece: int = 1 << 20, src_bytes: int = 4 << 20) -> Hooks:
-    hooks = Hooks()
-    src = np.zeros(src_bytes, dtype=np.uint8)
-    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
-    feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)
-    return hooks
+frame = partial(framing.frame, make_hooks=NothingStored)
 
 
 # ---------------------------------------------------------------- MariaDB's compressed statements

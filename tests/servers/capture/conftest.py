@@ -1,0 +1,20 @@
+"""Fixtures for captures of real servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.testing.servers import PASSWORD, Server
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets the variable that the configurations name."""
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+
+
+@pytest.fixture(params=["mysql9", "mariadb10", "mariadb11"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """The shared server of each kind."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
