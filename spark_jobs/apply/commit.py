@@ -90,22 +90,24 @@ class Commit:
         return MergeStats(int(row["num_inserted_rows"]), int(row["num_updated_rows"]), int(row["num_deleted_rows"]))
 
     def replace_rows(
-        self, new: NewRows, files: TableFiles | None, keys: Mapping[str, KeyRanges], make: Callable[[str], str]
+        self, new: NewRows, files: TableFiles | None, keys: Mapping[str, KeyRanges], statement: str
     ) -> MergeStats:
-        """Replaces rows by key, without a statement where this is possible, else by the one that ``make`` returns for
-        the name of a view of the new rows. ``files``: those of :attr:`state`; None if they are not known. ``keys``:
-        ranges of integer keys that hold the keys of the new rows."""
+        """Replaces rows by key, without a statement where this is possible, else by this one. ``files``: those of
+        :attr:`state`; None if they are not known. ``keys``: ranges of integer keys that hold the keys of the new
+        rows."""
 
         def replaced() -> MergeStats | None:
             table = LoggedTable(self.state, files, keys)
-            try:
-                found = replace_rows(self.session.spark, table, new, marks=bool(self.use_vectors))
-            except AlreadyThereError:
-                return MergeStats(ran=False)
+            with self.session.jvm() as jvm:
+                if jvm is None:
+                    return None
+                try:
+                    found = replace_rows(jvm, table, new, marks=bool(self.use_vectors))
+                except AlreadyThereError:
+                    return MergeStats(ran=False)
             return None if found is None else MergeStats(found.inserted, found.updated, found.deleted)
 
-        with view_of(new.rows) as view:
-            return self.execute(make(view), replaced)
+        return self.execute(statement, replaced)
 
     def execute_with(self, rows: DataFrame, make: Callable[[str], str]) -> MergeStats:
         """Runs the statement that ``make`` returns for the name of a view of these rows."""

@@ -39,10 +39,11 @@ from spark_jobs.apply.statements import (
 from spark_jobs.apply.table_changes import TableChanges
 from spark_jobs.apply.versions import CLOSES, last_of_transactions, recent, versions, with_values
 from spark_jobs.delta.files import TableFiles
-from spark_jobs.delta.proof import require_all_rows
+from spark_jobs.delta.proof import require_all_rows, require_applied
 from spark_jobs.delta.row_replacement import NewRows
 from spark_jobs.delta.tables import Target, schema_of
 from spark_jobs.delta.vectors import add_deletion_vectors, may_mark_rows
+from spark_jobs.runtime.session import view_of
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.columns import SourceColumns
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
     from spark_jobs.delta.log import DeltaState
     from spark_jobs.runtime.session import TableSession
     from spark_jobs.source.input_splits import InputSplit
-
-WHOLE_BYTES = 32 * 1024 * 1024
-"""Tables of at most this size are read whole by each statement."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,7 @@ def merge_table(merge: TableMerge, state: DeltaState) -> TableResult:
         stats = work(merge, state, found, merge.columns.exact(sources))
     state = merge.target.state() or state
     require_all_rows(merge.target, state)
+    require_applied(merge.target, state, manifest.last_seq)
     return _result(merge, state, stats, began)
 
 
@@ -196,7 +195,7 @@ def _merge_plan(
     rows = planned_frame(merge.session, reader, splits, plan, seen=marks)
     # Spark compiles numbers into its code, so a statement with other ranges is compiled anew for each batch. That takes
     # longer than reading a small table.
-    is_small_table = files is not None and files.size_bytes <= WHOLE_BYTES
+    is_small_table = files is not None and files.is_small
     ranges = [] if is_small_table else _plan_ranges(plan, keys, columns)
     names = [field.name for field in columns.fields]
 
@@ -212,8 +211,9 @@ def _merge_plan(
     else:
         deletes = f"_op = {DELETE}"
         is_stored = bool(plan.tables) or plan.files is not None
-        new = NewRows(rows, keys.names, deletes, ranges, plan.rows, plan.upserts(seen=False), is_stored)
-        stats = commit.replace_rows(new, files, integers, make)
+        with view_of(rows) as view:
+            new = NewRows(view, keys.names, deletes, ranges, plan.rows, plan.upserts(seen=False), is_stored)
+            stats = commit.replace_rows(new, files, integers, make(view))
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
 
 

@@ -30,17 +30,16 @@ from spark_jobs.delta.log import TRANSACTION_RETENTION, open_delta
 from spark_jobs.delta.stats import INDEXED_COLUMNS, file_stats, has_statistics
 from spark_jobs.delta.transaction import (
     PLAIN_NAME,
-    active,
     delta_action,
     delta_log,
     features_of,
     from_scala,
     has_files,
-    jvm_of,
     metadata_of,
     scala_object,
     scala_seq,
 )
+from spark_jobs.runtime.driver_jvm import DriverJvm
 from spark_jobs.runtime.failures import first_line, is_concurrent
 from spark_jobs.runtime.guard import is_connect
 
@@ -142,7 +141,7 @@ class Adoption:
 
     def add_rows(self, rows: DataFrame) -> None:
         """Writes rows as files of the table, as each statement of Spark does."""
-        with active(self.spark):
+        with DriverJvm.of(self.spark).active():
             self._adds += from_scala(self._txn.writeFiles(rows._jdf))
 
     def commit(self, application: str, seq: int, user_metadata: str) -> None:
@@ -150,11 +149,11 @@ class Adoption:
 
         Raises RetryableError if another writer has committed meanwhile.
         """
-        jvm, txn = jvm_of(self.spark), self._txn
+        jvm, txn = DriverJvm.of(self.spark).view, self._txn
         now = int(time.time() * 1000)
         applied = delta_action(jvm, {"txn": {"appId": application, "version": seq, "lastUpdated": now}})
         try:
-            with active(self.spark):
+            with DriverJvm.of(self.spark).active():
                 txn.readWholeTable()  # so that every other commit is a conflict
                 actions = scala_seq(jvm, [applied, *self._adds, *self._removals(now)])
                 txn.commit(actions, _operation(jvm, txn.metadata(), user_metadata))
@@ -169,7 +168,7 @@ class Adoption:
         Delta finds the files by Spark jobs, which take longer than all the rest. The ``deltalake`` library finds them
         in milliseconds; its list counts if Delta's checksum of the version has the same number of files and bytes.
         """
-        jvm, snapshot = jvm_of(self.spark), self._txn.snapshot()
+        jvm, snapshot = DriverJvm.of(self.spark).view, self._txn.snapshot()
         listed = _listed(self.replacement, snapshot)
         if listed is None:
             for one in from_scala(self._txn.filterFiles()):
@@ -180,7 +179,7 @@ class Adoption:
             yield delta_action(jvm, {"remove": {**content, "partitionValues": {}, "size": size}})
 
     def _join(self, files: Sequence[ParquetFile]) -> Any:
-        jvm, replacement = jvm_of(self.spark), self.replacement
+        jvm, replacement = DriverJvm.of(self.spark).view, self.replacement
         folder = local_path(replacement.path)
         assert folder is not None  # begin() has looked
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
@@ -234,7 +233,7 @@ def _is_plain(replacement: Replacement) -> bool:
 
 
 def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
-    jvm = jvm_of(spark)
+    jvm = DriverJvm.of(spark).view
     conf = _hadoop(spark)
     path = jvm.org.apache.hadoop.fs.Path(replacement.path)
     if path.getFileSystem(conf).getUri().getScheme() != "file":
@@ -242,7 +241,7 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
     parquet_schema = _common_schema(spark, files, replacement.schema, conf)
     if parquet_schema is None:
         return None
-    txn = delta_log(spark, replacement.path).startTransaction()
+    txn = delta_log(DriverJvm.of(spark), replacement.path).startTransaction()
     if int(txn.readVersion()) != replacement.version:
         raise _overtaken(replacement.path)
     metadata = {
@@ -253,7 +252,7 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
         "configuration": replacement.properties,
         "createdTime": int(time.time() * 1000),
     }
-    with active(spark):
+    with DriverJvm.of(spark).active():
         try:
             txn.updateMetadataForNewTable(delta_action(jvm, {"metaData": metadata}))
         except (Py4JJavaError, PySparkException) as error:
@@ -319,7 +318,7 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
 def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.StructType, conf: Any) -> Any:
     """Returns the Parquet schema that Spark writes for a table's schema, with INT64 timestamps; None if a file has
     another one."""
-    jvm = jvm_of(spark)
+    jvm = DriverJvm.of(spark).view
     internal = jvm.org.apache.spark.sql
     converter = internal.execution.datasources.parquet.SparkToParquetSchemaConverter(
         False, scala_object(internal.internal.SQLConf, "ParquetOutputTimestampType").TIMESTAMP_MICROS(), False, False
@@ -341,7 +340,7 @@ def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.
 
 def _copy_row_groups(spark: SparkSession, files: Sequence[ParquetFile], target: Path, schema: Any, conf: Any) -> None:
     """Writes one Parquet file that has the row groups of others, byte by byte."""
-    jvm = jvm_of(spark)
+    jvm = DriverJvm.of(spark).view
     writer = jvm.org.apache.parquet.hadoop.ParquetFileWriter(conf, schema, _hadoop_path(jvm, target))
     try:
         writer.start()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdc.errors import TargetError
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.tables import schema_of, sql_properties
-from spark_jobs.delta.transaction import active, delta_action, delta_log, jvm_of, metadata_of, scala_seq
+from spark_jobs.delta.transaction import delta_action, delta_log, metadata_of, scala_seq
+from spark_jobs.runtime.driver_jvm import DriverJvm
 from spark_jobs.runtime.failures import ConcurrentCommitError
 from spark_jobs.source.columns import columns_of_schema
 
@@ -123,9 +124,9 @@ def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Coll
             remedy=f"Ask `cdc verify {target.destination} {target.table}` what differs, and load the table anew with "
             f"`cdc snapshot {target.destination} {target.table}`.",
         )
-    jvm: Any = jvm_of(spark)
-    with active(spark):
-        txn = delta_log(spark, target.path).startTransaction()
+    jvm = DriverJvm.of(spark)
+    with jvm.active():
+        txn = delta_log(jvm, target.path).startTransaction()
         if int(txn.readVersion()) != state.version:
             raise ConcurrentCommitError("another writer has committed to the table", place=f"table {target.table}")
         before, metadata = txn.metadata(), metadata_of(txn)
@@ -133,8 +134,8 @@ def _tighten(spark: SparkSession, target: Target, state: DeltaState, names: Coll
         for field in schema["fields"]:
             field["nullable"] = field["nullable"] and field["name"] not in names
         metadata["schemaString"] = json.dumps(schema)
-        after = delta_action(jvm, {"metaData": metadata})
+        after = delta_action(jvm.view, {"metaData": metadata})
         txn.updateMetadata(after, False)
         txn.readWholeTable()  # so that every other commit is a conflict
-        update = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$UpdateSchema")
-        txn.commit(scala_seq(jvm), update(before.schema(), after.schema()))
+        update = getattr(jvm.view.org.apache.spark.sql.delta, "DeltaOperations$UpdateSchema")
+        txn.commit(scala_seq(jvm.view), update(before.schema(), after.schema()))

@@ -23,6 +23,8 @@ _LIMITS = np.iinfo(np.int64)
 
 SCATTERED_BYTES = 32 * 1024 * 1024
 """Files of fewer bytes together are rewritten: that is as fast as marking rows, and leaves no deletion vectors."""
+SMALL_BYTES = 32 * 1024 * 1024
+"""Tables of at most this size are read whole by each statement, and by one task if few rows are replaced."""
 SCATTERED_SHARE = 0.1
 """Changed rows are scattered if they are at most this share of the rows in the files that hold them."""
 
@@ -71,6 +73,10 @@ class TableFiles:
     def size_bytes(self) -> int:
         """The size of all files."""
         return int(self._numbers("size_bytes", 0).sum())
+
+    @property
+    def is_small(self) -> bool:
+        return self.size_bytes <= SMALL_BYTES
 
     @property
     def count(self) -> int:

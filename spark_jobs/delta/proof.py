@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import CdcError, TargetError
+from cdc.errors import CdcError, MergeFailedError, TargetError
 from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.targets import SINCE_PROPERTY, application_id, local_path, split_table
@@ -89,6 +89,18 @@ def require_all_rows(target: Target, state: DeltaState) -> None:
             place=f"table {target.table} at {target.path}",
             remedy=f"Rebuild the table with `cdc replay {target.destination} {target.table}`, or load it with "
             f"`cdc snapshot {target.destination} {target.table}`; and report this.",
+        )
+
+
+def require_applied(target: Target, state: DeltaState, seq: int) -> None:
+    """Raises MergeFailedError if the table does not have the changes up to ``seq`` that were just merged into it:
+    somebody has restored or replaced it since, or the statement has done nothing."""
+    if state.applied_seq < seq:
+        raise MergeFailedError(
+            f"version {state.version} of the Delta table has changes up to {_seq(state.applied_seq)} after those up to "
+            f"{_seq(seq)} were merged",
+            place=f"table {target.table} at {target.path}",
+            remedy="Nothing was acked. The batch is merged again; see the table's history for commits of others.",
         )
 
 

@@ -6,51 +6,48 @@ keys go, and the source's rows come. So the table's keys are read once, to find 
 rows go is removed unread. Of the others, the remaining rows are written again, or the rows that go are marked in a
 deletion vector. Decision 0100 has the reasons and the figures.
 
-The transaction is Delta's, reached through Py4J: it lists the files, writes rows, checks constraints, finds conflicts
-and commits, as it does for MERGE. :func:`replace_rows` leaves the work to a MERGE wherever the commit would not
-provably have the same content: on a Spark Connect server, for columns or properties that ask more of a commit, and for
-unknown versions of Delta.
+The transaction is Delta's, reached in the driver's JVM: it lists the files, writes rows, checks constraints, finds
+conflicts and commits, as it does for MERGE. The rows are found there, too, by a view of the session, so that nothing
+here asks whether the session is one of this process or of a Spark Connect server. :func:`replace_rows` leaves the work
+to a MERGE wherever the commit would not provably have the same content: for columns or properties that ask more of a
+commit, and for unknown versions of Delta.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from cdc.errors import RetryableError
 from cdc.log import get_logger
 from spark_jobs.delta.sql import quote
 from spark_jobs.delta.transaction import (
     PLAIN_NAME,
-    active,
     delta_action,
     delta_log,
     features_of,
     from_scala,
     has_files,
-    jvm_of,
     metadata_of,
     scala_object,
     scala_seq,
 )
 from spark_jobs.delta.vectors import VECTORS_PROPERTY
-from spark_jobs.runtime.guard import is_connect
 from spark_jobs.runtime.session import APP_ID, VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
     from pyspark.sql import types as t
 
     from spark_jobs.delta.files import TableFiles
     from spark_jobs.delta.log import DeltaState
+    from spark_jobs.runtime.driver_jvm import DriverJvm
     from spark_jobs.source.key_plan import KeyRanges
 
 _log = get_logger(__name__)
@@ -85,8 +82,8 @@ _MOST_LISTED = 1_000
 class NewRows:
     """Rows by key: at most one for each key. It replaces the row of the table with that key, or deletes it."""
 
-    rows: DataFrame
-    """With the table's columns, and those that :attr:`is_delete` needs."""
+    view: str
+    """Name of a view in the session, with the table's columns and those that :attr:`is_delete` needs."""
     keys: Sequence[str]
     """Columns that are never null."""
     is_delete: str
@@ -135,14 +132,14 @@ def _are_plain(properties: Mapping[str, str]) -> bool:
     )
 
 
-def _are_whole(rows: DataFrame, schema: t.StructType) -> bool:
-    kinds = {field.name: field.dataType for field in rows.schema.fields}
+def _are_whole(rows: t.StructType, schema: t.StructType) -> bool:
+    kinds = {field.name: field.dataType for field in rows.fields}
     return all(
         kinds.get(field.name) == field.dataType and {*field.metadata} <= _FIELD_METADATA for field in schema.fields
     )
 
 
-def replace_rows(spark: SparkSession, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
+def replace_rows(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
     """Replaces rows of a table at its newest version. The commit carries the transaction and the user metadata of the
     session's settings. Returns None, and changes nothing, if a MERGE has to do it. ``marks``: rows that go are marked
     in deletion vectors if the table has these, and other rows of their files stay.
@@ -150,11 +147,9 @@ def replace_rows(spark: SparkSession, known: LoggedTable, new: NewRows, *, marks
     Raises AlreadyThereError if the table has the session's transaction, RetryableError if rows were lost on the way
     into Spark, and what Delta raises for a conflict.
     """
-    if is_connect(spark):
-        return None
     try:
-        with active(spark):
-            replacement = _begin(spark, known, new)
+        with jvm.active():
+            replacement = _begin(jvm, known, new)
             return None if replacement is None else replacement.run(marks=marks)
     except _UnknownRowsError:
         _log.info("files do not say how many rows they have, so rows are merged by a statement", path=known.state.path)
@@ -166,14 +161,14 @@ def replace_rows(spark: SparkSession, known: LoggedTable, new: NewRows, *, marks
         return None
 
 
-def _begin(spark: SparkSession, known: LoggedTable, new: NewRows) -> _Replacement | None:
+def _begin(jvm: DriverJvm, known: LoggedTable, new: NewRows) -> _Replacement | None:
     from pyspark.sql import types as t
 
-    jvm, state = jvm_of(spark), known.state
-    log = delta_log(spark, state.path)
+    state, conf = known.state, jvm.session.conf()
+    log = delta_log(jvm, state.path)
     txn = log.startTransaction()
-    helper = scala_object(jvm.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
-    application, seq = spark.conf.get(APP_ID), int(spark.conf.get(VERSION) or 0)
+    helper = scala_object(jvm.view.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
+    application, seq = conf.get(APP_ID), int(conf.get(VERSION))
     metadata = metadata_of(txn)
     is_known = int(txn.readVersion()) == state.version and metadata["id"] == state.id
     if is_known:
@@ -182,20 +177,23 @@ def _begin(spark: SparkSession, known: LoggedTable, new: NewRows) -> _Replacemen
         txn.readTxn().addOne(application)
         if state.applied_seq >= seq:
             raise AlreadyThereError
-    elif helper.hasBeenExecuted(txn, spark._jsparkSession, jvm.scala.Option.empty()):
+    elif helper.hasBeenExecuted(txn, jvm.session, jvm.view.scala.Option.empty()):
         raise AlreadyThereError
     schema = t.StructType.fromJson(json.loads(metadata["schemaString"]))
     features = features_of(txn)
     properties = metadata["configuration"]
-    has_statistics = spark.conf.get(_STATISTICS, "true") == "true"
-    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(new.rows, schema)):
+    has_statistics = conf.get(_STATISTICS, "true") == "true"
+    rows = jvm.session.table(new.view)
+    found = t.StructType.fromJson(json.loads(rows.schema().json()))
+    if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(found, schema)):
         return None
     # Delta also knows the least and the greatest value of other keys than integers.
     is_listed = is_known and (not new.ranges or {*new.keys} == {*known.keys})
     is_listed = is_listed and "deletionVectors" not in features and not metadata["partitionColumns"]
     listed = _listed(known, txn.snapshot()) if is_listed else None
     has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
-    return _Replacement(spark, jvm, log, txn, helper, schema, new, has_vectors, listed)
+    is_small = known.files is not None and known.files.is_small and new.count <= _FEW_ROWS
+    return _Replacement(jvm, log, txn, helper, schema, new, rows, has_vectors, listed, is_small)
 
 
 def _listed(known: LoggedTable, snapshot: Any) -> Sequence[Mapping[str, Any]] | None:
@@ -229,16 +227,19 @@ class _Match:
 class _Replacement:
     """A transaction of Delta that replaces rows; nothing is visible before its commit."""
 
-    spark: SparkSession
-    jvm: Any
+    jvm: DriverJvm
     log: Any
     txn: Any
     helper: Any
     schema: t.StructType
     new: NewRows
+    rows: Any
+    """The new rows, as ``Dataset``."""
     has_vectors: bool
     listed: Sequence[Mapping[str, Any]] | None
     """The files that may have rows with one of the keys; None if Delta finds them."""
+    is_small: bool
+    """The table is small, and so are the new rows."""
 
     def run(self, *, marks: bool) -> Replaced:
         began = time.monotonic()
@@ -253,7 +254,8 @@ class _Replacement:
             marked: list[Any] = []
             if marks:
                 if removed:
-                    matched = matched.filter(f.col(_FILE).isin([one.path for one in partly]))
+                    paths = self._seq(one.path for one in partly)
+                    matched = matched.filter(matched.col(_FILE).isin(paths))
                 marked = self._mark(matched, files) if partly else []
                 partly = []
             removed += [one.file.remove() for one in partly]
@@ -277,7 +279,8 @@ class _Replacement:
             rewriteTimeMs=int((time.monotonic() - scanned) * 1000),
             executionTimeMs=int((time.monotonic() - began) * 1000),
         )
-        carried = self.helper.createSetTransaction(self.spark._jsparkSession, self.log, self.jvm.scala.Option.empty())
+        none = self.jvm.view.scala.Option.empty()
+        carried = self.helper.createSetTransaction(self.jvm.session, self.log, none)
         actions = [*removed, *marked, *added, *([carried.get()] if carried.isDefined() else [])]
         self.txn.commit(self._seq(actions), self._operation())
         return replaced
@@ -292,89 +295,81 @@ class _Replacement:
         """Returns the files that may have rows with one of the keys. The transaction conflicts with every other commit
         that removes one of them, or adds such a file."""
         if self.new.ranges:
-            some = self._frame(self._seq([]))._jdf.alias("t").filter(" AND ".join(self.new.ranges))
+            some = self._frame(self._seq([])).alias("t").filter(" AND ".join(self.new.ranges))
             condition = some.queryExecution().analyzed().condition()
         else:
             condition = self._true()
         if self.listed is None:
             return self.txn.filterFiles(self._seq([condition]), True)
-        files = self._seq([delta_action(self.jvm, {"add": one}) for one in self.listed])
+        files = self._seq([delta_action(self.jvm.view, {"add": one}) for one in self.listed])
         default = [getattr(self.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
         self.txn.trackReadPredicates(self._seq([condition]), *default)
         self.txn.trackFilesRead(files)
         return files
 
     def _true(self) -> Any:
-        return scala_object(self.jvm.org.apache.spark.sql.catalyst.expressions, "Literal").TrueLiteral()
+        return scala_object(self.jvm.view.org.apache.spark.sql.catalyst.expressions, "Literal").TrueLiteral()
 
-    def _frame(self, files: Any) -> DataFrame:
+    def _frame(self, files: Any) -> Any:
         """Returns the rows of these files of the transaction's version."""
-        none = self.jvm.scala.Option.empty()
-        return DataFrame(self.log.createDataFrame(self.txn.snapshot(), files, False, none), self.spark)
+        return self.log.createDataFrame(self.txn.snapshot(), files, False, self.jvm.view.scala.Option.empty())
 
     @contextmanager
-    def _keys(self) -> Iterator[DataFrame]:
+    def _keys(self) -> Iterator[Any]:
         """Yields the keys of all new rows, and whether each deletes."""
-        chosen = [f.col(quote(key)).alias(f"{_OURS}{i}") for i, key in enumerate(self.new.keys)]
-        keys = self.new.rows.select(*chosen, f.expr(self.new.is_delete).alias(_DELETES))
-        if self.new.is_stored:
-            yield f.broadcast(keys) if self.new.count <= _FEW_ROWS else keys
-            return
-        keys = keys.persist()
-        try:
-            yield keys
-        finally:
-            keys.unpersist()
+        chosen = [self._column(f"{quote(key)} AS {_OURS}{i}") for i, key in enumerate(self.new.keys)]
+        keys = self.rows.select(self._seq([*chosen, self._column(f"{self.new.is_delete} AS {_DELETES}")]))
+        with nullcontext(keys) if self.new.is_stored else self.jvm.persisted(keys) as keys:
+            is_few = self.new.is_stored and self.new.count <= _FEW_ROWS
+            yield self._functions.broadcast(keys) if is_few else keys
 
     @contextmanager
-    def _matched(self, keys: DataFrame, files: Any, *, marks: bool) -> Iterator[DataFrame]:
+    def _matched(self, keys: Any, files: Any, *, marks: bool) -> Iterator[Any]:
         """Yields the rows of the table that go, by file and, with ``marks``, number in it."""
         table = self._frame(files)
         if self.new.ranges:  # Parquet's readers pass over parts of files
             table = table.alias("t").filter(" AND ".join(self.new.ranges))
         place = table.metadataColumn("_metadata")
-        theirs = [f.col(quote(key)).alias(f"{_THEIRS}{i}") for i, key in enumerate(self.new.keys)]
-        places = [place["file_path"].alias(_FILE)]
+        places = [place.getField("file_path").alias(_FILE)]
         if marks:  # Delta numbers the rows only of tables with deletion vectors
-            places.append(place["row_index"].alias(_ROW))
-        rows = table.select(*theirs, *places)
-        same = [rows[f"{_THEIRS}{i}"] == keys[f"{_OURS}{i}"] for i in range(len(self.new.keys))]
-        matched = rows.join(keys, same).select(_DELETES, _FILE, *([_ROW] if marks else []))
-        if not marks:
-            yield matched
-            return
-        matched = matched.persist()  # read twice
-        try:
-            yield matched
-        finally:
-            matched.unpersist()
+            places.append(place.getField("row_index").alias(_ROW))
+        theirs = [table.col(quote(key)).alias(f"{_THEIRS}{i}") for i, key in enumerate(self.new.keys)]
+        same = " AND ".join(f"{_THEIRS}{i} = {_OURS}{i}" for i in range(len(self.new.keys)))
+        columns = [self._column(name) for name in (_DELETES, _FILE, *([_ROW] if marks else []))]
+        matched = table.select(self._seq([*theirs, *places])).join(keys, self._column(same)).select(self._seq(columns))
+        with self.jvm.persisted(matched) if marks else nullcontext(matched) as found:  # read twice
+            yield found
 
-    def _count(self, matched: DataFrame, keys: DataFrame, files: Any) -> list[_Match]:
+    def _count(self, matched: Any, keys: Any, files: Any) -> list[_Match]:
         """Returns the files with rows that go. Raises RetryableError if Spark reads other than the new rows."""
-        counts = [f.count(f.lit(1)).alias("n"), f.count_if(f.col(_DELETES)).alias("deleted")]
-        whole = keys.agg(f.lit(None).cast("string").alias(_FILE), *counts)
-        rows = matched.groupBy(_FILE).agg(*counts).union(whole).collect()
-        read = sum(one["n"] for one in rows if one[_FILE] is None)
+        counts = self._column("count(1) AS n"), self._seq([self._column(f"count_if({_DELETES}) AS deleted")])
+        if self.is_small:  # one task each, and no exchange of rows
+            matched, keys = matched.coalesce(1), keys.coalesce(1)
+        whole = keys.groupBy(self._seq([self._column(f"CAST(NULL AS STRING) AS {_FILE}")])).agg(*counts)
+        rows = matched.groupBy(self._seq([self._column(_FILE)])).agg(*counts).union(whole).collectAsList()
+        found = [(row.get(0), int(row.get(1)), int(row.get(2))) for row in rows]
+        read = sum(n for path, n, _ in found if path is None)
         if read != self.new.count:
             raise _lost(read, self.new.count, "read")
         by_path = self._by_path(files)
-        return [self._match(one, by_path) for one in rows if one[_FILE] is not None]
+        return [self._match(by_path, *one) for one in found if one[0] is not None]
 
-    def _match(self, row: Row, by_path: Any) -> _Match:
-        file = self.helper.getTouchedFile(self.log.dataPath(), row[_FILE], by_path)
-        return _Match(row[_FILE], file, row["n"], row["deleted"], _rows_of(file.numLogicalRecords()) - row["n"])
+    def _match(self, by_path: Any, path: str, rows: int, deleted: int) -> _Match:
+        file = self.helper.getTouchedFile(self.log.dataPath(), path, by_path)
+        return _Match(path, file, rows, deleted, _rows_of(file.numLogicalRecords()) - rows)
 
     def _by_path(self, files: Any) -> Any:
         return self.helper.generateCandidateFileMap(self.log.dataPath(), files)
 
-    def _mark(self, rows: DataFrame, files: Any) -> list[Any]:
+    def _mark(self, rows: Any, files: Any) -> list[Any]:
         """Writes deletion vectors for the rows that go. Returns for each of their files the action that removes it and
         the one that adds it again."""
-        delta, session, option = self.jvm.org.apache.spark.sql.delta, self.spark._jsparkSession, self.jvm.scala.Option
+        view, session = self.jvm.view, self.jvm.session
+        delta, option = view.org.apache.spark.sql.delta, view.scala.Option
         generator = scala_object(delta.commands, "DeletionVectorBitmapGenerator")
         found = generator.buildRowIndexSetsForFilesMatchingCondition(
-            session, self.txn, True, rows._jdf, files, self._true(),
-            option.apply(f.col(_FILE)._jc), option.apply(f.col(_ROW)._jc),
+            session, self.txn, True, rows, files, self._true(),
+            option.apply(rows.col(_FILE)), option.apply(rows.col(_ROW)),
         )  # fmt: skip
         touched = self.helper.findFilesWithMatchingRows(self.txn, self._by_path(files), found)
         longest = scala_object(delta.stats, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
@@ -382,21 +377,22 @@ class _Replacement:
         )
         return from_scala(self.helper.processUnmodifiedData(session, touched, self.txn.snapshot(), longest)._1())
 
-    def _write(self, keys: DataFrame, rewritten: Sequence[_Match]) -> list[Any]:
+    def _write(self, keys: Any, rewritten: Sequence[_Match]) -> list[Any]:
         """Writes the new rows, and those that stay of files that are rewritten. Raises RetryableError if other than
         these were written."""
         expected = self.new.upserts + sum(one.remaining for one in rewritten)
         if not expected:
             return []
-        columns = [f.col(quote(field.name)) for field in self.schema.fields]
-        rows = self.new.rows.filter(f"NOT ({self.new.is_delete})").select(*columns)
+        columns = self._seq(self._column(quote(field.name)) for field in self.schema.fields)
+        rows = self.rows.filter(f"NOT ({self.new.is_delete})").select(columns)
         if rewritten:
-            table = self._frame(self._seq([one.file for one in rewritten]))
-            same = [table[quote(key)] == keys[f"{_OURS}{i}"] for i, key in enumerate(self.new.keys)]
-            rows = table.join(keys, same, "left_anti").select(*columns).union(rows)
+            table = self._frame(self._seq(one.file for one in rewritten))
+            pairs = [table.col(quote(key)).equalTo(keys.col(f"{_OURS}{i}")) for i, key in enumerate(self.new.keys)]
+            same = functools.reduce(lambda left, right: getattr(left, "and")(right), pairs)
+            rows = table.join(keys, same, "left_anti").select(columns).union(rows)
         if expected <= _FEW_ROWS:
             rows = rows.coalesce(1)
-        added = from_scala(self.txn.writeFiles(rows._jdf))
+        added = from_scala(self.txn.writeFiles(rows))
         written = sum(_rows_of(one.numPhysicalRecords()) for one in added)
         if written != expected:
             raise _lost(written, expected, "written")
@@ -404,19 +400,20 @@ class _Replacement:
 
     def _register(self, **values: int) -> None:
         """Gives the commit the metrics of a MERGE."""
-        metrics = self.jvm.java.util.HashMap()
-        context = self.spark._jsparkSession.sparkContext()
+        view = self.jvm.view
+        metrics = view.java.util.HashMap()
+        context = self.jvm.session.sparkContext()
         for name, value in values.items():
-            metric = self.jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            metric = view.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
             metric.set(value)
             metrics.put(name, metric)
-        reflexive = scala_object(self.jvm.scala, "$less$colon$less").refl()
-        scala = self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(metrics).toMap(reflexive)
-        self.txn.registerSQLMetrics(self.spark._jsparkSession, scala)
+        reflexive = scala_object(view.scala, "$less$colon$less").refl()
+        scala = view.scala.jdk.javaapi.CollectionConverters.asScala(metrics).toMap(reflexive)
+        self.txn.registerSQLMetrics(self.jvm.session, scala)
 
     def _operation(self) -> Any:
         """Returns the operation as a MERGE records it."""
-        operations, option = self.jvm.org.apache.spark.sql.delta, self.jvm.scala.Option
+        operations, option = self.jvm.view.org.apache.spark.sql.delta, self.jvm.view.scala.Option
         predicate = getattr(operations, "DeltaOperations$MergePredicate")
         matched = [predicate(option.apply(f"({self.new.is_delete})"), "delete"), predicate(option.empty(), "update")]
         inserted = [predicate(option.apply(f"(NOT ({self.new.is_delete}))"), "insert")]
@@ -425,7 +422,15 @@ class _Replacement:
         return merge(none, none, none, none, self._seq(matched), self._seq(inserted), self._seq([]))
 
     def _seq(self, items: Iterable[Any]) -> Any:
-        return scala_seq(self.jvm, items)
+        return scala_seq(self.jvm.view, items)
+
+    @property
+    def _functions(self) -> Any:
+        return self.jvm.view.org.apache.spark.sql.functions
+
+    def _column(self, text: str) -> Any:
+        """Returns the column of an SQL expression."""
+        return self._functions.expr(text)
 
 
 def _rows_of(number: Any) -> int:

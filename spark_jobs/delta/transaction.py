@@ -1,25 +1,19 @@
-"""Delta's own transactions, as Python reaches them: through Py4J, in the driver's JVM. None of this works on a Spark
-Connect server, which has no JVM at hand.
+"""Delta's own transactions, as Python reaches them: through Py4J, in the driver's JVM
+(:mod:`spark_jobs.runtime.driver_jvm`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from spark_jobs.runtime.driver_jvm import DriverJvm
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """Names of files that no action of Delta's protocol has to encode."""
-
-
-def jvm_of(spark: SparkSession) -> Any:
-    """Returns the view of the driver's JVM."""
-    return spark._jvm
 
 
 def scala_object(package: Any, name: str) -> Any:
@@ -40,24 +34,9 @@ def from_scala(seq: Any) -> list[Any]:
     return [seq.apply(number) for number in range(seq.size())]
 
 
-@contextmanager
-def active(spark: SparkSession) -> Iterator[None]:
-    """Makes this session the active one of the JVM's thread inside the block: Delta reads its settings."""
-    sessions = jvm_of(spark).org.apache.spark.sql.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
-
-
-def delta_log(spark: SparkSession, path: str) -> Any:
+def delta_log(jvm: DriverJvm, path: str) -> Any:
     """Returns Delta's ``DeltaLog`` of a table, which begins transactions."""
-    return jvm_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return jvm.view.org.apache.spark.sql.delta.DeltaLog.forTable(jvm.session, path)
 
 
 def delta_action(jvm: Any, content: Mapping[str, Any]) -> Any:

@@ -36,10 +36,13 @@ from cdc.cache import cache_dir
 from cdc.durable import replace_file
 from cdc.errors import ConfigError, RetryableError, UsageError
 from spark_jobs.runtime import class_archive, driver
+from spark_jobs.runtime.driver_jvm import PORT_SETTING, Gateway
 from spark_jobs.runtime.jars import CLASSES, spark_home
 from spark_jobs.runtime.session import settings, worker_path
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from cdc.config import SparkConfig
 
 DEFAULT_PORT = 15002
@@ -128,10 +131,7 @@ def with_token(remote: str) -> str:
     """Returns the URL of a Connect server with the token of the server that was started here for its port. Other URLs
     are returned as they are. Raises RetryableError if that server has died, ConfigError if it runs other code."""
     address, _, parameters = remote.removeprefix("sc://").partition("/")
-    host, _, port = address.partition(":")
-    if host != "localhost" or "token=" in parameters or not (port or str(DEFAULT_PORT)).isdigit():
-        return remote
-    found = find(int(port or DEFAULT_PORT))
+    found = None if "token=" in parameters else _started_for(address)
     if found is None:
         return remote
     if not found.is_alive():
@@ -149,6 +149,23 @@ def with_token(remote: str) -> str:
     separator = "" if not parameters or parameters.endswith(";") else ";"
     given = f"{parameters}{separator}" if parameters else ";"
     return f"sc://{address}/{given}token={found.token}"
+
+
+def gateway_of(remote: str, spark: SparkSession) -> Gateway | None:
+    """Returns where the server of a session lets this process reach its JVM; None if it was not started here, by this
+    user. ``remote``: the URL of the session."""
+    found = _started_for(remote.removeprefix("sc://").partition("/")[0])
+    if found is None or not found.is_alive():
+        return None
+    port = spark.conf.get(PORT_SETTING, None)
+    return None if port is None else Gateway(int(port), found.token)
+
+
+def _started_for(address: str) -> Server | None:
+    """Returns the record of the server that was started here for an address."""
+    host, _, port = address.partition(":")
+    port = port or str(DEFAULT_PORT)
+    return find(int(port)) if host == "localhost" and port.isdigit() else None
 
 
 # --- start -----------------------------------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CdcError, ConfigError, RetryableError
 from spark_jobs.runtime import class_archive, driver, jars
+from spark_jobs.runtime.driver_jvm import DriverJvm, Gateway
 from spark_jobs.runtime.failures import first_line
 from spark_jobs.runtime.guard import is_connect, prove_guard
 
@@ -145,9 +146,9 @@ class WarmSession:
             logging.getLogger(__name__).debug("the session is broken: %s", error)
             return False
 
-    def sessions_on_server(self) -> list[Any]:
+    def sessions_on_server(self) -> list[TableSession]:
         """Returns the sessions on a Connect server; empty for a session of this process."""
-        return [self.spark, *self.tables.sessions()] if is_connect(self.spark) else []
+        return [TableSession(self.spark), *self.tables.sessions()] if is_connect(self.spark) else []
 
 
 def _key(config: SparkConfig) -> str:
@@ -319,10 +320,7 @@ def interrupt() -> None:
     sessions. Threads of their own do it, since a signal may have come in the middle of a request.
     """
     found = [one for warm in list(_warm.values()) for one in warm.sessions_on_server()]
-    threads = [
-        threading.Thread(target=driver.ignore_errors, args=(one.interruptAll,), name="interrupt", daemon=True)
-        for one in found
-    ]
+    threads = [threading.Thread(target=one.interrupt, name="interrupt", daemon=True) for one in found]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + _INTERRUPT_S
@@ -379,8 +377,22 @@ def forget_transaction(spark: SparkSession) -> None:
 class TableSession:
     """A session for one table at a time, because the transaction settings belong to the session."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, gateway: Gateway | None = None) -> None:
         self.spark = spark
+        self._gateway = gateway
+
+    def jvm(self) -> AbstractContextManager[DriverJvm | None]:
+        """Yields the driver's JVM; None if it is that of a Connect server which is not at hand."""
+        if not is_connect(self.spark):
+            return nullcontext(DriverJvm.of(self.spark))
+        return nullcontext() if self._gateway is None else self._gateway.jvm(self.spark)
+
+    def interrupt(self) -> None:
+        """Interrupts what runs in the session, on a Connect server."""
+        gateway = self._gateway
+        if gateway is not None:
+            driver.ignore_errors(lambda: gateway.cancel(self.spark))
+        driver.ignore_errors(self.spark.interruptAll)
 
     @property
     def is_local(self) -> bool:
@@ -408,6 +420,11 @@ class TableSessions:
     def __init__(self, spark: SparkSession, remote: str | None) -> None:
         self._parent = spark
         self._remote = remote
+        self._gateway: Gateway | None = None
+        if remote is not None:
+            from spark_jobs.runtime.connect_server import gateway_of
+
+            self._gateway = gateway_of(remote, spark)
         self._idle: queue.SimpleQueue[TableSession] = queue.SimpleQueue()
         self._made: list[TableSession] = []
 
@@ -433,13 +450,13 @@ class TableSessions:
                 spark.conf.set(key, self._parent.conf.get(key))
         else:
             spark = self._parent.newSession()
-        session = TableSession(spark)
+        session = TableSession(spark, self._gateway)
         self._made.append(session)
         return session
 
-    def sessions(self) -> list[SparkSession]:
+    def sessions(self) -> list[TableSession]:
         """Returns the sessions that were made, lent or idle."""
-        return [one.spark for one in self._made]
+        return [*self._made]
 
     def close(self) -> None:
         """Ends the sessions on a Connect server; those of this process end with their parent."""

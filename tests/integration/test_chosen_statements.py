@@ -115,7 +115,7 @@ def test_an_orphan_commits_between_plan_and_statement(
     size, some of them with updates. Then our statement runs."""
     if not small:
         monkeypatch.setattr(changes, "SMALL_BYTES", 0)
-    if mode == "upsert by statement":  # as on a Connect server
+    if mode == "upsert by statement":  # as on a Connect server of others
         monkeypatch.setattr(commit, "replace_rows", lambda *_given, **_options: None)
         mode = "upsert"
     overrides = f"DB.t: {{mode: {mode}}}"

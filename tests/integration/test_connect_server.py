@@ -9,7 +9,9 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,11 @@ from cdc.config import SparkConfig
 from cdc.errors import ConfigError, RetryableError
 from cdc.testing.servers import Server as Database
 from cdc.testing.servers import free_port
+from spark_jobs.apply import commit
+from spark_jobs.delta.row_replacement import Replaced, replace_rows
 from spark_jobs.runtime import class_archive, connect_server, session
+from spark_jobs.runtime.driver_jvm import JvmError
+from tests.fault.support import wait_for
 from tests.support.apply import LOCAL_CONF, Loop
 
 
@@ -55,6 +61,46 @@ def require_shared_code(config: SparkConfig) -> None:
     assert spent_ns[0] > 0 == spent_ns[1]
 
 
+def require_gateway(config: SparkConfig, port: int) -> None:
+    """Processes with the server's token reach its JVM; their jobs can be cancelled, and nothing stays behind them."""
+    spark = session.acquire(config).spark
+    gateway = connect_server.gateway_of(f"sc://localhost:{port}", spark)
+    assert gateway is not None
+    with (
+        pytest.raises(RetryableError, match="has broken the connection"),
+        dataclasses.replace(gateway, token="guessed").jvm(spark),
+    ):
+        pass
+
+    with pytest.raises(JvmError, match="ParseException"), gateway.jvm(spark) as jvm:
+        jvm.session.sql("SELEC")
+
+    def is_cached() -> bool:
+        with gateway.jvm(spark) as other:
+            return not other.session.sharedState().cacheManager().isEmpty()
+
+    with gateway.jvm(spark) as jvm:
+        assert jvm.view.io.towpath.DriverGateway.persist(jvm.session.range(10)).count() == 10
+        assert is_cached()
+    wait_for(lambda: not is_cached(), "the rows of a connection that has ended to be released")
+
+    slow = "SELECT java_method('java.lang.Thread', 'sleep', 60000L) FROM range(1)"
+    with ThreadPoolExecutor(1) as pool:
+
+        def work() -> None:
+            with gateway.jvm(spark) as jvm:
+                jvm.session.sql(slow).collectAsList()
+
+        begun = time.monotonic()
+        working = pool.submit(work)
+        while not working.done():
+            session.TableSession(spark, gateway).interrupt()
+            time.sleep(0.2)
+        with pytest.raises(JvmError, match=r"(?i)cancelled"):
+            working.result()
+        assert time.monotonic() - begun < 30
+
+
 @pytest.mark.timeout(900)
 def test_a_server_is_started_used_killed_and_stopped(
     port: int,
@@ -62,6 +108,7 @@ def test_a_server_is_started_used_killed_and_stopped(
     mysql9: Database,
     database: Callable[[Database], str],
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spark = f"{{remote: 'sc://localhost:{port}', conf: {LOCAL_CONF}}}"
     loop = Loop(tmp_path, mysql9, database(mysql9), spark=spark)
@@ -128,8 +175,18 @@ def test_a_server_is_started_used_killed_and_stopped(
         old.unlink()
     (cache_dir() / "classes" / f"{digest}.begun").unlink(missing_ok=True)
     assert run("start", "shop")[0] == 0
-    loop.apply_all()
+    with monkeypatch.context() as patch:
+        replaced: list[Replaced | None] = []
+
+        def seen(*given: Any, **more: Any) -> Replaced | None:
+            replaced.append(replace_rows(*given, **more))
+            return replaced[-1]
+
+        patch.setattr(commit, "replace_rows", seen)
+        loop.apply_all()
     loop.require_equal("t")
+    assert replaced == [Replaced(inserted=0, updated=2, deleted=0)]
+    require_gateway(loop.config.spark, port)
     session.discard()
     assert run("stop") == (0, f"sc://localhost:{port} has ended.\n")
     [archive] = (cache_dir() / "classes").glob(f"{digest}-*.jsa")

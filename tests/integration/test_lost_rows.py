@@ -54,7 +54,7 @@ def test_a_batch_of_which_spark_reads_fewer_rows_is_refused_until_the_table_is_r
         rows = whole(*given, **options)
         return rows.limit(rows.count() - 1)
 
-    # As on a Connect server: without a statement, nothing is committed (test_row_replacement.py).
+    # As on a Connect server of others: without a statement, nothing is committed (test_row_replacement.py).
     monkeypatch.setattr(commit, "replace_rows", lambda *_given, **_options: None)
     lease = loop.fetch()
     with monkeypatch.context() as patch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from cdc import pipeline
-from cdc.errors import RetryableError
+from cdc.errors import MergeFailedError, RetryableError
 from cdc.testing.servers import Server
 from spark_jobs.apply import commit
 from spark_jobs.delta import files, row_replacement
 from spark_jobs.delta.row_replacement import LoggedTable, NewRows, Replaced
+from spark_jobs.runtime.driver_jvm import DriverJvm
 from spark_jobs.runtime.session import acquire
 from spark_jobs.source import changes
 from tests.support.apply import Loop
@@ -33,8 +33,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     """How each table was merged: ``rows`` or ``statement``."""
     found: Ways = []
 
-    def seen(spark: Any, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
-        replaced = row_replacement.replace_rows(spark, known, new, marks=marks)
+    def seen(jvm: DriverJvm, known: LoggedTable, new: NewRows, *, marks: bool) -> Replaced | None:
+        replaced = row_replacement.replace_rows(jvm, known, new, marks=marks)
         found.append("statement" if replaced is None else "rows")
         return replaced
 
@@ -247,14 +247,13 @@ def test_rows_that_are_lost_on_the_way_are_found_before_the_commit(
 
     class Less(row_replacement._Replacement):
         def _keys(self) -> Any:
-            whole = self.new
             if step == "read":
-                self.new = replace(whole, rows=whole.rows.limit(2))
+                self.rows = self.rows.limit(2)
             return super()._keys()
 
         def _write(self, keys: Any, rewritten: Any) -> Any:
             if step == "written":
-                self.new = replace(self.new, rows=self.new.rows.limit(2))
+                self.rows = self.rows.limit(2)
             return super()._write(keys, rewritten)
 
     with monkeypatch.context() as patch:
@@ -262,5 +261,21 @@ def test_rows_that_are_lost_on_the_way_are_found_before_the_commit(
         with pytest.raises(RetryableError, match=rf"Spark has {step} .* rows; nothing was committed"):
             pipeline.merge(loop.config, lease)
     assert loop.version("t") == version
+    pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    loop.require_equal("t", "1, 2")
+
+
+def test_a_merge_that_did_nothing_is_not_acked(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    run(loop, TABLE, values(range(3), "a"))
+    loop.sql("UPDATE t SET v = 'x' WHERE b = 'k1'")
+    loop.capture()
+    lease = loop.fetch()
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "replace_rows", lambda *_given, **_options: Replaced(0, 1, 0))
+        with pytest.raises(MergeFailedError, match=r"the Delta table has changes up to .* after those up to"):
+            pipeline.merge(loop.config, lease)
     pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
     loop.require_equal("t", "1, 2")

@@ -26,6 +26,7 @@ from spark_jobs.apply import merge, table_changes
 from spark_jobs.apply.commit import Commit, MergeStats
 from spark_jobs.apply.merge import Keys, TableMerge
 from spark_jobs.apply.rows import latest
+from spark_jobs.delta import files
 from spark_jobs.delta.tables import target_of
 from spark_jobs.runtime import session
 from spark_jobs.runtime.session import TableSession, setting_of
@@ -41,7 +42,7 @@ from tests.support.compare import mirror_faults
 from tests.support.random_keys import RandomChanges, make_tables
 
 Database = Callable[[Server], str]
-WHOLE_BYTES = merge.WHOLE_BYTES
+SMALL_BYTES = files.SMALL_BYTES
 PASS_OVER = {"spark.sql.files.ignoreCorruptFiles": "true", "spark.sql.files.ignoreMissingFiles": "true"}
 
 
@@ -62,7 +63,7 @@ def test_every_way_equals_select(
     way: str, mariadb11: Server, tmp_path: Path, database: Database, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan over changes that are decoded here is what all other tests with small batches use."""
-    monkeypatch.setattr(merge, "WHOLE_BYTES", 0)  # statements name ranges of keys of every type
+    monkeypatch.setattr(files, "SMALL_BYTES", 0)  # statements name ranges of keys of every type
     if not way.endswith("here"):
         monkeypatch.setattr(changes, "SMALL_BYTES", 0)
     if way.endswith("tasks"):
@@ -277,12 +278,12 @@ def test_files_that_change_before_they_are_read_fail_the_batch(
     loop.require_equal("t")
 
 
-@pytest.mark.parametrize("whole_bytes", [WHOLE_BYTES, 100])
+@pytest.mark.parametrize("small_bytes", [SMALL_BYTES, 100])
 def test_the_statements_of_a_small_table_are_all_the_same(
-    whole_bytes: int, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    small_bytes: int, mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that Spark compiles them once. Those of a larger table name the keys of their batch."""
-    monkeypatch.setattr(merge, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(files, "SMALL_BYTES", small_bytes)
     statements: list[str] = []
     execute = Commit.execute
 
@@ -301,5 +302,5 @@ def test_the_statements_of_a_small_table_are_all_the_same(
         loop.apply_all()
     loop.require_equal("t")
     first, second = statements
-    assert (first == second) == (whole_bytes == WHOLE_BYTES)
-    assert ("t.`id` >= 30" in second) == (whole_bytes != WHOLE_BYTES)
+    assert (first == second) == (small_bytes == SMALL_BYTES)
+    assert ("t.`id` >= 30" in second) == (small_bytes != SMALL_BYTES)

@@ -1,6 +1,7 @@
 package io.towpath;
 
 import java.nio.file.Path;
+import org.apache.spark.SparkConf;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connect.service.SparkConnectService$;
 
@@ -13,6 +14,9 @@ import org.apache.spark.sql.connect.service.SparkConnectService$;
  */
 public final class ConnectServer {
 
+  /** Setting of the server: the port of its {@link DriverGateway}. */
+  private static final String GATEWAY_PORT = "spark.towpath.gateway.port";
+
   private ConnectServer() {}
 
   public static void main(String[] arguments) {
@@ -22,7 +26,8 @@ public final class ConnectServer {
       ClassArchive.writeAtExit(path.getParent().toString(), path.getFileName().toString());
     }
     try {
-      SparkSession spark = SparkSession.builder().getOrCreate();
+      int port = DriverGateway.start(new SparkConf().get("spark.connect.authenticate.token"));
+      SparkSession spark = SparkSession.builder().config(GATEWAY_PORT, port).getOrCreate();
       SparkConnectService$.MODULE$.start(spark.sparkContext());
       SparkConnectService$.MODULE$.server().awaitTermination();
       spark.stop();

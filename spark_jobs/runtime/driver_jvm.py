@@ -1,0 +1,121 @@
+"""The driver's JVM, as Python reaches it by Py4J, for what Spark's interfaces for Python do not have.
+
+A process with a session of its own has the JVM at hand. A Spark Connect server of this machine that `cdc spark start`
+has started listens for such processes, too: on the loopback address, with the token of its record, which only this user
+can read. See ``io.towpath.DriverGateway``, which has each connection's objects to itself and releases them at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j import java_gateway, protocol  # type: ignore[import-untyped]
+from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
+from py4j.protocol import Py4JAuthenticationError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+
+from cdc.errors import RetryableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PORT_SETTING = "spark.towpath.gateway.port"
+"""Setting of a server: where it listens."""
+
+
+class JvmError(Exception):
+    """An exception of a JVM that other processes share, as its text."""
+
+
+@dataclass(frozen=True)
+class DriverJvm:
+    """The JVM, and a session in it. It belongs to one thread."""
+
+    view: Any
+    """The packages of the JVM, by name."""
+    session: Any
+    """``org.apache.spark.sql.classic.SparkSession``."""
+    is_shared: bool = False
+    """The JVM serves other processes, too, and outlives this one."""
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> DriverJvm:
+        """Returns the JVM of a session of this process."""
+        return cls(spark._jvm, spark._jsparkSession)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Makes the session the active one of the JVM's thread inside the block: Delta reads its settings."""
+        sessions = self.view.org.apache.spark.sql.SparkSession
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(self.session)
+        try:
+            yield
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+
+    @contextmanager
+    def persisted(self, rows: Any) -> Iterator[Any]:
+        """Keeps the rows of a ``Dataset`` in memory inside the block."""
+        kept = self.view.io.towpath.DriverGateway.persist(rows) if self.is_shared else rows.persist()
+        try:
+            yield kept
+        finally:
+            kept.unpersist()
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Where a Spark Connect server lets processes of this machine reach its JVM."""
+
+    port: int
+    token: str
+
+    @contextmanager
+    def jvm(self, spark: SparkSession) -> Iterator[DriverJvm]:
+        """Yields the JVM below a session on the server, by a connection of its own. Raises RetryableError if the server
+        is not there."""
+        with self._connection() as jvm:
+            session = jvm.io.towpath.DriverGateway.session(*_id_of(spark))
+            yield DriverJvm(jvm, session, is_shared=True)
+
+    def cancel(self, spark: SparkSession) -> None:
+        """Cancels the jobs of all threads that use the JVM for this session."""
+        with self._connection() as jvm:
+            jvm.io.towpath.DriverGateway.cancel(*_id_of(spark))
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        # PySpark's sessions replace this function of Py4J for the whole process by one that needs their own JVM.
+        java_gateway.get_return_value = protocol.get_return_value
+        # The JVM releases all objects when the connection ends. Python's garbage collector, which may run in any
+        # thread, would release them by connections of its own.
+        gateway = JavaGateway(
+            gateway_parameters=GatewayParameters(
+                port=self.port, auth_token=self.token, auto_convert=True, enable_memory_management=False
+            )
+        )
+        try:
+            yield gateway.jvm
+        except Py4JJavaError as error:
+            # The exception itself ends with the connection.
+            raise JvmError(str(error.java_exception.toString())) from None
+        except (Py4JNetworkError, Py4JAuthenticationError) as error:
+            raise RetryableError(
+                "the Spark Connect server has broken the connection",
+                place=f"localhost:{self.port}",
+                remedy="The batch is merged again, if need be after `cdc spark start`.",
+            ) from error
+        finally:
+            gateway.close()
+
+
+def _id_of(spark: SparkSession) -> tuple[str, str]:
+    """Returns the user and the id by which a Connect server knows a session."""
+    client: Any = spark.client
+    return client._user_id or "", client._session_id
