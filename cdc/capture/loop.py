@@ -16,6 +16,7 @@ import pymysql
 from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
 from cdc.capture import replication
+from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.servers import SourceServers
@@ -69,6 +70,7 @@ class Capture:
     def __init__(self, config: DestinationConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
         self._config = config
         self._on_progress = on_progress
+        self._watch = ConfigWatch(config)
         self.counters = Counters()
         self._watermark = WatermarkTracker()
         self._servers = SourceServers(config)
@@ -84,6 +86,10 @@ class Capture:
         """The epoch of the last connection."""
         self._gtid: str | None = None
         self._time_us = 0
+
+    def reload(self) -> None:
+        """Lets capture read its configuration's file again soon, as SIGHUP asks for. Safe in signal handlers."""
+        self._watch.ask()
 
     def run(
         self, stop: threading.Event | None = None, for_s: float | None = None, until_current: bool = False
@@ -122,9 +128,12 @@ class Capture:
                 try:
                     if control is None:
                         control = self._servers.connect(stop, self._newest(store))
-                    self._read_connection(store, control, stop, deadline, until_current)
-                    replication.finish_master(config, store, master)
-                    return self.counters
+                    other = self._read_connection(store, control, stop, deadline, until_current)
+                    if other is None:
+                        replication.finish_master(config, store, master)
+                        return self.counters
+                    control = self._capture_other_tables(other, control, stop, store)
+                    continue
                 except (SourceUnavailableError, CorruptStreamError) as error:
                     received = self.counters.received_bytes > before
                     if received and (isinstance(error, CorruptStreamError) or self._has_more()):
@@ -151,6 +160,31 @@ class Capture:
             store.close()
             _close(control)
 
+    def _capture_other_tables(
+        self,
+        config: DestinationConfig,
+        control: pymysql.connections.Connection[Any],
+        stop: threading.Event,
+        store: RelayLog,
+    ) -> pymysql.connections.Connection[Any]:
+        """Goes over to a configuration with other tables, and returns a new connection. If the source cannot be
+        captured with it, capture stays with the one before."""
+        servers = SourceServers(config)
+        new: pymysql.connections.Connection[Any] | None = None
+        try:
+            new = servers.connect(stop, self._newest(store))
+            tell_tables(new, self._config, config)
+        except CdcError as error:
+            _close(new)
+            log.error("these tables cannot be captured; capture goes on as before", error=str(error))
+            if error.retryable:
+                self._watch.ask()
+            return control
+        _close(control)
+        self._config, self._servers = config, servers
+        self._watch.take(config)
+        return new
+
     def _ended_at(self) -> BinlogPosition | None:
         return None if self._session is None else self._session.ended_at
 
@@ -170,8 +204,9 @@ class Capture:
         stop: threading.Event,
         deadline: float | None,
         until_current: bool,
-    ) -> None:
-        """Reads over one connection until capture is stopped or has reached its end."""
+    ) -> DestinationConfig | None:
+        """Reads over one connection until capture is stopped or has reached its end. Returns the configuration with
+        which capture goes on if its file names other tables."""
         config = self._servers.current
         meta = open_meta(config)
         store.flush()  # the proof reads what is visible
@@ -193,6 +228,7 @@ class Capture:
             self._cleaner = make_cleaner(config, meta)
         self._end = current_position(control)
         session = self._session = Session(config, control, store, start, self.counters)
+        other: DestinationConfig | None = None
         try:
             self._report(store, session)
             probed_at = -_PROBE_EVERY_S
@@ -210,6 +246,9 @@ class Capture:
                     self._report(store, session)
                     gtids.tick()
                     self._cleaner.tick(store.written.segment)
+                    other = self._watch.look()
+                    if other is not None:
+                        break
                 if not self._cleaner.wait_for_room(stop):
                     if until_current:
                         raise self._cleaner.watch.error()
@@ -220,6 +259,7 @@ class Capture:
         store.flush()
         gtids.record()
         self._report(store, session)
+        return other
 
     def _report(self, store: RelayLog, session: Session | None) -> None:
         """Writes the state file and calls ``on_progress``."""

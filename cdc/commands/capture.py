@@ -44,7 +44,11 @@ def capture(
         ),
     ] = None,
 ) -> None:
-    """Read the source's changes into the store until stopped."""
+    """Read the source's changes into the store until stopped.
+
+    A change of tables.include or tables.exclude in the configuration's file counts within seconds, and after SIGHUP at
+    once.
+    """
     config = common.load(ctx, dest)
 
     import signal
@@ -68,7 +72,9 @@ def capture(
             if observe is not None:
                 observe(progress)
 
-        counters = Capture(config, report).run(stop, for_s, until_current)
+        capturing = Capture(config, report)
+        signal.signal(signal.SIGHUP, lambda _signum, _frame: capturing.reload())
+        counters = capturing.run(stop, for_s, until_current)
     common.say(
         f"{config.name}: {counters.transactions:,} transactions, {counters.events:,} events, "
         f"{human_bytes(counters.bytes)} into {config.store.path}"

@@ -1,0 +1,101 @@
+"""Notices that the file of a running capture's configuration names other tables."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pymysql
+
+from cdc.config import DestinationConfig, TablesConfig, load
+from cdc.errors import CdcError
+from cdc.log import get_logger
+from cdc.source.schemas import list_tables
+
+Stamp: TypeAlias = tuple[int, ...]
+
+log = get_logger(__name__)
+
+_RESTARTED = ("source", "store", "meta", "metrics")
+"""Sections that a capture reads once, when it starts."""
+
+
+class ConfigWatch:
+    """Looks at a configuration file again and again.
+
+    A file that somebody is writing may be a valid configuration with fewer tables. So a changed file is read at the
+    second look that finds it like that, or at once if :meth:`ask` says that it is complete.
+    """
+
+    def __init__(self, config: DestinationConfig) -> None:
+        self._config = config
+        self._seen = self._pending = _stamp(config.file)
+        self._asked = threading.Event()
+
+    def ask(self) -> None:
+        """Lets the next look read the file, whether it has changed or not. Safe in signal handlers."""
+        self._asked.set()
+
+    def look(self) -> DestinationConfig | None:
+        """Returns the configuration with other tables if the file names them now. All other settings stay as they were
+        when capture began. A file that cannot be used is logged, and changes nothing."""
+        stamp = _stamp(self._config.file)
+        is_asked = self._asked.is_set()
+        if not is_asked and (stamp is None or stamp == self._seen or stamp != self._pending):
+            self._pending = stamp
+            return None
+        self._asked.clear()
+        self._seen = self._pending = stamp
+        try:
+            found = load(self._config.file)
+        except CdcError as error:
+            log.error("the configuration cannot be used; capture goes on as before", error=str(error))
+            return None
+        self._tell_of_others(found)
+        if _captured(found.tables) == _captured(self._config.tables):
+            return None
+        return self._config.model_copy(update={"tables": found.tables})
+
+    def take(self, config: DestinationConfig) -> None:
+        """Makes this configuration the one with which the file is compared."""
+        self._config = config
+
+    def _tell_of_others(self, found: DestinationConfig) -> None:
+        others = [name for name in _RESTARTED if getattr(found, name) != getattr(self._config, name)]
+        if others:
+            log.warning("settings have changed that count when capture is started again", sections=others)
+
+
+def tell_tables(
+    control: pymysql.connections.Connection[Any], before: DestinationConfig, after: DestinationConfig
+) -> None:
+    """Logs which tables of the source are captured from now on, and which no more. Raises SourceUnavailableError."""
+    old, new = set(list_tables(control, before.tables)), set(list_tables(control, after.tables))
+    added, removed = ([f"{db}.{table}" for db, table in sorted(names)] for names in (new - old, old - new))
+    log.info("the tables of the configuration have changed", added=added, removed=removed)
+    if added:
+        log.warning(
+            "the rows that added tables have already come with a snapshot",
+            tables=added,
+            remedy=f"Run `cdc snapshot {after.name} {' '.join(added)}`, unless source.start: snapshot and the DAG "
+            "of snapshots do it.",
+        )
+
+
+def _stamp(file: Path) -> Stamp | None:
+    """Returns what tells one content of a file from another; None if there is no file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _captured(tables: TablesConfig) -> tuple[Any, ...]:
+    """Returns what capture takes from the section."""
+    members = {name: one.members for name, one in tables.overrides.items() if one.members is not None}
+    return tables.include, tables.exclude, members
