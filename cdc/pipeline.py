@@ -273,9 +273,12 @@ def verify(
     IdentityError if nothing was captured yet, MergeFailedError if the driver ended, and what reading meta and store
     raises.
     """
+    from cdc.source.connection import require_server
     from cdc.verify.report import report_of
     from cdc.verify.run import Options
     from cdc.verify.run import verify as run
+
+    require_server(config.source, "a comparison with the source")
 
     if _is_submitted(config):
         arguments = {"tables": list(tables or ()), "limit": limit, "wait_s": wait_s}

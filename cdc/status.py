@@ -49,6 +49,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "server_uuid": None if state.source is None else state.source.server_uuid,
             "epoch": None if state.source is None else state.source.epoch,
             "server": None if state.source is None else state.source.address,
+            "folder": None if config.source.folder is None else str(config.source.folder),
             "failovers": _failovers(state),
         },
         "store": {

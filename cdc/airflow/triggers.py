@@ -128,7 +128,9 @@ class TowpathCaptureTrigger(BaseTrigger):
         except CdcError as error:
             yield _event({"ok": False, "text": str(error)})
             return
-        watch = CaptureWatch(config.name, config.store.path, config.metrics.unhealthy_after)
+        watch = CaptureWatch(
+            config.name, config.store.path, config.metrics.unhealthy_after, idles=config.source.folder is not None
+        )
         ends = time.monotonic() + self.watch_for_s
         health = await asyncio.to_thread(watch.health)
         while health.ok and (left_s := ends - time.monotonic()) > 0:

@@ -11,7 +11,7 @@ The modules in the order of the data:
   the store's history, for which :mod:`~cdc.capture.reread` reads the last transaction again.
 - :mod:`~cdc.capture.session` reads one connection and appends to the store.
   :mod:`~cdc.capture.statement_filter` decides about statements, and :mod:`~cdc.capture.schema_history` writes the
-  tables' schemas beside the segments.
+  tables' schemas beside the segments; without a server, :mod:`~cdc.capture.tracked_schemas` follows them.
 - :mod:`~cdc.capture.watermark` tracks the time up to which the store is complete.
 - :mod:`~cdc.capture.replication` makes capture the master of a standby.
 """

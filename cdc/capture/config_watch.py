@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pymysql
-
 from cdc.config import DestinationConfig, TablesConfig, load
 from cdc.errors import CdcError
 from cdc.log import get_logger
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.schemas import list_tables
+from cdc.source.server import Source
 
 Stamp: TypeAlias = tuple[int, ...]
 
@@ -68,10 +68,11 @@ class ConfigWatch:
             log.warning("settings have changed that count when capture is started again", sections=others)
 
 
-def tell_tables(
-    control: pymysql.connections.Connection[Any], before: DestinationConfig, after: DestinationConfig
-) -> None:
+def tell_tables(control: Source, before: DestinationConfig, after: DestinationConfig) -> None:
     """Logs which tables of the source are captured from now on, and which no more. Raises SourceUnavailableError."""
+    if isinstance(control, BinlogFiles):  # it does not list its tables
+        log.info("the tables of the configuration have changed")
+        return
     old, new = set(list_tables(control, before.tables)), set(list_tables(control, after.tables))
     added, removed = ([f"{db}.{table}" for db, table in sorted(names)] for names in (new - old, old - new))
     log.info("the tables of the configuration have changed", added=added, removed=removed)

@@ -20,9 +20,10 @@ from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.state import EpochStart
 from cdc.positions import BinlogPosition, format_seq, make_seq, split_seq
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.resume import LastStored, Resume, find_resume, require_all
-from cdc.source.server import Connection, ServerInfo
+from cdc.source.server import Connection, ServerInfo, Source
 from cdc.store.formats.gtids import gtids_at_end
 
 log = get_logger(__name__)
@@ -62,7 +63,7 @@ def needs_failover(info: ServerInfo, known: SourceIdentity, last_seq: int) -> bo
 
 def begin_epoch(
     config: DestinationConfig,
-    conn: Connection,
+    conn: Source,
     info: ServerInfo,
     meta: Meta,
     last_seq: int,
@@ -73,6 +74,8 @@ def begin_epoch(
 
     Raises what :func:`cdc.source.resume.find_resume` raises; IdentityError if the store's GTIDs are not known.
     """
+    if isinstance(conn, BinlogFiles):  # it takes nobody's place: its files go on, or are refused
+        return None
     known = meta.source()
     if known is None or known.flavor != info.flavor or not needs_failover(info, known, last_seq):
         return None

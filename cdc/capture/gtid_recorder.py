@@ -11,7 +11,7 @@ from cdc.gtids import Flavor, GtidSet, parse_state
 from cdc.log import get_logger
 from cdc.positions import split_seq
 from cdc.source.resume import gtids_before
-from cdc.source.server import Connection
+from cdc.source.server import Source
 from cdc.store.formats.gtids import GtidCheckpoint, gtids_at_end, record_newest, write_checkpoint
 
 log = get_logger(__name__)
@@ -22,7 +22,7 @@ _EVERY_S = 20.0
 class GtidRecorder:
     """Records the GTIDs of one store, beside one connection to its source."""
 
-    def __init__(self, config: DestinationConfig, conn: Connection, start: Start, last_seq: int | None) -> None:
+    def __init__(self, config: DestinationConfig, conn: Source, start: Start, last_seq: int | None) -> None:
         """Asks the source for the GTIDs before the store's end if they are not known. ``last_seq`` is the store's
         newest seq. Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError, DamagedError, StorageError.
         """

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pymysql
+from typing import TYPE_CHECKING
 
 from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
@@ -28,8 +26,9 @@ from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import State, open_meta
 from cdc.positions import BinlogPosition
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
-from cdc.source.server import ClockProbe, clock_and_position, current_position
+from cdc.source.server import ClockProbe, Source, clock_and_position, current_position
 from cdc.store.formats.state import Beginning, CaptureState, record_beginning, write_capture_state
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
@@ -108,7 +107,7 @@ class Capture:
         folder = config.store.path  # an error if another machine has the store
         replication.require_no_standby(config)
         # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
-        control: pymysql.connections.Connection[Any] | None = self._servers.connect(stop, _stored_until(folder))
+        control: Source | None = self._servers.connect(stop, _stored_until(folder))
         store = RelayLog(
             folder,
             destination=config.name,
@@ -163,14 +162,14 @@ class Capture:
     def _capture_other_tables(
         self,
         config: DestinationConfig,
-        control: pymysql.connections.Connection[Any],
+        control: Source,
         stop: threading.Event,
         store: RelayLog,
-    ) -> pymysql.connections.Connection[Any]:
+    ) -> Source:
         """Goes over to a configuration with other tables, and returns a new connection. If the source cannot be
         captured with it, capture stays with the one before."""
         servers = SourceServers(config)
-        new: pymysql.connections.Connection[Any] | None = None
+        new: Source | None = None
         try:
             new = servers.connect(stop, self._newest(store))
             tell_tables(new, self._config, config)
@@ -200,7 +199,7 @@ class Capture:
     def _read_connection(
         self,
         store: RelayLog,
-        control: pymysql.connections.Connection[Any],
+        control: Source,
         stop: threading.Event,
         deadline: float | None,
         until_current: bool,
@@ -234,7 +233,7 @@ class Capture:
             probed_at = -_PROBE_EVERY_S
             while not stop.is_set():
                 target = self._target
-                if target is not None and store.last_seq is not None and session.has_passed(target.position):
+                if target is not None and store.last_seq is not None and session.has_reached(target.position):
                     break
                 now = time.monotonic()
                 if deadline is not None and now >= deadline:
@@ -310,10 +309,10 @@ class PurgeAlarm:
         self.margin: PurgeMargin | None = None
         """The last answer."""
 
-    def tick(self, control: pymysql.connections.Connection[Any], position: BinlogPosition) -> None:
+    def tick(self, control: Source, position: BinlogPosition) -> None:
         """Asks if a minute has passed. A failure is logged only, because reading goes on."""
         now = time.monotonic()
-        if now - self._asked_at < _PURGE_EVERY_S:
+        if now - self._asked_at < _PURGE_EVERY_S or isinstance(control, BinlogFiles):
             return
         self._asked_at = now
         try:
@@ -350,7 +349,7 @@ def _beginning(start: Start, known: State) -> Beginning:
     )
 
 
-def _close(connection: pymysql.connections.Connection[Any] | None) -> None:
+def _close(connection: Source | None) -> None:
     if connection is not None and connection.open:
         connection.close()
 

@@ -36,10 +36,11 @@ from cdc.positions import (
     split_file_name,
     split_seq,
 )
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION
 from cdc.source.history import NoEventAtPositionError, executed_gtids, file_created, has_executed
-from cdc.source.server import Connection, Flavor
+from cdc.source.server import Flavor, Source
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.segment_header import source_file_created_s
@@ -77,9 +78,7 @@ class StoreEnd:
     """The newest transaction that has bytes in the store and can be requested from the source."""
 
 
-def prove_store(
-    config: DestinationConfig, conn: Connection, *, flavor: Flavor, base_name: str, files: set[str]
-) -> Proof:
+def prove_store(config: DestinationConfig, conn: Source, *, flavor: Flavor, base_name: str, files: set[str]) -> Proof:
     """Proves that the server has the history in the store, whose newest entry has a position in this server's binlog.
     ``files`` are the binlog files that the server still has.
 
@@ -147,7 +146,7 @@ class _StoreProof:
     def __init__(
         self,
         config: DestinationConfig,
-        conn: Connection,
+        conn: Source,
         flavor: Flavor,
         base_name: str,
         files: set[str],
@@ -171,6 +170,8 @@ class _StoreProof:
         entry = self._end.gtid_entry
         gtid = None if entry is None else format_gtid(entry)
         if entry is None or gtid is None:
+            return None
+        if isinstance(self._conn, BinlogFiles):  # the bytes of the last transaction prove more
             return None
         self._executed = executed_gtids(self._conn, self._flavor)
         if self._executed is None:
@@ -254,7 +255,7 @@ class _StoreProof:
 
 
 def prove_acked(
-    source: SourceConfig, conn: Connection, state: State, *, flavor: Flavor, base_name: str, sizes: dict[str, int]
+    source: SourceConfig, conn: Source, state: State, *, flavor: Flavor, base_name: str, sizes: dict[str, int]
 ) -> Proof:
     """Proves, if the store is lost, that the server has the transactions that were acked.
 
@@ -295,7 +296,7 @@ def _require_reached(source: SourceConfig, cursor: int, base_name: str, sizes: d
         _refuse_acked(source, cursor, base_name, f"the server's binlogs end at {newest}:{sizes[newest]}")
 
 
-def _acked_gtid(source: SourceConfig, conn: Connection, mark: HistoryMark, flavor: Flavor) -> str | None:
+def _acked_gtid(source: SourceConfig, conn: Source, mark: HistoryMark, flavor: Flavor) -> str | None:
     executed = executed_gtids(conn, flavor)
     if mark.gtid is None or executed is None:
         return None

@@ -23,7 +23,7 @@ from cdc.config import SourceConfig
 from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.source.connection import place_of
-from cdc.source.dump import ShortDump
+from cdc.source.dump import short_dump
 from cdc.source.dump_errors import describe_dump_error
 
 _COMPARED_BYTES = 16 << 20
@@ -86,7 +86,7 @@ class Reread:
         """Returns how the source's transaction differs, as a clause for a message; None if it does not. Raises
         CorruptStreamError if the server's bytes are not events, and SourceUnavailableError."""
         received = 0
-        with ShortDump(self._source, self._position) as dump:
+        with short_dump(self._source, self._position) as dump:
             while not self._finished():
                 room = self._src.data[self._framer.end :]
                 if not len(room) or received > _RECEIVED_BYTES:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, TypeAlias
-
-import pymysql
 
 from cdc.capture.failover import find_move
 from cdc.config import DestinationConfig
@@ -14,11 +11,10 @@ from cdc.errors import CdcError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.connection import connect
+from cdc.source.folder import BinlogFolder
 from cdc.source.preflight import require_source
 from cdc.source.resume import Resume
-from cdc.source.server import describe, read_uuid
-
-Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+from cdc.source.server import Connection, Source, describe, read_uuid
 
 log = get_logger(__name__)
 
@@ -26,7 +22,8 @@ _RETRY_S = 1.0
 
 
 class SourceServers:
-    """Connects to the server that is captured, or to a standby that can take its place."""
+    """Connects to the server that is captured, or to a standby that can take its place; or opens the folder of its
+    binlog files."""
 
     def __init__(self, config: DestinationConfig) -> None:
         self._config = config
@@ -40,7 +37,7 @@ class SourceServers:
         found, self._resume = self._resume, None
         return None if found is None or found[0] != last_seq else found[1]
 
-    def connect(self, stop: threading.Event, last_seq: int | None) -> Connection:
+    def connect(self, stop: threading.Event, last_seq: int | None) -> Source:
         """Returns a connection to a server that has passed the preflight.
 
         The server that was captured last comes first. If it does not answer for ``source.standby_after_s``, the others
@@ -51,6 +48,10 @@ class SourceServers:
         none may be usable later, raises its error.
         """
         self._resume = None
+        if self._config.source.folder is not None:
+            folder = open_folder(self._config)
+            self.current = self._config.model_copy(update={"source": folder.source})
+            return folder
         if not self._config.source.standbys:
             return self._open(self._config)
         known = open_meta(self._config).source()
@@ -69,7 +70,7 @@ class SourceServers:
                 stop.wait(_RETRY_S)
         return self._connect_standby(known, last_seq, gone)
 
-    def _connect_standby(self, known: SourceIdentity, last_seq: int, gone: SourceUnavailableError) -> Connection:
+    def _connect_standby(self, known: SourceIdentity, last_seq: int, gone: SourceUnavailableError) -> Source:
         former = self._config.at_server(known.address).source.address
         failures: list[CdcError] = []
         for source in self._config.source.servers():
@@ -99,3 +100,16 @@ class SourceServers:
             raise
         self.current = config.model_copy(update={"source": bound})
         return conn
+
+
+def open_folder(config: DestinationConfig) -> BinlogFolder:
+    """Opens the folder of binlog files that is the source. If the store was captured from these files, or from the
+    server that wrote them, they have the identity that is known; its proof compares their bytes.
+
+    Raises SourceUnavailableError, SourceRefusedError, DamagedError.
+    """
+    folder = BinlogFolder(config.source)
+    known, info = open_meta(config).source(), folder.describe()
+    ours = known is not None and (known.flavor, known.base_name) == (info.flavor, folder.base)
+    uuid = known.server_uuid if known is not None and ours else info.server_uuid
+    return BinlogFolder(config.source.bound_to(uuid))

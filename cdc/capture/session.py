@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
-import pymysql
 
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
@@ -18,17 +17,18 @@ from cdc.binlog.rare_events import parse_xa
 from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_at_start
 from cdc.capture.statement_filter import StatementFilter
+from cdc.capture.tracked_schemas import TrackedSchemas
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
 from cdc.positions import FILE_SHIFT, MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, DumpStream
 from cdc.source.dump_errors import explain_dump_error
-from cdc.source.server import replica_label
+from cdc.source.folder_dump import FolderDump
+from cdc.source.server import Source, replica_label
 from cdc.store.writer.log import RelayLog
-
-Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
 # Small enough to stay in the CPU cache between the three copies (from the socket, to the output, to the file).
 _SRC_BYTES = 1 << 20
@@ -75,7 +75,7 @@ class Session:
     def __init__(
         self,
         config: DestinationConfig,
-        control: Connection,
+        control: Source,
         log: RelayLog,
         start: Start,
         counters: Counters,
@@ -87,7 +87,11 @@ class Session:
         self._log = log
         self.epoch = start.identity.epoch
         self._filter = StatementFilter(config.tables, log.tables)
-        self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
+        self._schemas: SchemaHistory | TrackedSchemas = (
+            TrackedSchemas(config, log)
+            if isinstance(control, BinlogFiles)
+            else SchemaHistory(control, config, log, self.epoch, named=start.named)
+        )
         self.counters = counters
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
@@ -107,12 +111,16 @@ class Session:
         self.time_us = 0
         self._overlap = start.overlap
         self._schemas.begin(start.seq)
-        self._stream: ByteStream = (
-            DumpStream(config.source, start.position, replica_label(config)) if stream is None else stream
-        )
         # A dump request has 32 bits for the offset. Beyond 4 GiB the dump begins at the file's start.
         pos = start.position.pos
-        self._start_file(BinlogPosition(start.position.file, pos if pos <= MAX_POSITION else 4))
+        begin = BinlogPosition(start.position.file, pos if pos <= MAX_POSITION else 4)
+        if stream is not None:
+            self._stream: ByteStream = stream
+        elif config.source.folder is not None:
+            self._stream = FolderDump(config.source, begin, follow=True)
+        else:
+            self._stream = DumpStream(config.source, begin, replica_label(config))
+        self._start_file(begin)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -147,6 +155,8 @@ class Session:
         if isinstance(error, ServerErrorPacket):
             self._discard_start()
             return explain_dump_error(error.code, error.text, self._config.source, position)
+        if isinstance(self._stream, FolderDump):
+            error = self._stream.explain(error, position)
         if isinstance(error, CorruptStreamError):
             self._discard_start()
             if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
@@ -165,6 +175,11 @@ class Session:
         mine = self.position
         return (mine.file_number, mine.pos) >= (position.file_number, position.pos)
 
+    def has_reached(self, position: BinlogPosition) -> bool:
+        """Whether everything before ``position`` has been read that can be read: the last file of a folder may end
+        inside a transaction, of which the rest is still to come."""
+        return self.has_passed(position) or (isinstance(self._stream, FolderDump) and self._stream.has_sent(position))
+
     def close(self) -> None:
         """Closes the connection. Whole transactions are kept; an unfinished one is discarded and will be read again."""
         self._stream.close()
@@ -174,7 +189,10 @@ class Session:
     # --- hooks of the framer -----------------------------------------------------------------------------------------
 
     def table(self, db: str, table: str) -> int | None:
-        return self._filter.table(db, table)
+        number = self._filter.table(db, table)
+        if number is not None and isinstance(self._schemas, TrackedSchemas) and not self._framer.skips:
+            self._schemas.table_map(self._framer.event(), bool(self._framer.st[k.HAS_CRC]), self._framer.where)
+        return number
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
@@ -185,7 +203,10 @@ class Session:
         if framer.skips:
             return Decision(keep=False)
         if decision.ddl and decision.keep:
-            self._schemas.statement(decision.altered, int(framer.st[k.TX_START]) if in_transaction else None)
+            begins = int(framer.st[k.TX_START]) if in_transaction else None
+            if isinstance(self._schemas, TrackedSchemas):
+                self._schemas.follow(query)
+            self._schemas.statement(decision.altered, begins)
         return decision
 
     def _check_xa(self, query: events.QueryEvent) -> None:
@@ -204,6 +225,8 @@ class Session:
         self._framer.prepared.discard(xa.xid)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
+        if isinstance(self._schemas, TrackedSchemas):
+            self._schemas.written_by(description.server_version)
         # A server that crashed in a transaction leaves it unfinished at the end of its file.
         self._drop_unfinished()
         stored = self._stored_up_to(BinlogPosition(self._file, 4).file_number)

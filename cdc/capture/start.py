@@ -4,9 +4,6 @@ next, and its history is the one that the store was captured from."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import pymysql
 
 from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_failover
 from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_store
@@ -16,13 +13,13 @@ from cdc.log import get_logger
 from cdc.meta import Meta, SourceIdentity
 from cdc.meta.base import require_same_source
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
+from cdc.source.folder import BinlogFolder
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.preflight import check_start
 from cdc.source.resume import Resume
-from cdc.source.server import ServerInfo, binlog_files, clock_and_position, current_position, describe
-
-Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+from cdc.source.server import ServerInfo, Source, binlog_files, clock_and_position, current_position, describe
 
 log = get_logger(__name__)
 
@@ -74,7 +71,7 @@ class _Candidate:
 
 
 def find_start(
-    config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int | None, resume: Resume | None = None
+    config: DestinationConfig, conn: Source, meta: Meta, last_seq: int | None, resume: Resume | None = None
 ) -> Start:
     """Returns the position after ``last_seq``, or the configured one if the store is empty (``last_seq`` is None).
 
@@ -91,7 +88,7 @@ def find_start(
         return Start(position, moved, False, info.has_row_metadata, moved.start_gtid, Overlap.of(moved))
     candidate = _locate(config, conn, info, meta.source(), last_seq)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
-        _require_available(candidate.position, candidate.sizes, server_of(conn), first=True)
+        _require_available(candidate.position, candidate.sizes, conn, first=True)
     # Of other positions than the present one, the GTID set is known only if the start was found by GTIDs.
     start_gtid = clock_and_position(conn).gtid if config.source.start in ("now", "snapshot") else candidate.gtid
     identity = meta.bind_source(candidate.identity(start_gtid))
@@ -110,12 +107,12 @@ def find_start(
     return Start(candidate.position, identity, last_seq is None, candidate.info.has_row_metadata, start_gtid, overlap)
 
 
-def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_seq: int) -> tuple[Proof, BinlogPosition]:
+def prove_start(config: DestinationConfig, conn: Source, meta: Meta, last_seq: int) -> tuple[Proof, BinlogPosition]:
     """Makes the checks of :func:`find_start` for a store that ends at ``last_seq``, without changing anything.
     Returns the position behind the store too. Raises what :func:`find_start` raises."""
     known = meta.source()
     info = describe(conn)
-    if known is not None and needs_failover(info, known, last_seq):
+    if known is not None and not isinstance(conn, BinlogFiles) and needs_failover(info, known, last_seq):
         return prove_failover(config, conn, info, known, last_seq)
     candidate = _locate(config, conn, info, known, last_seq)
     if known is not None:
@@ -124,12 +121,12 @@ def prove_start(config: DestinationConfig, conn: Connection, meta: Meta, last_se
 
 
 def _locate(
-    config: DestinationConfig, conn: Connection, info: ServerInfo, known: SourceIdentity | None, last_seq: int | None
+    config: DestinationConfig, conn: Source, info: ServerInfo, known: SourceIdentity | None, last_seq: int | None
 ) -> _Candidate:
     files = binlog_files(conn)
     base = split_file_name(files[-1].name)[0]
     if last_seq is None:
-        refused = check_start(config.source, info)
+        refused = check_start(config.source, info) if config.source.folder is None else None
         if refused is not None:
             raise ConfigError(refused.message, place=str(config.file), remedy=refused.remedy)
         located = _configured(config, conn, [f.name for f in files])
@@ -143,13 +140,13 @@ def _locate(
     return _Candidate(info, position, base, epoch, {f.name: f.size_bytes for f in files}, gtid)
 
 
-def _prove_store(config: DestinationConfig, conn: Connection, candidate: _Candidate) -> Proof:
+def _prove_store(config: DestinationConfig, conn: Source, candidate: _Candidate) -> Proof:
     """Checks that the server has the binlog after the store's end, and the history before it."""
-    _require_available(candidate.position, candidate.sizes, server_of(conn), first=False)
+    _require_available(candidate.position, candidate.sizes, conn, first=False)
     return prove_store(config, conn, flavor=candidate.info.flavor, base_name=candidate.base, files=set(candidate.sizes))
 
 
-def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -> Located:
+def _configured(config: DestinationConfig, conn: Source, files: list[str]) -> Located:
     source = config.source
     start = source.start
     if start == "earliest":
@@ -158,7 +155,7 @@ def _configured(config: DestinationConfig, conn: Connection, files: list[str]) -
         return Located(BinlogPosition(start.file, start.pos))
     if isinstance(start, StartTime):
         return _logged(start, at_time(source, conn, files, start.time))
-    if isinstance(start, StartGtid) and source.flavor == "mariadb":
+    if isinstance(start, StartGtid) and describe(conn).flavor == "mariadb":
         return _logged(start, after_gtid_position(source, conn, files, start.mariadb))
     if isinstance(start, StartGtid):
         return _logged(start, after_gtid_set(source, conn, files, start.mysql))
@@ -178,10 +175,13 @@ def no_event_at_start(config: DestinationConfig, error: CdcError) -> ConfigError
     )
 
 
-def _require_available(position: BinlogPosition, sizes: dict[str, int], server: str, *, first: bool) -> None:
+def _require_available(position: BinlogPosition, sizes: dict[str, int], conn: Source, *, first: bool) -> None:
     """Raises ConfigError (if ``first``), IdentityError or SourceRefusedError unless the server's files contain the
     position. ``sizes`` are those of its files."""
-    place = f"source {server}"
+    place = f"source {server_of(conn)}"
+    if isinstance(conn, BinlogFolder):
+        conn.require(position, first=first)
+        return
     size = sizes.get(position.file)
     newest = max(sizes, key=lambda name: split_file_name(name)[1])
     if size is not None and position.pos <= size:

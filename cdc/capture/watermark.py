@@ -11,16 +11,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pymysql
+from typing import NamedTuple
 
 from cdc.capture.session import Session
 from cdc.durable import storage_errors
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import make_seq
-from cdc.source.server import ClockProbe, clock_and_position
+from cdc.source.server import ClockProbe, Source, clock_and_position
 from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path
 from cdc.store.writer.log import RelayLog
 
@@ -55,7 +53,7 @@ class WatermarkTracker:
         self.complete_until_us = 0
         self.clock = UNKNOWN_CLOCK
 
-    def probe(self, control: pymysql.connections.Connection[Any]) -> None:
+    def probe(self, control: Source) -> None:
         """Asks the source for its clock and position. A failure is logged only: the next probe replaces this one."""
         try:
             found = clock_and_position(control)

@@ -12,6 +12,7 @@ from cdc.errors import CdcError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cdc.capture.proof import Proof
     from cdc.config import DestinationConfig
     from cdc.source.findings import Advice, Finding
 
@@ -70,7 +71,10 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     try:
         if is_here:
             running = config.store.path.is_dir() and is_locked(config.store.path)
-        findings += check_source(_current(config), own_capture_running=running, first_start=first_start)
+        if config.source.folder is not None:
+            findings += _folder(config, last_seq)
+        else:
+            findings += check_source(_current(config), own_capture_running=running, first_start=first_start)
         if is_here and last_seq is not None and not any(f.level == "error" for f in findings):
             findings += _history(config, last_seq)
     except CdcError as trouble:
@@ -80,6 +84,20 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     if any(f.level == "error" for f in findings):
         return unreachable + findings, 2
     return unreachable + findings, 1 if unreachable else 0
+
+
+def _folder(config: DestinationConfig, last_seq: int | None) -> list[Finding]:
+    """Examines a folder of binlog files."""
+    from cdc.capture.servers import open_folder
+    from cdc.capture.tracked_schemas import given_schemas
+    from cdc.config import StartPosition
+    from cdc.positions import split_file_name, split_seq
+    from cdc.source.folder_checks import examine_folder
+
+    begin = 0 if last_seq is None else split_seq(last_seq).file_number
+    if last_seq is None and isinstance(config.source.start, StartPosition):
+        begin = split_file_name(config.source.start.file)[1]
+    return examine_folder(config, open_folder(config), given_schemas(config), begin)
 
 
 def _current(config: DestinationConfig) -> DestinationConfig:
@@ -116,11 +134,13 @@ def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
     from cdc.capture.start import prove_start
     from cdc.meta import open_meta
     from cdc.source.connection import connect
-    from cdc.source.findings import error, from_error, ok, warning
+    from cdc.source.findings import error, from_error, ok
     from cdc.source.purge import REMEDY, PurgeWatch
 
     subject = "source: history"
     config = _current(config)
+    if config.source.folder is not None:
+        return _folder_history(config, last_seq)
     conn = connect(config.source)
     try:
         proof, position = prove_start(config, conn, open_meta(config), last_seq)
@@ -131,14 +151,37 @@ def _history(config: DestinationConfig, last_seq: int) -> list[Finding]:
         return [from_error(subject, trouble)]
     finally:
         conn.close()
-    if proof.doubt is not None:
-        found = warning(subject, proof.doubt, "Make sure that source.url still names the same server.")
-    else:
-        proved = "; ".join(proof.proved)
-        found = ok(subject, f"the server has the history that the store was captured from: {proved}")
+    found = _proved(proof)
     near = margin.left < config.source.purge_alarm_ratio
     unread = error("source: unread", str(margin), REMEDY) if near else ok("source: unread", str(margin))
     return [found, unread]
+
+
+def _folder_history(config: DestinationConfig, last_seq: int) -> list[Finding]:
+    """Checks that the folder continues the history of the store. Raises retryable errors."""
+    from cdc.capture.servers import open_folder
+    from cdc.capture.start import prove_start
+    from cdc.meta import open_meta
+    from cdc.source.findings import from_error
+
+    folder = open_folder(config)
+    config = config.model_copy(update={"source": folder.source})
+    try:
+        proof, _ = prove_start(config, folder, open_meta(config), last_seq)
+    except CdcError as trouble:
+        if trouble.retryable:
+            raise
+        return [from_error("source: history", trouble)]
+    return [_proved(proof)]
+
+
+def _proved(proof: Proof) -> Finding:
+    from cdc.source.findings import ok, warning
+
+    if proof.doubt is not None:
+        return warning("source: history", proof.doubt, "Make sure that source.url still names the same server.")
+    proved = "; ".join(proof.proved)
+    return ok("source: history", f"the server has the history that the store was captured from: {proved}")
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

@@ -161,7 +161,10 @@ class _Address:
         except ValueError:
             raise UsageError("the URL has no valid host and port", remedy=form) from None
         if parts.scheme == "binlog":
-            raise UsageError("binlog files cannot be a source yet", remedy="Give the URL of a server.")
+            raise UsageError(
+                "a configuration is made from a server's answers, and a folder of binlog files has none",
+                remedy="Write the file by hand: docs/how-to/binlog-files.md shows one.",
+            )
         if parts.scheme not in ("mysql", "mariadb"):
             raise UsageError("the URL does not begin with mysql:// or mariadb://", remedy=form)
         if not parts.hostname:

@@ -42,6 +42,8 @@ def _show(name: str, document: dict[str, Any]) -> None:
         grid.add_row("source", ", ".join(part for part in position if part))
     else:
         grid.add_row("source", "not read yet")
+    if source["folder"] is not None:
+        grid.add_row("", f"binlog files in {source['folder']}; times are those of their events")
     grid.add_row("store", f"{store['transactions']} transactions, {human_bytes(store['bytes'])}")
     if (begins := store["begins"]) is not None:
         since = f", {begins['time']}" if begins["time"] else ""

@@ -137,7 +137,10 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
     changed = {
         "source": {
             "password_file": of_file(config.source.password_file),
-            **{key: of_file(getattr(config.source, key)) for key in ("ssl_ca", "ssl_cert", "ssl_key", "socket")},
+            **{
+                key: of_file(getattr(config.source, key))
+                for key in ("ssl_ca", "ssl_cert", "ssl_key", "socket", "schemas")
+            },
         },
         "store": {
             **_folder(base, config.store),

@@ -86,13 +86,27 @@ Start = Annotated[
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
 _PASSWORD_KEYS = ("password_env", "password_file", "password_command", "connection")
+_OF_A_SERVER = (
+    *_PASSWORD_KEYS, "standbys", "standby_after_s", "server_id", "heartbeat_s", "connect_timeout_s",
+    "purge_alarm_ratio", "socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key",
+)  # fmt: skip
+"""Keys that have no effect with a folder of binlog files."""
+
+
+def _parses(kind: type[GtidSet | MariadbPosition], text: str) -> bool:
+    try:
+        kind.parse(text)
+    except DamagedError:
+        return False
+    return True
 
 
 class SourceConfig(Section):
-    """The MySQL or MariaDB server that is captured."""
+    """The MySQL or MariaDB server that is captured, or a folder of its binlog files."""
 
     url: Annotated[FilledText, Doc(example="mysql://cdc@db.example:3306")]
-    """Address of the server, without the password: `mysql://USER@HOST:PORT` or `mariadb://USER@HOST:PORT`."""
+    """Address of the server, without the password: `mysql://USER@HOST:PORT` or `mariadb://USER@HOST:PORT`. Or
+    `binlog:///FOLDER`: a folder of binlog files, which may grow."""
     password_env: Annotated[str | None, Doc(example="SHOP_DB_PASSWORD")] = None
     """Environment variable that holds the password."""
     password_file: Annotated[Path | None, Doc(example="shop.password", instead_of="password_env")] = None
@@ -112,7 +126,12 @@ class SourceConfig(Section):
     standby_after_s: DurationS = 15.0
     """Time for which the server must not answer before capture tries the standbys."""
     server_id: Annotated[Whole, Doc(example=52017)] = Field(ge=1, le=2**32 - 1)
-    """Server id of capture. It must differ from those of the source and of all its replicas."""
+    """Server id of capture. It must differ from those of the source and of all its replicas. A folder of binlog files
+    needs none."""
+    schemas: Path | None = None
+    """For a folder of binlog files: a file `schemas/SEQ.json` of a store that describes the tables at the position
+    where capture begins. It is needed if the binlog names no columns (binlog_row_metadata is not FULL), and for
+    MariaDB's UUID, INET4, INET6 and VECTOR. A relative path is taken from the folder of this file."""
     start: Annotated[
         Start,
         Doc(
@@ -127,7 +146,8 @@ class SourceConfig(Section):
             },
         ),
     ] = "snapshot"
-    """Position at which capture begins when the store is empty."""
+    """Position at which capture begins when the store is empty. For a folder of binlog files, `snapshot` and `now` are
+    refused, and without a value capture begins with the oldest file."""
     heartbeat_s: DurationS = 10.0
     """Interval of the server's heartbeats. Capture reconnects after three missed ones."""
     connect_timeout_s: DurationS = 10.0
@@ -165,12 +185,30 @@ class SourceConfig(Section):
 
     _server_uuid: str | None = PrivateAttr(default=None)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_folder(cls, data: Any) -> Any:
+        """Fills in and checks what a folder of binlog files has in place of a server's settings."""
+        if not isinstance(data, dict) or not str(data.get("url") or "").startswith("binlog:"):
+            return data
+        for key in _OF_A_SERVER:
+            if key in data:
+                raise ValueError(f"{key} has no effect with a folder of binlog files ({data['url']}); remove it")
+        if data.get("start") in ("snapshot", "now"):
+            raise ValueError(
+                f"start: {data['start']} needs a server, and url names a folder of binlog files; use earliest, a file "
+                "and position, a GTID set or a time"
+            )
+        return {"server_id": 1, "start": "earliest", **data}
+
     @field_validator("url")
     @classmethod
     def _url(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme == "binlog":
-            raise ValueError("binlog files cannot be a source yet; give a mysql:// or mariadb:// URL")
+            if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
+                raise ValueError("must name a folder by its absolute path; write it like binlog:///var/backups/binlogs")
+            return url
         if parts.scheme not in ("mysql", "mariadb"):
             raise ValueError("must begin with mysql:// or mariadb://")
         if not parts.hostname:
@@ -224,8 +262,18 @@ class SourceConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _schemas_fit(self) -> Self:
+        if self.schemas is not None and self.folder is None:
+            raise ValueError("schemas has no effect with a server, which describes its tables; remove it")
+        return self
+
+    @model_validator(mode="after")
     def _start_fits(self) -> Self:
-        if isinstance(self.start, StartGtid):
+        if isinstance(self.start, StartGtid) and self.folder is not None:
+            start = self.start
+            if not any(_parses(kind, start.gtid) for kind in (GtidSet, MariadbPosition)):
+                raise ValueError(f"start.gtid: {start.gtid!r} is no GTID set of MySQL and no GTID position of MariaDB")
+        elif isinstance(self.start, StartGtid):
             try:
                 _ = self.start.mariadb if self.flavor == "mariadb" else self.start.mysql
             except DamagedError as error:
@@ -261,7 +309,8 @@ class SourceConfig(Section):
 
     @property
     def flavor(self) -> Literal["mysql", "mariadb"]:
-        """The product that the URL's scheme names; the preflight compares it with the server's answer."""
+        """The product that the URL's scheme names; the preflight compares it with the server's answer. A folder of
+        binlog files has the product in its files, see :attr:`folder`."""
         return "mariadb" if self.url.startswith("mariadb:") else "mysql"
 
     def bound_to(self, server_uuid: str) -> SourceConfig:
@@ -276,8 +325,17 @@ class SourceConfig(Section):
         return self._server_uuid
 
     @property
+    def folder(self) -> Path | None:
+        """The folder of binlog files that is captured in place of a server; None for a server."""
+        parts = urlsplit(self.url)
+        return Path(unquote(parts.path)) if parts.scheme == "binlog" else None
+
+    @property
     def address(self) -> str:
-        """``host:port``, or the path of the socket: the name of the server in messages."""
+        """``host:port``, or the path of the socket or of the folder of binlog files: the name of the source in
+        messages."""
+        if self.folder is not None:
+            return str(self.folder)
         if self.socket is not None:
             return str(self.socket)
         host = f"[{self.host}]" if ":" in self.host else self.host

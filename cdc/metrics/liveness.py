@@ -14,7 +14,7 @@ from pathlib import Path
 from cdc.errors import CdcError
 from cdc.metrics.capture import Health
 from cdc.store.formats import layout
-from cdc.store.formats.state import CaptureState, read_capture_state
+from cdc.store.formats.state import CaptureState, capture_state_path, read_capture_state
 from cdc.units import human_seconds
 
 
@@ -22,11 +22,20 @@ class CaptureWatch:
     """Watches the capture of one store. Ask :meth:`health` every few seconds."""
 
     def __init__(
-        self, destination: str, store: Path, limit_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        destination: str,
+        store: Path,
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        idles: bool = False,
     ) -> None:
         """``limit_s``: how long a capture may be away, without a connection, or without progress, before it counts as
-        dead or stuck. ``clock`` (seconds) is for tests."""
+        dead or stuck. ``clock`` (seconds) is for tests. ``idles``: the source has no clock, because it is a folder of
+        binlog files; then each report counts as progress."""
         self._destination, self._store, self._limit_s, self._clock = destination, store, limit_s, clock
+        self._idles = idles
+        self._reported_at: float | None = None
         self._runs = True
         self._seen: CaptureState | None = None
         self._running_at = self._connected_at = self._moved_at = clock()
@@ -48,12 +57,19 @@ class CaptureWatch:
             what = f"capture (process {state.pid}) runs, and has no connection to the source"
             return self._verdict(now - self._connected_at, what, "See its log.")
         self._connected_at = now
-        if state != self._seen:
-            self._seen, self._moved_at = state, now
+        reported_at = self._last_report() if self._idles else None
+        if state != self._seen or reported_at != self._reported_at:
+            self._seen, self._reported_at, self._moved_at = state, reported_at, now
         what = f"capture (process {state.pid}) runs, and has not moved from {state.file}:{state.pos}"
         if now - self._moved_at > self._limit_s:
             return self._verdict(now - self._moved_at, what, "It hangs, or its disk is full: see its log.")
         return Health(True, f"{self._destination}: capture (process {state.pid}) is at {state.file}:{state.pos}.")
+
+    def _last_report(self) -> float | None:
+        try:
+            return capture_state_path(self._store).stat().st_mtime
+        except OSError:
+            return None
 
     def _absent(self, state: CaptureState | None) -> str:
         if state is not None:

@@ -11,4 +11,6 @@ change, and that it never writes to the source.
 - :mod:`~cdc.source.schemas` reads the tables' columns.
 - :mod:`~cdc.source.dump` is the replication protocol; :mod:`~cdc.source.history` answers questions about binlog files
   and GTIDs.
+- :mod:`~cdc.source.folder` is a folder of binlog files in place of a server, :mod:`~cdc.source.folder_dump` reads it as
+  a server's dump, and :mod:`~cdc.source.folder_checks` is its preflight.
 """

@@ -13,7 +13,8 @@ from pymysql.constants import CR, ER
 
 from cdc.config import SourceConfig
 from cdc.config.secrets import source_credentials
-from cdc.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError
+from cdc.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError, UsageError
+from cdc.source.binlog_files import BinlogFiles
 
 Row = dict[str, Any]
 
@@ -29,8 +30,10 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
     ``pymysql_kw`` overrides arguments of ``pymysql.connect``.
 
     Raises ConfigError (the password cannot be resolved, or a file of TLS cannot be used), SourceUnavailableError (not
-    reachable, worth a retry), SourceRefusedError (the server rejects user, password, certificate or account).
+    reachable, worth a retry), SourceRefusedError (the server rejects user, password, certificate or account),
+    UsageError (the source is a folder of binlog files).
     """
+    require_server(source)
     credentials = source_credentials(source)
     arguments: dict[str, Any] = {
         "host": source.host,
@@ -57,6 +60,16 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
         return _Connection(**arguments)
     except (pymysql.err.Error, OSError, RuntimeError) as error:
         raise explain(error, place_of(source), credentials.user) from error
+
+
+def require_server(source: SourceConfig, what: str = "this") -> None:
+    """Raises UsageError if the source is a folder of binlog files. ``what`` needs a server."""
+    if source.folder is not None:
+        raise UsageError(
+            f"{what} needs a server, and the source is a folder of binlog files",
+            place=f"source {place_of(source)}",
+            remedy="Without a server, `cdc capture` and what works on its store (apply, replay, history) are possible.",
+        )
 
 
 class _Connection(_BaseConnection):
@@ -120,8 +133,10 @@ def place_of(source: SourceConfig) -> str:
     return source.address
 
 
-def server_of(conn: pymysql.connections.Connection[Any]) -> str:
-    """Returns what :func:`place_of` says, for a connection."""
+def server_of(conn: pymysql.connections.Connection[Any] | BinlogFiles) -> str:
+    """Returns what :func:`place_of` says, for a connection or a folder."""
+    if isinstance(conn, BinlogFiles):
+        return conn.address
     connection: Any = conn
     return str(connection.unix_socket or f"{connection.host}:{connection.port}")
 

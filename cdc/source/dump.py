@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from pymysql.constants import COMMAND
 
@@ -192,6 +192,29 @@ class DumpStream:
     def close(self) -> None:
         """Closes the connection; the server ends its dump thread."""
         _close(self._connection)
+
+
+class DumpBytes(Protocol):
+    """The packets of a dump from a position to the present end of the binlog. A context manager."""
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Reads the bytes that are available, at least one, and returns their number. Raises SourceUnavailableError."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def short_dump(source: SourceConfig, position: BinlogPosition) -> DumpBytes:
+    """Opens a dump that disturbs nobody: an anonymous one of a server, or the files of a folder. Raises
+    SourceUnavailableError, SourceRefusedError, ConfigError."""
+    if source.folder is not None:
+        from cdc.source.folder_dump import FolderDump  # it imports this module's readers
+
+        return FolderDump(source, position, follow=False)
+    return ShortDump(source, position)
 
 
 class ShortDump:

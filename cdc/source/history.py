@@ -12,12 +12,13 @@ from cdc.binlog.constants import MAGIC, EventType
 from cdc.binlog.events import Header, parse_header
 from cdc.config import SourceConfig
 from cdc.errors import CdcError
-from cdc.gtids import GtidSet
+from cdc.gtids import GtidSet, format_state, parse_state, state_name
 from cdc.positions import BinlogPosition
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import query
-from cdc.source.dump import ShortDump
+from cdc.source.dump import DumpBytes, short_dump
 from cdc.source.dump_errors import describe_dump_error
-from cdc.source.server import Connection, Flavor, parse_version, server_version, variables
+from cdc.source.server import Flavor, Source, parse_version, server_version, variables
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
@@ -33,7 +34,7 @@ def file_created(source: SourceConfig, position: BinlogPosition) -> int:
     Raises NoEventAtPositionError if neither holds, SourceUnavailableError if the connection fails.
     """
     created = 0
-    with ShortDump(source, position) as dump:
+    with short_dump(source, position) as dump:
         for _ in range(8):  # first come rotate and format description, each possibly followed by an artificial event
             head, size = _packet(dump)
             if head[:1] == b"\xff":
@@ -68,7 +69,7 @@ def _begins_at(header: Header, sent: int, pos: int) -> bool:
     return header.length == sent and (header.end_log_pos - header.length) & 0xFFFFFFFF == pos & 0xFFFFFFFF
 
 
-def _packet(dump: ShortDump) -> tuple[bytes, int]:
+def _packet(dump: DumpBytes) -> tuple[bytes, int]:
     """Reads one packet. Returns the first 1024 bytes of its payload, and the payload's size."""
     head = _exactly(dump, 4)
     size = int.from_bytes(head[:3], "little")
@@ -79,7 +80,7 @@ def _packet(dump: ShortDump) -> tuple[bytes, int]:
     return payload, size
 
 
-def _exactly(dump: ShortDump, size: int) -> bytes:
+def _exactly(dump: DumpBytes, size: int) -> bytes:
     found = bytearray(size)
     view, at = memoryview(found), 0
     while at < size:
@@ -87,12 +88,15 @@ def _exactly(dump: ShortDump, size: int) -> bytes:
     return bytes(found)
 
 
-def executed_gtids(conn: Connection, flavor: Flavor) -> str | None:
+def executed_gtids(conn: Source, flavor: Flavor) -> str | None:
     """Returns the GTIDs that the server has executed and logged; None if it does not use GTIDs.
 
     MySQL: ``gtid_executed``. MariaDB: ``gtid_binlog_state``, the last number of each pair of domain and server id. It
     does not show whether all earlier numbers existed, or what sessions with ``sql_log_bin=0`` did.
     """
+    if isinstance(conn, BinlogFiles):
+        known = conn.executed_gtids(flavor)
+        return None if known is None else format_state(known, flavor)
     if flavor == "mariadb":
         return variables(conn, ("gtid_binlog_state",)).get("gtid_binlog_state")
     found = variables(conn, ("gtid_mode", "gtid_executed"))
@@ -101,13 +105,18 @@ def executed_gtids(conn: Connection, flavor: Flavor) -> str | None:
     return "".join(found["gtid_executed"].split()) if "gtid_executed" in found else None
 
 
-def purged_gtids(conn: Connection) -> GtidSet:
-    """Returns the GTIDs that MySQL has purged from its binlog; an empty set for MariaDB, which has no such list."""
-    return GtidSet.parse(variables(conn, ("gtid_purged",)).get("gtid_purged", ""))
+def purged_gtids(conn: Source) -> GtidSet:
+    """Returns the GTIDs that MySQL has executed and its binlog does not have. Files in a folder name those of earlier
+    files themselves."""
+    if isinstance(conn, BinlogFiles):
+        return GtidSet()
+    return parse_state(variables(conn, ("gtid_purged",)).get("gtid_purged", ""), "mysql")
 
 
-def has_executed(conn: Connection, flavor: Flavor, gtid: str, executed: str) -> bool:
+def has_executed(conn: Source, flavor: Flavor, gtid: str, executed: str) -> bool:
     """Whether ``gtid`` is in ``executed``, a set that :func:`executed_gtids` returned."""
+    if isinstance(conn, BinlogFiles):
+        return state_name(gtid, flavor) in parse_state(executed, flavor)
     if flavor == "mysql":
         return bool(query(conn, "SELECT GTID_SUBSET(%s, %s) AS there", (gtid, executed))[0]["there"])
     match = _MARIADB_GTID.fullmatch(gtid)

@@ -14,10 +14,11 @@ from cdc.config import SourceConfig
 from cdc.errors import ConfigError, SourceRefusedError
 from cdc.gtids import GtidSet, MariadbGtid, MariadbPosition
 from cdc.positions import BinlogPosition
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
-from cdc.source.server import Connection, clock_and_position, variables
+from cdc.source.server import Source, clock_and_position, variables
 from cdc.units import iso_time_us, time_us
 
 _EARLIEST = "To begin with the oldest transaction that the server still has, write start: earliest."
@@ -31,7 +32,7 @@ class Located:
     gtid: str | None = None
 
 
-def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str], wanted: GtidSet) -> Located:
+def after_gtid_set(source: SourceConfig, conn: Source, files: Sequence[str], wanted: GtidSet) -> Located:
     """Returns the position of MySQL's first transaction that is not in ``wanted``. ``files`` are the server's binlog
     files, oldest first.
 
@@ -40,7 +41,7 @@ def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str],
     """
     place = f"source {place_of(source)}"
     executed_text = executed_gtids(conn, "mysql")
-    mode = variables(conn, ("gtid_mode",)).get("gtid_mode", "OFF")
+    mode = "ON" if isinstance(conn, BinlogFiles) else variables(conn, ("gtid_mode",)).get("gtid_mode", "OFF")
     if executed_text is None or not mode.upper().startswith("ON"):
         raise ConfigError(
             f"source.start.gtid is given, and the server writes no GTIDs (gtid_mode is {mode})",
@@ -91,9 +92,7 @@ def after_gtid_set(source: SourceConfig, conn: Connection, files: Sequence[str],
     return Located(end if stopped is None else stopped.begin, str(before.set()))
 
 
-def after_gtid_position(
-    source: SourceConfig, conn: Connection, files: Sequence[str], wanted: MariadbPosition
-) -> Located:
+def after_gtid_position(source: SourceConfig, conn: Source, files: Sequence[str], wanted: MariadbPosition) -> Located:
     """Returns the position of MariaDB's first transaction behind ``wanted``. A domain that it does not name is read
     from its first transaction on. ``files`` are the server's binlog files, oldest first.
 
@@ -140,7 +139,7 @@ def after_gtid_position(
     return Located(end if stopped is None else stopped.begin, str(state_before))
 
 
-def at_time(source: SourceConfig, conn: Connection, files: Sequence[str], time: datetime) -> Located:
+def at_time(source: SourceConfig, conn: Source, files: Sequence[str], time: datetime) -> Located:
     """Returns the position of the first transaction whose commit time is ``time`` or later, by the server's clock.
     ``files`` are the server's binlog files, oldest first.
 
@@ -232,7 +231,7 @@ class _Numbers:
         return self._known | GtidSet(self._added)
 
 
-def _binlog_state(conn: Connection) -> dict[tuple[int, int], int]:
+def _binlog_state(conn: Source) -> dict[tuple[int, int], int]:
     """Returns the last number of each domain and server in MariaDB's binlog."""
     parts = filter(None, (executed_gtids(conn, "mariadb") or "").split(","))
     return {(gtid.domain, gtid.server): gtid.number for gtid in map(MariadbGtid.parse, parts)}

@@ -17,11 +17,12 @@ from cdc.errors import IdentityError, LostTransactionsError, SourceRefusedError,
 from cdc.gtids import Flavor, GtidSet, MariadbGtid, parse_state, show_state, state_name, state_of
 from cdc.log import get_logger
 from cdc.positions import BinlogPosition
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of, query
 from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.locate import FileStarts, last_fitting
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
-from cdc.source.server import Connection, binlog_files, parse_version, read_uuid, server_version, variables
+from cdc.source.server import Connection, Source, binlog_files, parse_version, read_uuid, server_version, variables
 from cdc.units import human_bytes
 
 log = get_logger(__name__)
@@ -52,12 +53,14 @@ class Resume:
     """The end of the last one; None if there is none."""
 
 
-def has_gtids(conn: Connection, flavor: Flavor) -> bool:
+def has_gtids(conn: Source, flavor: Flavor) -> bool:
     """Whether the server's transactions have GTIDs."""
+    if isinstance(conn, BinlogFiles):
+        return conn.executed_gtids(flavor) is not None
     return flavor == "mariadb" or variables(conn, ("gtid_mode",)).get("gtid_mode", "OFF").upper().startswith("ON")
 
 
-def gtids_before(source: SourceConfig, conn: Connection, flavor: Flavor, position: BinlogPosition) -> GtidSet | None:
+def gtids_before(source: SourceConfig, conn: Source, flavor: Flavor, position: BinlogPosition) -> GtidSet | None:
     """Returns the GTIDs of all transactions before a position; None if the server has no GTIDs. Reads the position's
     binlog file up to it.
 
@@ -68,12 +71,25 @@ def gtids_before(source: SourceConfig, conn: Connection, flavor: Flavor, positio
     if position.pos > _LARGE_BYTES:
         log.info("reading the binlog file for its GTIDs", file=position.file, size=human_bytes(position.pos))
     purged = purged_gtids(conn)
-    seen = _Seen(flavor, purged | _state(read_file_start(source, position.file)))
+    seen = _Seen(flavor, purged | gtids_before_file(read_file_start(source, position.file)))
     if position.pos > 4:
         for transaction in read_transactions(source, position.file):
             if transaction.begin.file != position.file or transaction.begin.pos >= position.pos:
                 break
             seen.add(transaction)
+    return seen.set()
+
+
+def gtids_in(source: SourceConfig, flavor: Flavor, file: str) -> GtidSet:
+    """Returns the GTIDs of all transactions before the end of a binlog file. Reads the file.
+
+    Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError.
+    """
+    seen = _Seen(flavor, gtids_before_file(read_file_start(source, file)))
+    for transaction in read_transactions(source, file):
+        if transaction.begin.file != file:
+            break
+        seen.add(transaction)
     return seen.set()
 
 
@@ -98,14 +114,14 @@ def find_resume(
     files = [file.name for file in binlog_files(conn)]
     starts = FileStarts(source)
     purged = purged_gtids(conn)
-    _require_readable(purged | _state(starts[files[0]]), known, flavor, place)
+    _require_readable(purged | gtids_before_file(starts[files[0]]), known, flavor, place)
 
     def begins_within(name: str) -> bool:
-        before = purged | _state(starts[name])
+        before = purged | gtids_before_file(starts[name])
         return before <= known and before != known
 
     file = last_fitting(files, begins_within) or files[0]
-    scan = ResumeScan(flavor, known, read_uuid(conn), purged | _state(starts[file]), last, place)
+    scan = ResumeScan(flavor, known, read_uuid(conn), purged | gtids_before_file(starts[file]), last, place)
     for transaction in read_transactions(source, file):
         if scan.ends_with(transaction):
             break
@@ -300,7 +316,7 @@ class ResumeScan:
         )
 
 
-def _state(start: FileStart) -> GtidSet:
+def gtids_before_file(start: FileStart) -> GtidSet:
     """Returns the GTIDs before a binlog file, as it says."""
     if start.last_gtids is not None:
         return state_of(start.last_gtids)

@@ -22,7 +22,7 @@ from cdc.errors import CdcError, CorruptStreamError, DamagedError
 from cdc.gtids import GtidSet, MariadbGtid
 from cdc.positions import BinlogPosition
 from cdc.source.connection import place_of
-from cdc.source.dump import ShortDump
+from cdc.source.dump import DumpBytes, short_dump
 from cdc.source.dump_errors import explain_dump_error
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def read_file_start(source: SourceConfig, file: str) -> FileStart:
     Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError.
     """
     created_s = 0
-    with ShortDump(source, BinlogPosition(file, 4)) as dump:
+    with short_dump(source, BinlogPosition(file, 4)) as dump:
         for event in _Events(source, dump, file):
             if event.file != file or event.type in _CHANGES:
                 break
@@ -91,7 +91,7 @@ def read_transactions(source: SourceConfig, file: str) -> Iterator[ScannedTransa
 
     Raises SourceUnavailableError, SourceRefusedError, CorruptStreamError.
     """
-    with ShortDump(source, BinlogPosition(file, 4)) as dump:
+    with short_dump(source, BinlogPosition(file, 4)) as dump:
         begin: _Event | None = None
         end, end_s = 0, 0
         for event in _Events(source, dump, file):
@@ -145,7 +145,7 @@ class _Event(NamedTuple):
 class _Events:
     """The events of a dump that begins at the start of a file."""
 
-    def __init__(self, source: SourceConfig, dump: ShortDump, file: str) -> None:
+    def __init__(self, source: SourceConfig, dump: DumpBytes, file: str) -> None:
         self._source, self._dump, self._file = source, dump, file
         self._place = f"source {place_of(source)}"
         self._buffer = bytearray(_BUFFER_BYTES)

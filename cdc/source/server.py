@@ -13,9 +13,12 @@ import pymysql
 from cdc.config import DestinationConfig
 from cdc.errors import SourceRefusedError
 from cdc.positions import BinlogPosition
+from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import Row, query, quoted, server_of
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+Source: TypeAlias = "pymysql.connections.Connection[Any] | BinlogFiles"
+"""What capture reads: a server, or the binlog files of one."""
 Flavor = Literal["mysql", "mariadb"]
 _SHOWN_CHARACTERS = 1024
 """SHOW VARIABLES cuts longer values: MySQL after 1,024 characters, MariaDB after 4,096."""
@@ -71,8 +74,10 @@ class ReplicaInfo:
     host: str
 
 
-def describe(conn: Connection) -> ServerInfo:
+def describe(conn: Source) -> ServerInfo:
     """Asks the server for its identity."""
+    if isinstance(conn, BinlogFiles):
+        return conn.describe()
     row = query(conn, "SELECT VERSION() AS version, @@version_comment AS comment, @@server_id AS server_id")[0]
     version = str(row["version"])
     flavor: Flavor = "mariadb" if "mariadb" in f"{version} {row['comment']}".lower() else "mysql"
@@ -120,8 +125,10 @@ def variables(conn: Connection, names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def binlog_files(conn: Connection) -> list[BinlogFileInfo]:
+def binlog_files(conn: Source) -> list[BinlogFileInfo]:
     """Returns the binlog files that the server still has, oldest first. Raises SourceRefusedError without a binlog."""
+    if isinstance(conn, BinlogFiles):
+        return conn.files()
     require_binlog(conn)
     return [BinlogFileInfo(str(r["Log_name"]), int(r["File_size"])) for r in query(conn, "SHOW BINARY LOGS")]
 
@@ -136,13 +143,17 @@ def require_binlog(conn: Connection) -> None:
         )
 
 
-def current_position(conn: Connection) -> BinlogPosition:
+def current_position(conn: Source) -> BinlogPosition:
     """Returns the current end of the server's binlog. Raises SourceRefusedError without a binlog."""
+    if isinstance(conn, BinlogFiles):
+        return conn.end()
     return _position(conn, _status(conn))
 
 
-def clock_and_position(conn: Connection) -> ClockProbe:
+def clock_and_position(conn: Source) -> ClockProbe:
     """Asks for the clock first and then for the position, so that transactions after it are later than the clock."""
+    if isinstance(conn, BinlogFiles):
+        return conn.probe()
     mariadb = _is_mariadb(conn)
     first = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS time_us"
     if mariadb:  # asked before the position, so that the set contains nothing after it

@@ -105,6 +105,9 @@ def take_snapshots(
     kill, it continues: chunks that were read are not read again. Raises UsageError, LeaseHeldError (another job works
     on a table), and what reading and loading raise.
     """
+    from cdc.source.connection import require_server  # loads PyMySQL, which those who only plan do without
+
+    require_server(config.source, "a snapshot")
     known = open_meta(config).source()
     config = config.at_server(None if known is None else known.address)
     there = _source_tables(config)

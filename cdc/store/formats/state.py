@@ -164,17 +164,22 @@ class CaptureState:
     """Whether a writer holds the lock; filled in when the state is read."""
 
 
+def capture_state_path(store: Path) -> Path:
+    """Returns the file that capture writes about once a second."""
+    return store / "capture.json"
+
+
 def write_capture_state(store: Path, state: CaptureState) -> None:
     """Writes ``capture.json``; a power cut may lose it."""
     document = {"version": 1, **asdict(state)}
     document.pop("running")
-    replace_file(store / "capture.json", json.dumps(document).encode(), durable=False)
+    replace_file(capture_state_path(store), json.dumps(document).encode(), durable=False)
 
 
 def read_capture_state(store: Path) -> CaptureState | None:
     """Returns the state that capture wrote last; None if it never ran. Raises DamagedError, VersionError,
     StorageError."""
-    path = store / "capture.json"
+    path = capture_state_path(store)
     found = layout.read_document(path, _REMAKE_STATE)
     if found is None:
         return None

@@ -146,7 +146,7 @@ def test_an_unexpected_error_leaves_its_traceback_in_a_file(
         ("mysql://h", "the URL names no user"),
         ("mysql://u@", "the URL names no host"),
         ("mysql://u:Sesam@h/shop", "the URL has something after the port"),
-        ("binlog:///var/lib/mysql", "binlog files cannot be a source yet"),
+        ("binlog:///var/lib/mysql", "a configuration is made from a server's answers, and a folder"),
     ],
 )
 def test_init_refuses_a_url(capsys: pytest.CaptureFixture[str], tmp_path: Path, url: str, expected: str) -> None:

@@ -53,7 +53,7 @@ class Dump:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(stream: bytes, pieces: random.Random | None = None) -> None:
-        monkeypatch.setattr(scan, "ShortDump", lambda source, position: Dump(stream, pieces))
+        monkeypatch.setattr(scan, "short_dump", lambda source, position: Dump(stream, pieces))
 
     return make
 

@@ -1,0 +1,198 @@
+"""The schema history of a source without a server: a folder of binlog files.
+
+Nobody can be asked for definitions. They come from the file that ``source.schemas`` names, or from what the store has
+already, and DDL statements in the binlog change them (:mod:`cdc.sql.track`). A table that neither tells is unknown.
+That is enough where table maps name the columns (``binlog_row_metadata=FULL``): the definitions add what table maps
+lack. Without names, rows of an unknown table stop capture.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdc.binlog import frame_state as k
+from cdc.binlog.constants import HEADER_SIZE
+from cdc.binlog.events import QueryEvent, parse_header
+from cdc.binlog.frame_buffers import Numbers
+from cdc.binlog.table_map import parse_table_map
+from cdc.config import DestinationConfig
+from cdc.errors import DamagedError, SourceRefusedError, UnsupportedDdlError, UnsupportedTypeError
+from cdc.patterns import exclusion
+from cdc.schemas import Schemas, TableSchema
+from cdc.source.schemas import with_members
+from cdc.sql.changes import Change, CreateTable, DropDatabase, NoEffect, RenameTable
+from cdc.sql.server import Server
+from cdc.sql.statements import classify
+from cdc.sql.track import apply_changes
+from cdc.store.formats.layout import schemas_folder
+from cdc.store.writer.log import RelayLog
+
+_WITH_CHARSET = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
+
+
+@dataclass(frozen=True)
+class _Altered:
+    """The definitions before and after the DDL of one transaction. ``begins`` is the transaction's offset in the
+    output, or None if the transaction is the statement alone."""
+
+    before: dict[str, TableSchema]
+    after: dict[str, TableSchema]
+    begins: int | None
+
+
+class TrackedSchemas:
+    """Writes the schema files of one store. It is used like :class:`~cdc.capture.schema_history.SchemaHistory`."""
+
+    def __init__(self, config: DestinationConfig, log: RelayLog) -> None:
+        self._config = config
+        self._folder = schemas_folder(log.path)
+        self._server: Server | None = None
+        self._current: dict[str, TableSchema] = {}
+        self._followed: dict[str, TableSchema] | None = None
+        """The definitions before a statement that was followed, until :meth:`statement` notes it."""
+        self._pending: deque[_Altered] = deque()
+        self.ready = 0
+        """How many of the rows last passed to :meth:`before` have their schemas written."""
+
+    def begin(self, seq: int) -> None:
+        """Reads the definitions that hold after ``seq``, where capture begins to read. Tables that the store does not
+        know are taken from ``source.schemas``. Raises ConfigError, DamagedError, StorageError."""
+        stored = self._stored(seq)
+        self._current = {} if stored is None else dict(stored.tables)
+        for name, table in given_schemas(self._config).tables.items():
+            self._current.setdefault(name, table)
+        if stored is None or stored.tables != self._current:
+            self._save(seq, self._current)
+
+    def written_by(self, version: str) -> None:
+        """Notes the server that wrote the following events, on which the meaning of statements depends."""
+        self._server = Server.parse(version)
+
+    def follow(self, query: QueryEvent) -> None:
+        """Changes the definitions by a DDL statement. Call :meth:`statement` behind it."""
+        self._followed = dict(self._current)
+        statement = classify(query.sql, query.db, query.sql_mode, self._server)
+        self._current = followed(self._current, statement.changes)
+        included = self._config.tables
+        self._current = {n: table for n, table in self._current.items() if included.includes_name(n)}
+
+    def statement(self, altered: frozenset[str], begins: int | None) -> None:
+        """Notes a DDL statement that was kept. ``begins``: see :class:`_Altered`."""
+        before = self._current if self._followed is None else self._followed
+        self._followed = None
+        last = self._pending[-1] if self._pending else None
+        if begins is not None and last is not None and last.begins == begins:
+            before = last.before
+            self._pending.pop()
+        self._pending.append(_Altered(before, dict(self._current), begins))
+
+    def abandon(self, begins: int) -> None:
+        """Takes back the notes of the unfinished transaction that begins at this offset."""
+        if self._pending and self._pending[-1].begins == begins:
+            self._current = self._pending.pop().before
+
+    def before(self, rows: Numbers) -> None:
+        """Writes the schemas that transactions need. Call it before they become visible."""
+        for at in np.flatnonzero(rows[:, k.R_FLAGS] & k.FLAG_DDL):
+            self._save(int(rows[at, k.R_SEQ]), self._pending.popleft().after)
+        self.ready = len(rows)
+
+    def table_map(self, event: bytes, has_checksum: bool, where: str) -> None:
+        """Checks that the names of a captured table's columns are known: by its table map, or by its definition. Raises
+        SourceRefusedError."""
+        if len(event) < HEADER_SIZE or len(event) < parse_header(event).length:
+            return  # larger than what arrives at once; apply refuses it if it has no names
+        try:
+            found = parse_table_map(event, has_checksum)
+        except (DamagedError, UnsupportedTypeError):
+            return  # whoever decodes its rows says what is wrong
+        if found.has_metadata:
+            return
+        schema = self._current.get(found.full_name)
+        if schema is not None and len(schema.columns) == len(found.columns) and _is_complete(schema):
+            return
+        why = "its definition is not known"
+        if schema is not None:
+            why = f"its known definition has {len(schema.columns)} columns, and the rows have {len(found.columns)}"
+            if len(schema.columns) == len(found.columns):
+                why = "its definition does not tell the character set of its texts"
+        raise SourceRefusedError(
+            f"the rows of {found.full_name} name no columns (binlog_row_metadata was not FULL), and {why}",
+            place=where,
+            remedy="Set source.schemas to a file schemas/SEQ.json of a store that describes the table as it is at this "
+            f"position, or leave the table out ({exclusion(found.full_name)}). Everything before this position is in "
+            "the store. Set binlog_row_metadata=FULL on the server, so that later files name their columns.",
+        )
+
+    # --- files
+
+    def _stored(self, seq: int) -> Schemas | None:
+        known = sorted(n for n in (int(p.stem) for p in self._folder.glob("*.json") if p.stem.isdigit()) if n <= seq)
+        return Schemas.load(self._folder / f"{known[-1]}.json") if known else None
+
+    def _save(self, seq: int, tables: dict[str, TableSchema]) -> None:
+        stored = self._stored(seq)
+        if stored is None or stored.tables != tables:
+            comments = None if stored is None else stored.comments
+            Schemas(tables=dict(sorted(tables.items())), comments=comments).save(self._folder / f"{seq}.json")
+
+
+def given_schemas(config: DestinationConfig) -> Schemas:
+    """Returns the definitions of included tables in the file of ``source.schemas``; none without one. Raises
+    DamagedError, VersionError, StorageError."""
+    path = config.source.schemas
+    if path is None:
+        return Schemas(tables={})
+    found = Schemas.load(path)
+    tables = {name: table for name, table in found.tables.items() if config.tables.includes_name(name)}
+    return with_members(config.tables, Schemas(tables=tables))
+
+
+def followed(tables: dict[str, TableSchema], changes: Sequence[Change]) -> dict[str, TableSchema]:
+    """Returns the definitions after the changes of one statement. A table whose definition is not certain any more is
+    missing."""
+    found = dict(tables)
+    waiting: dict[str, list[Change]] = {}
+
+    def settle() -> None:
+        for name, clauses in waiting.items():
+            try:
+                table = apply_changes(found.pop(name, None), clauses)
+            except UnsupportedDdlError:
+                continue
+            if table is not None:
+                found[name] = table
+        waiting.clear()
+
+    for change in changes:
+        if isinstance(change, NoEffect):
+            continue
+        if isinstance(change, DropDatabase):
+            for name in [name for name in found if name.partition(".")[0] == change.db]:
+                del found[name]
+        elif isinstance(change, RenameTable):
+            settle()
+            moved = found.pop(".".join(change.table), None)
+            found.pop(".".join(change.to), None)
+            if moved is not None:
+                found[".".join(change.to)] = moved
+        elif change.table is None:  # it may change any table
+            return {}
+        elif isinstance(change, CreateTable) and change.schema is None and change.like is not None:
+            like = found.get(".".join(change.like))
+            if like is not None:
+                found.setdefault(".".join(change.table), like)
+        else:
+            waiting.setdefault(".".join(change.table), []).append(change)
+    settle()
+    return found
+
+
+def _is_complete(schema: TableSchema) -> bool:
+    """Whether a definition says enough to decode rows without names. One that was read from CREATE TABLE may lack the
+    character sets, which the database decided."""
+    return all(column.charset is not None for column in schema.columns if column.data_type in _WITH_CHARSET)
