@@ -88,7 +88,7 @@ SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_iden
 _PASSWORD_KEYS = ("password_env", "password_file", "password_command", "connection")
 _OF_A_SERVER = (
     *_PASSWORD_KEYS, "standbys", "standby_after_s", "server_id", "heartbeat_s", "connect_timeout_s",
-    "purge_alarm_ratio", "socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key",
+    "compression", "purge_alarm_ratio", "socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key",
 )  # fmt: skip
 """Keys that have no effect with a folder of binlog files."""
 
@@ -155,6 +155,12 @@ class SourceConfig(Section):
     max_failures: Whole = Field(default=10, ge=1)
     """Capture stops after this number of connections in a row that broke while the server had more to send, and brought
     no new transaction. An event is damaged at the source then."""
+    compression: Annotated[
+        Literal["zlib", "zstd"] | None,
+        Doc(choices={"zlib": "every server has it", "zstd": "MySQL 8.0.18 and later; fewer bytes"}),
+    ] = None
+    """The algorithm by which the server compresses the binlog that it sends, for a slow or costly network. Snapshots
+    are not compressed."""
     purge_alarm_ratio: float = Field(default=0.25, ge=0, lt=1)
     """Capture warns, and `cdc check` fails, when less than this share of the server's retention (its time, or MariaDB's
     size) is left before it purges binlog files that capture has not read. 0 switches it off."""

@@ -15,8 +15,11 @@ from cdc.config import SourceConfig
 from cdc.config.secrets import source_credentials
 from cdc.errors import CdcError, ConfigError, SourceRefusedError, SourceUnavailableError, UsageError
 from cdc.source.binlog_files import BinlogFiles
+from cdc.source.compressed_socket import FLAGS, ZSTD_LEVEL, Algorithm, CompressedSocket
 
 Row = dict[str, Any]
+_TLS_REQUEST_BYTES = 32
+"""The length of the packet that asks for TLS, before the one that logs in."""
 
 if TYPE_CHECKING:
     _BaseConnection = pymysql.connections.Connection[pymysql.cursors.Cursor]
@@ -24,10 +27,12 @@ else:
     _BaseConnection = pymysql.connections.Connection
 
 
-def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Connection[Any]:
+def connect(
+    source: SourceConfig, *, compression: Algorithm | None = None, **pymysql_kw: Any
+) -> pymysql.connections.Connection[Any]:
     """Connects to the source. The session uses UTC, autocommit and utf8mb4.
 
-    ``pymysql_kw`` overrides arguments of ``pymysql.connect``.
+    ``compression``: the server compresses what it sends. ``pymysql_kw`` overrides arguments of ``pymysql.connect``.
 
     Raises ConfigError (the password cannot be resolved, or a file of TLS cannot be used), SourceUnavailableError (not
     reachable, worth a retry), SourceRefusedError (the server rejects user, password, certificate or account),
@@ -57,7 +62,14 @@ def connect(source: SourceConfig, **pymysql_kw: Any) -> pymysql.connections.Conn
         arguments["ssl"] = _tls_context(source)
     arguments |= pymysql_kw
     try:
-        return _Connection(**arguments)
+        return _Connection(compression, **arguments)
+    except _NotOfferedError as error:
+        raise SourceRefusedError(
+            f"the server does not offer {error}",
+            place=f"source {place_of(source)}",
+            remedy="Set source.compression to another value, or add the algorithm to the server's "
+            "protocol_compression_algorithms.",
+        ) from None
     except (pymysql.err.Error, OSError, RuntimeError) as error:
         raise explain(error, place_of(source), credentials.user) from error
 
@@ -72,9 +84,36 @@ def require_server(source: SourceConfig, what: str = "this") -> None:
         )
 
 
+class _NotOfferedError(Exception):
+    """The server does not offer this compression."""
+
+
 class _Connection(_BaseConnection):
-    """PyMySQL's connection. Where no certificate is verified it does not load the system's certificate authorities,
-    which takes longer than connecting."""
+    """PyMySQL's connection, which may be compressed. Where no certificate is verified it does not load the system's
+    certificate authorities, which takes longer than connecting."""
+
+    def __init__(self, compression: Algorithm | None, **arguments: Any) -> None:
+        self._compression = compression
+        self._logs_in = False
+        super().__init__(**arguments)
+
+    def _request_authentication(self) -> None:
+        this: Any = self
+        algorithm = self._compression
+        if algorithm is not None:
+            if not this.server_capabilities & FLAGS[algorithm]:
+                raise _NotOfferedError(f"compression by {algorithm}")
+            this.client_flag |= FLAGS[algorithm]
+            self._logs_in = algorithm == "zstd"
+        super()._request_authentication()  # type: ignore[misc]
+        if algorithm is not None:  # begins behind the login
+            this._sock = CompressedSocket(this._sock, algorithm)
+            this._rfile = this._sock.makefile("rb")
+
+    def write_packet(self, payload: bytes) -> None:
+        if self._logs_in and len(payload) > _TLS_REQUEST_BYTES:
+            self._logs_in, payload = False, payload + ZSTD_LEVEL
+        super().write_packet(payload)
 
     def _create_ssl_ctx(self, sslp: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
         return sslp if isinstance(sslp, ssl.SSLContext) else _unverified()

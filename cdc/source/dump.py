@@ -41,7 +41,7 @@ def open_dump(source: SourceConfig, position: BinlogPosition, label: str) -> Any
     """
     register = register_request(source.server_id, label, source.port)
     dump = dump_request(source.server_id, position)
-    connection: Any = connect(source, read_timeout=None, write_timeout=30)
+    connection: Any = connect(source, compression=source.compression, read_timeout=None, write_timeout=30)
     try:
         _require_same_server(source, connection)
         with mapped(connection):
