@@ -72,20 +72,18 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
 
 def _failovers(state: State) -> list[dict[str, Any]]:
     """Returns the epochs that failovers have begun, oldest first."""
-    identities = () if state.source is None else (*state.source.former, state.source)
     return [
         {
             "epoch": one.epoch,
             "server": one.address,
             "server_uuid": one.server_uuid,
-            "time": iso_time(one.began.time),
-            "after_seq": one.began.after_seq,
-            "file": one.began.file,
-            "pos": one.began.pos,
-            "lost": one.began.lost,
+            "time": iso_time(began.time),
+            "after_seq": began.after_seq,
+            "file": began.file,
+            "pos": began.pos,
+            "lost": began.lost,
         }
-        for one in identities
-        if one.began is not None
+        for one, began in (() if state.source is None else state.source.failovers())
     ]
 
 

@@ -153,6 +153,10 @@ class SourceIdentity(_Part):
         """Returns the base name of the binlog files in each epoch."""
         return {one.epoch: one.base_name for one in (*self.former, self)}
 
+    def failovers(self) -> tuple[tuple[SourceIdentity, EpochStart], ...]:
+        """Returns the epochs that failovers have begun, oldest first."""
+        return tuple((one, one.began) for one in (*self.former, self) if one.began is not None)
+
 
 _OF_FAILOVERS = frozenset({"address", "began", "former"})
 """Keys that are left out when they are empty."""

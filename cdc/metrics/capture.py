@@ -157,7 +157,11 @@ class CaptureCollector:
         if self._meta is None:
             self._meta = open_meta(self._config)
         state, reader = self._meta.read(), StoreReader(self._config.store.path)
-        found: dict[Metric, list[Sample]] = {}
+        failovers = () if state.source is None else state.source.failovers()
+        found: dict[Metric, list[Sample]] = {
+            names.FAILOVERS: _one(len(failovers)),
+            names.LAST_FAILOVER: _one(failovers[-1][1].time.timestamp() if failovers else None),
+        }
         now = datetime.now(UTC)
         for name, known in sorted(state.subscriptions.items()):
             behind = reader.backlog(known.acked_seq)

@@ -106,6 +106,14 @@ PURGE_LEFT = Metric(
     "Share of the source's retention, by time or by size, that is left before it purges what the capture has not read; "
     "1 while the capture reads the newest file.",
 )
+FAILOVERS = _counter(
+    "towpath_source_failovers_total",
+    "Failovers of the source in the life of the store: how often the capture has moved to another server.",
+)
+LAST_FAILOVER = Metric(
+    "towpath_source_last_failover_timestamp_seconds",
+    "When the capture last moved to another server, as Unix time. Missing if it never did.",
+)
 STORE_TRANSACTIONS = Metric("towpath_store_transactions", "Transactions in the store.")
 STORE_BYTES = Metric(
     "towpath_store_bytes", "Bytes of the transactions in the store.", canal="canal_instance_store_produce_mem"
@@ -168,7 +176,7 @@ READABLE = Metric(
 
 CAPTURE = (
     INFO, CONNECTED, LAG, COMPLETE_UNTIL, LAST_COMMIT, RECEIVED_BYTES, STORED_BYTES, TRANSACTIONS, EVENTS, RECONNECTS,
-    POSITION_FILE, POSITION_BYTES, UNREAD_BYTES, PURGE_AT, PURGE_LEFT, POSITION_SEQ,
+    POSITION_FILE, POSITION_BYTES, UNREAD_BYTES, PURGE_AT, PURGE_LEFT, FAILOVERS, LAST_FAILOVER, POSITION_SEQ,
     STORE_TRANSACTIONS, STORE_BYTES, DISK_TOTAL, DISK_FREE, DISK_LIMIT,
     ARCHIVED_SEQ, ARCHIVE_BYTES, ARCHIVE_WAITING, ARCHIVE_WAITING_BYTES, ARCHIVE_LAG, ARCHIVE_FAILING,
     CURSOR_LAG, BEHIND_TRANSACTIONS, BEHIND_BYTES, ACKED_SEQ, OUTSTANDING, EXPIRED, PARKED, READABLE,

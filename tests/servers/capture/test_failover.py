@@ -17,6 +17,7 @@ from cdc.config import DestinationConfig, load
 from cdc.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError, UsageError
 from cdc.gtids import Flavor, GtidSet, parse_state
 from cdc.meta import SourceIdentity, open_meta
+from cdc.metrics.capture import CaptureCollector, CaptureMonitor
 from cdc.source.history import executed_gtids
 from cdc.status import collect
 from cdc.store.formats.gtids import gtids_at_end
@@ -186,6 +187,10 @@ def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure
         insert(pair.primary, 2)
         assert capture(config) == 2  # the first server still does not answer
         assert collect(config)["source"]["server"] == source.address
+        families = CaptureCollector(config, CaptureMonitor("shop", 60)).collect()
+        samples = {sample.name: sample.value for family in families for sample in family.samples}
+        assert samples["towpath_source_failovers_total"] == 1
+        assert 0 <= time.time() - samples["towpath_source_last_failover_timestamp_seconds"] < 60
     assert_equal_to(config, pair.primary, configure)
 
 

@@ -107,8 +107,9 @@ def test_a_capture_serves_its_metrics_and_its_health(tmp_path: Path) -> None:
             found = wait_for(lambda: 0 < lag_of(samples := scrape(address)) < 10 and samples, "a small lag")
             served = {name for name, _ in found}
             # Nothing is unread but in the newest file, which a server never purges.
-            never = {"towpath_source_purge_timestamp_seconds"}
+            never = {"towpath_source_purge_timestamp_seconds", "towpath_source_last_failover_timestamp_seconds"}
             assert served == {metric.name for metric in catalogue.CAPTURE} - never
+            assert found["towpath_source_failovers_total", ()] == 0
             assert found["towpath_store_transactions", ()] == 5
             assert found["towpath_capture_events_total", ()] >= 5 * 3
             assert found["towpath_store_last_seq", ()] == lease.manifest.last_seq
