@@ -127,18 +127,41 @@ def assert_equal_to(config: DestinationConfig, server: Server, configure: Config
     assert sorted(found) == sorted(wanted[wanted.index(found[0]) :])
 
 
+def executed(server: Server) -> GtidSet:
+    flavor = flavor_of(server)
+    with server.connect() as conn:
+        return parse_state(executed_gtids(conn, flavor) or "", flavor)
+
+
+def stored(config: DestinationConfig, server: Server) -> GtidSet | None:
+    """The GTIDs that the store has read."""
+    path = config.store.path
+    return gtids_at_end(path, flavor_of(server), StoreReader(path).last_seq() or 0)
+
+
+def flavor_of(server: Server) -> Flavor:
+    return "mariadb" if server.kind.name.startswith("mariadb") else "mysql"
+
+
+def wait_for(what: str, is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 40
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
 def wait_until_level(config: DestinationConfig, server: Server) -> None:
     """Waits until the store has read all that the server has executed."""
-    flavor: Flavor = "mariadb" if server.kind.name.startswith("mariadb") else "mysql"
-    with server.connect() as conn:
-        wanted = parse_state(executed_gtids(conn, flavor) or "", flavor)
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline:
-        found = gtids_at_end(config.store.path, flavor, StoreReader(config.store.path).last_seq() or 0)
-        if found is not None and wanted <= found:
-            return
-        time.sleep(0.05)
-    raise AssertionError("capture has not become level")
+    wanted = executed(server)
+    wait_for("capture has not become level", lambda: (found := stored(config, server)) is not None and wanted <= found)
+
+
+def freeze(proxy: Proxy, config: DestinationConfig, pair: ReplicaPair) -> None:
+    """Stops capture's connection, and waits until the replica has everything that capture has."""
+    proxy.freeze()
+    wait_for(
+        "the replica does not follow", lambda: (stored(config, pair.primary) or GtidSet()) <= executed(pair.replica)
+    )
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
@@ -152,7 +175,7 @@ def test_a_virtual_address_under_load(pair: ReplicaPair, configure: Configure, r
             for number in range(1, rounds + 1):
                 with inserting(pair.primary) as writer:
                     writer.wait(60)
-                    proxy.freeze()  # so that capture has nothing that the replica never gets
+                    freeze(proxy, config, pair)
                     writer.wait(30)
                     pair.fail_over()
                 with inserting(pair.primary) as writer:
@@ -176,7 +199,7 @@ def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure
             wait_until_level(config, pair.primary)
             with inserting(pair.primary) as writer:
                 writer.wait(60)
-                proxy.freeze()
+                freeze(proxy, config, pair)
                 writer.wait(30)
                 pair.fail_over()
             proxy.move(1)
