@@ -6,7 +6,7 @@ and INET; these tables do. ``cdc.source.schemas`` reads them from the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -45,6 +45,12 @@ class ColumnSchema(BaseModel):
     charset: str | None
     collation: str | None
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether the server computes the column, ``VIRTUAL`` or ``STORED``. A default that is an expression is none
+        (MySQL's ``DEFAULT_GENERATED``)."""
+        return "GENERATED" in self.extra.upper().replace("DEFAULT_GENERATED", "")
+
 
 class TableSchema(BaseModel):
     """A base table, with its columns in their order."""
@@ -65,6 +71,11 @@ class TableSchema(BaseModel):
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    def are_generated(self, names: Collection[str]) -> bool:
+        """Whether all of these are names of generated columns."""
+        generated = {column.name for column in self.columns if column.is_generated}
+        return all(name in generated for name in names)
 
 
 class TableComments(BaseModel):

@@ -104,6 +104,11 @@ class TableIds(NamedTuple):
     """(a power of two,): table ids; -1 is free."""
     values: Longs
     """The number of the captured table, or -1 for a table that is not captured."""
+    optional_at: Longs
+    """The offset in ``optional`` of what the table's rows may lack, or -1: they hold all columns."""
+    optional: Bytes
+    """The number of a table's columns (2 bytes) and a bitmap of those that its rows may lack, for one table after
+    another."""
 
 
 @njit
@@ -140,14 +145,16 @@ def find_table(keys: Longs, table_id: int) -> int:
 
 
 @njit
-def add_table(keys: Longs, values: Longs, table_id: int, value: int) -> None:
+def add_table(tables: TableIds, table_id: int, value: int, optional_at: int) -> None:
     """Enters ``table_id`` into a hash table, which the caller keeps at most half full."""
+    keys = tables.keys
     mask = keys.shape[0] - 1
     slot = (table_id * 2654435761 >> 7) & mask
     while keys[slot] != -1 and keys[slot] != table_id:
         slot = (slot + 1) & mask
     keys[slot] = table_id
-    values[slot] = value
+    tables.values[slot] = value
+    tables.optional_at[slot] = optional_at
 
 
 @inlined
@@ -157,13 +164,14 @@ def has_extra_rows_data(kind: int) -> bool:
 
 
 @njit
-def image_columns(src: Bytes, at: int, have: int, end: int) -> int:
-    """Checks that the rows of a row event hold all columns. Returns -1 if they do, else PART_IMAGE, BAD_LENGTH or
-    NEED_INPUT.
+def image_columns(src: Bytes, at: int, have: int, end: int, optional: Bytes, optional_at: int) -> int:
+    """Checks that the rows of a row event hold all columns, except those that they may lack. Returns -1 if they do,
+    else PART_IMAGE, BAD_LENGTH or NEED_INPUT.
 
     ``at`` is the offset of the event, of which ``have`` bytes have arrived; ``end`` is the end of its rows. The flags
     are followed by extra information (in version 2), the number of columns, and a bitmap of the columns that the images
-    hold; an update has one bitmap for the old image and one for the new image.
+    hold; an update has one bitmap for the old image and one for the new image. ``optional`` and ``optional_at`` are
+    those of :class:`TableIds`.
     """
     stop = at + have
     kind = src[at + 4]
@@ -196,13 +204,13 @@ def image_columns(src: Bytes, at: int, have: int, end: int) -> int:
     if p + maps * size > stop:
         return NEED_INPUT
     last = (1 << ((columns - 1) & 7) + 1) - 1  # the bits behind the last column have no meaning
+    known = optional_at >= 0 and load_u(optional, optional_at, 2) == columns
     for _ in range(maps):
-        for i in range(size - 1):
-            if src[p + i] != 255:
+        for i in range(size):
+            lacking = ~np.int64(src[p + i]) & (255 if i < size - 1 else last)
+            if lacking != 0 and (not known or lacking & ~np.int64(optional[optional_at + 2 + i]) != 0):
                 return PART_IMAGE
         p += size
-        if np.int64(src[p - 1]) & last != last:
-            return PART_IMAGE
     return -1
 
 
@@ -236,6 +244,7 @@ def start_event(
         table_id = load_u(src, at + 19, 6)
         ends = src[at + 25] & 1
         st[EVENT_ENDS] = 2 if ends else 0
+        optional_at = np.int64(-1)
         if table_id == 0xFFFFFF:  # a row event without rows, which only ends the statement
             value = np.int64(-1)
         else:
@@ -243,10 +252,11 @@ def start_event(
             if slot < 0:
                 return NO_TABLE_MAP
             value = values[slot]
+            optional_at = tables.optional_at[slot]
         if st[SCAN] == 0 and (st[TX_REFUSED] == 1 or st[TX_SKIP] != 0):
             value = np.int64(-1)  # nothing of the transaction is kept; if it is refused, capture stops at its end
         elif st[SCAN] == 0 and value >= 0:
-            whole = image_columns(src, at, have, at + length - crc_size)
+            whole = image_columns(src, at, have, at + length - crc_size, tables.optional, optional_at)
             if whole == PART_IMAGE and have < length and length <= src.shape[0] >> 1:
                 return NEED_INPUT  # all of it fits, and its checksum has to be verified before its bytes are trusted
             if whole >= 0:

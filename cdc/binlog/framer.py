@@ -22,6 +22,7 @@ from cdc.binlog.frame_buffers import FULL_PACKET, BadLengthError, Bytes, FrameBu
 from cdc.binlog.frame_events import TableIds, add_table
 from cdc.binlog.frame_kernel import frame
 from cdc.binlog.jit import bind
+from cdc.binlog.optional_columns import column_names, lacking_columns, let_lack
 from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.errors import (
     CorruptStreamError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TABLES_CAPACITY = 1 << 15
+_NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,10 @@ class Framer(FrameBuffers):
         out_bytes: int = 8 << 20,
         verify: bool = True,
         place: str = "stream",
+        may_lack: Callable[[str, str, frozenset[str]], bool] | None = None,
     ) -> None:
+        """``may_lack`` says whether the rows of a captured table, given by database and name, may lack these columns.
+        None: rows that lack columns are refused."""
         super().__init__(src, 64 if scan else out_bytes)
         self.hooks = hooks
         self.place = place
@@ -137,6 +142,8 @@ class Framer(FrameBuffers):
         self._tables = _table_ids(_TABLES_CAPACITY)
         self._known_tables = 0
         self._names: dict[int, str] = {}  # of captured tables, by table id
+        self._maps: dict[int, bytes] = {}  # their TABLE_MAP events
+        self._may_lack = may_lack
         self._scratch: Bytes = np.zeros(16, dtype=np.uint8)
         self._file = ""
         self._numbers: dict[str, int] = {}  # of captured tables, by name
@@ -171,8 +178,10 @@ class Framer(FrameBuffers):
     def forget_tables(self) -> None:
         """Forgets all table ids, which are valid only until the next rotation or restart."""
         self._tables.keys[:] = -1
+        self._tables = self._tables._replace(optional=_NOTHING)
         self._known_tables = 0
         self._names.clear()
+        self._maps.clear()
 
     def ask_about_gtids(self, is_stored: Callable[[str], bool] | None) -> None:
         """From the next transaction on, keeps nothing of those for whose GTID ``is_stored`` returns true. None: asks no
@@ -260,7 +269,7 @@ class Framer(FrameBuffers):
             elif status == k.PAYLOAD_END:
                 self._end_payload()
             elif status == k.PART_IMAGE:
-                self._refuse(self._unsupported_rows())
+                self._read_part_image()
             elif status == k.REFUSED and self.st[k.INNER]:
                 self._refuse(refusals.refused_type(int(self.st[k.EVENT_TYPE]), self.where))
             elif status == k.END_OF_STREAM:
@@ -301,17 +310,19 @@ class Framer(FrameBuffers):
         return bool(self.st[k.HAS_CRC])
 
     def _add_table(self) -> None:
-        table_id, db, table = self._parsed(events.parse_table_name, self._sound_event())
+        event = self._sound_event()
+        table_id, db, table = self._parsed(events.parse_table_name, event)
         if self._known_tables * 2 >= len(self._tables.keys):
-            keys, values = self._tables
-            self._tables = _table_ids(2 * len(keys))
-            for key, value in zip(keys[keys >= 0], values[keys >= 0], strict=True):
-                add_table(self._tables.keys, self._tables.values, int(key), int(value))
+            old = self._tables
+            self._tables = _table_ids(2 * len(old.keys))._replace(optional=old.optional)
+            for slot in np.flatnonzero(old.keys >= 0):
+                add_table(self._tables, int(old.keys[slot]), int(old.values[slot]), int(old.optional_at[slot]))
         number = self.hooks.table(db, table)
-        add_table(self._tables.keys, self._tables.values, table_id, -1 if number is None else number)
+        add_table(self._tables, table_id, -1 if number is None else number, -1)
         self._known_tables += 1
         if number is not None:
             self._names[table_id] = f"{db}.{table}"
+            self._maps[table_id] = event
             self._numbers[f"{db}.{table}"] = number
 
     def _parsed(self, parse: Callable[[bytes], T], event: bytes) -> T:
@@ -505,10 +516,17 @@ class Framer(FrameBuffers):
         end = at_least >> 32 << 32 | pos
         return 0 if not pos else end if end >= at_least else end + (1 << 32)
 
-    def _unsupported_rows(self) -> UnsupportedEventError:
+    def _read_part_image(self) -> None:
+        """Lets the table's rows lack the columns that those of the current event lack, or refuses the event."""
         event = self._sound_event()
-        table = self._names[int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")]
-        return refusals.partial_rows(table, event[4], self.where)
+        table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
+        table_map = self._maps[table_id]
+        columns, lacking = lacking_columns(event)
+        names = column_names(table_map, self._has_crc, columns, lacking)
+        if names and self._may_lack is not None and self._may_lack(*events.parse_table_name(table_map)[1:], names):
+            self._tables = let_lack(self._tables, table_id, columns, lacking)
+        else:
+            self._refuse(refusals.partial_rows(self._names[table_id], event[4], self.where))
 
     def _prepared_rows(self) -> UnsupportedEventError:
         """The error for a prepared XA transaction with captured rows, of which only XA COMMIT tells whether they
@@ -576,7 +594,8 @@ def _is_sound(event: bytes) -> bool:
 
 
 def _table_ids(capacity: int) -> TableIds:
-    return TableIds(np.full(capacity, -1, dtype=np.int64), np.full(capacity, -1, dtype=np.int64))
+    keys, values, optional_at = (np.full(capacity, -1, dtype=np.int64) for _ in range(3))
+    return TableIds(keys, values, optional_at, _NOTHING)
 
 
 class PackedTransactionError(UnsupportedEventError):

@@ -25,10 +25,10 @@ def with_end(error: UnsupportedEventError, file: str, pos: int) -> UnsupportedEv
 def partial_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
     return UnsupportedEventError(
         f"rows of {table} ({type_name(kind)}) hold only some of its columns: the session that wrote them had another "
-        "binlog_row_image than FULL, or the server leaves generated columns out",
+        "binlog_row_image than FULL",
         place=where,
         remedy="Set binlog_row_image=FULL for every session of the source, or leave the table out (tables.exclude). "
-        "MariaDB 11.8.9 leaves generated columns out of updates and deletes even so: drop them or leave the table out.",
+        "Only generated columns may be missing.",
     )
 
 

@@ -58,7 +58,7 @@ def copy_unpacked(path: Path, buf: npt.NDArray[np.uint8], copy: IO[bytes]) -> Da
     damage: DamagedError | None = None
     try:
         hooks = _CopyHooks(copy)
-        framer = Framer(buf, hooks, packets=False, out_bytes=_OUT_BYTES, place=str(path))
+        framer = Framer(buf, hooks, packets=False, out_bytes=_OUT_BYTES, place=str(path), may_lack=lambda *_: True)
         framer.st[k.IN_POS] = len(MAGIC)
         framer.fed(len(buf))
         try:

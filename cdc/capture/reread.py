@@ -77,6 +77,7 @@ class Reread:
             packets=True,
             out_bytes=_COMPARED_BYTES + 2 * k.PREFIX_MAX,
             place=f"source {place_of(source)}",
+            may_lack=lambda *_: True,  # it was stored
         )
         parts = split_seq(int(stored.entry["seq"]))
         self._base_seq = make_seq(parts.epoch, parts.file_number, 0)

@@ -28,7 +28,7 @@ from cdc.config import DestinationConfig
 from cdc.errors import UnsupportedDdlError, UnsupportedTypeError
 from cdc.positions import make_seq, split_seq
 from cdc.schemas import Schemas, TableComments, TableSchema
-from cdc.source.schemas import check_members, read_schemas, with_members
+from cdc.source.schemas import check_members, read_schema, read_schemas, with_members
 from cdc.source.server import current_position
 from cdc.store.formats.index import read_entries
 from cdc.store.formats.layout import list_segments, schemas_folder
@@ -72,6 +72,8 @@ class SchemaHistory:
         self._named = named
         self._folder = schemas_folder(log.path)
         self._current: dict[str, TableSchema] = {}
+        self._latest: dict[str, TableSchema] = {}
+        """If table maps name the columns: the definitions that were read last."""
         self._comments: dict[str, TableComments] | None = None
         self._unsure: dict[str, _Unsure] = {}
         self._pending: deque[_Altered] = deque()
@@ -136,6 +138,15 @@ class SchemaHistory:
             begin = int(at)  # the statement's own rows (CREATE TABLE … SELECT) have the new definition
         self._pass(rows[begin:])
         self.ready = len(rows)
+
+    def are_generated(self, db: str, table: str, columns: frozenset[str]) -> bool:
+        """Whether these columns of a captured table are generated ones. Reads its definition if the known one does not
+        say so: a DDL statement may have come with the rows that are being read. Raises SourceUnavailableError."""
+        known = self._latest.get(f"{db}.{table}")
+        if known is not None and known.are_generated(columns):
+            return True
+        present = read_schema(self._control, self._config, db, table)
+        return present is not None and present.are_generated(columns)
 
     # --- servers without names in table maps
 
@@ -210,6 +221,7 @@ class SchemaHistory:
     def _save_as_they_are(self, seq: int) -> None:
         """Writes the current definitions. They may contain a later DDL statement already, which readers allow for."""
         schemas = read_schemas(self._control, self._config)
+        self._latest = schemas.tables
         known = self._files()
         if known and known[-1] <= seq and Schemas.load(self._folder / f"{known[-1]}.json") == schemas:
             return

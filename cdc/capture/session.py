@@ -99,6 +99,7 @@ class Session:
             packets=True,
             out_bytes=_OUT_BYTES,
             place=f"source {place_of(config.source)}",
+            may_lack=self._schemas.are_generated,
         )
         self._broken = False  # later transactions must not become visible
         self._unpublished: list[Numbers] = []  # rows that are not published yet; position rows wait to be coalesced

@@ -128,6 +128,11 @@ class TrackedSchemas:
             "the store. Set binlog_row_metadata=FULL on the server, so that later files name their columns.",
         )
 
+    def are_generated(self, db: str, table: str, columns: frozenset[str]) -> bool:
+        """Whether these columns of a captured table are generated ones, as its definition says."""
+        known = self._current.get(f"{db}.{table}")
+        return known is not None and known.are_generated(columns)
+
     # --- files
 
     def _stored(self, seq: int) -> Schemas | None:

@@ -80,11 +80,15 @@ def row_fault(
     """The error for a fault inside a row event. ``pos`` is None if the byte is not known; ``why`` is the reason that a
     conversion gave."""
     if code == k.PART_IMAGE:
+        known = 0 <= column < len(layout.columns)
+        name = layout.columns[column].name if known else "NAME"
+        lacking = f"the rows of table {layout.table} lack the column {name}, which is wanted or belongs to the key"
         return SourceRefusedError(
-            f"the rows of table {layout.table} do not hold all columns",
+            lacking if known else f"the rows of table {layout.table} lack columns",
             place=f"{path}, position {event_pos}",
-            remedy="Set binlog_row_image=FULL for every session of the source, and capture from after that. MariaDB "
-            "11.8.9 leaves generated columns out of updates and deletes even so: drop them, or leave the table out.",
+            remedy=f"If it is a generated column, leave it out (tables.overrides.{layout.table}: {{columns: {{{name}: "
+            "drop}}), because MariaDB 11.8.9 leaves generated columns out of updates and deletes. Otherwise set "
+            "binlog_row_image=FULL for every session of the source, and capture from after that.",
         )
     where = f"{path}, row event at {event_pos}"
     where += f", table {layout.table}" if pos is None else f", byte {pos}, table {layout.table}"

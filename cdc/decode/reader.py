@@ -33,7 +33,7 @@ from cdc.decode.layout import (
     TableLayout,
     value_width,
 )
-from cdc.decode.row_events import RowEvents
+from cdc.decode.row_events import RowEvents, with_all_columns
 from cdc.decode.scan import TransactionSlice, table_events
 from cdc.decode.transactions import (
     ALL_TABLES,
@@ -228,6 +228,10 @@ class Decoder:
     def decode(self, events: RowEvents) -> tuple[pa.RecordBatch, int]:
         """Decodes the first events. Returns a record batch and the number of events in it, at least 1."""
         located = self._locate(events)
+        if located is None:
+            events = with_all_columns(events, self.spec, self.transactions)
+            located = self._locate(events)
+            assert located is not None, "rewritten rows hold all columns"
         done = events.slice(0, located.events)
         rows = located.rows
         arrays = self._metadata(done, rows)
@@ -241,8 +245,8 @@ class Decoder:
         self.stats.bytes += int(done.length.sum())
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema), located.events
 
-    def _locate(self, events: RowEvents) -> _Located:
-        """Runs the first pass over as many events as have room."""
+    def _locate(self, events: RowEvents) -> _Located | None:
+        """Runs the first pass over as many events as have room. None if some have rows that lack columns."""
         columns = len(self.layout.columns)
         count = len(events)
         most = int(events.length.sum()) // self.spec.min_row_bytes + 2
@@ -263,6 +267,8 @@ class Decoder:
             )
             first = events.slice(0, count).for_kernels(self.transactions.tail)
             done, found = locate_rows(first, self.spec.arrays, self.both, self.spec.has_key, rows, measured)
+            if measured.err[k.ERR_CODE] == k.PART_IMAGE:
+                return None
             if measured.err[k.ERR_CODE] != k.OK:
                 raise self._located_fault(measured.err, events)
             if done == 0:  # not even one event has room
@@ -334,7 +340,7 @@ class Decoder:
         return row_fault(code, self.transactions.path, place, int(events.origin[event]), self.layout, column, why)
 
     def _file_offset(self, events: RowEvents, event: int, pos: int) -> int | None:
-        """The offset in the file; None if the event is a rewritten partial update in memory."""
+        """The offset in the file; None if the event was rewritten in memory."""
         return pos if events.origin[event] == events.offset[event] else None
 
 

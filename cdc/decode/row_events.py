@@ -1,8 +1,11 @@
-"""A table's row events, and partial updates of JSON columns rewritten into whole ones."""
+"""A table's row events, and those rewritten that do not hold whole rows: partial updates of JSON columns, and rows that
+lack columns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +13,9 @@ import numpy.typing as npt
 from cdc.binlog.constants import EventType
 from cdc.decode.faults import row_fault
 from cdc.decode.kernels import constants as k
+from cdc.decode.kernels.part_images import Filling, fill_events
 from cdc.decode.kernels.rows import EventArrays, Expansion, expand_events
-from cdc.decode.layout import TableLayout
+from cdc.decode.layout import KernelSpec, TableLayout
 from cdc.decode.transactions import Transactions
 
 Bytes = npt.NDArray[np.uint8]
@@ -66,11 +70,14 @@ class RowEvents:
         return max(0, int(np.searchsorted(self.offset, pos, side="right")) - 1)
 
 
-# ---------------------------------------------------------------- partial updates of JSON columns
+# ---------------------------------------------------------------- partial updates of JSON columns, rows without columns
+
+Rewritten: TypeAlias = tuple[Bytes, Longs, Longs]
+"""A buffer, and the offsets and lengths of the events in it."""
 
 
 class PartialFault(Exception):
-    """A damaged partial update: a code of ``kernels.constants``, the column or -1, the offset in the buffer."""
+    """An event cannot be rewritten: a code of ``kernels.constants``, the column or -1, the offset in the buffer."""
 
     def __init__(self, code: int, column: int, pos: int) -> None:
         super().__init__(code)
@@ -79,17 +86,35 @@ class PartialFault(Exception):
 
 def whole_updates(run: RowEvents, transactions: Transactions) -> RowEvents:
     """Partial updates as whole ones, in a buffer of their own. Raises DamagedError, SourceRefusedError."""
+    spec, json_columns = run.layout.kernel_spec([]).arrays.spec, run.layout.json_columns
+    whole = _replaced(run, transactions, lambda events: expand_partial(events, spec, json_columns))
+    return replace(whole, type=np.full(len(run), UPDATE_ROWS, dtype=np.int64))
+
+
+def with_all_columns(run: RowEvents, spec: KernelSpec, transactions: Transactions) -> RowEvents:
+    """Row events whose rows may lack columns as events with all columns, in a buffer of their own: the missing ones are
+    NULL. Raises SourceRefusedError if rows lack a column that ``spec`` wants or one of the key; DamagedError."""
+    return _replaced(run, transactions, lambda events: fill_images(events, spec.arrays.spec))
+
+
+def _replaced(run: RowEvents, transactions: Transactions, rewrite: Callable[[EventArrays], Rewritten]) -> RowEvents:
     try:
-        buf, offset, length = expand_partial(
-            run.for_kernels(transactions.tail), run.layout.kernel_spec([]).arrays.spec, run.layout.json_columns
-        )
+        buf, offset, length = rewrite(run.for_kernels(transactions.tail))
     except PartialFault as found:
         origin = int(run.origin[run.event_of(found.pos)])
         raise row_fault(found.code, transactions.path, found.pos, origin, run.layout, found.column) from None
-    return replace(run, buf=buf, offset=offset, length=length, type=np.full(len(run), UPDATE_ROWS, dtype=np.int64))
+    return replace(run, buf=buf, offset=offset, length=length)
 
 
-def expand_partial(events: EventArrays, spec: Longs, json_columns: Longs) -> tuple[Bytes, Longs, Longs]:
+def fill_images(events: EventArrays, spec: Longs) -> Rewritten:
+    """Rewrites row events so that their rows have all columns, with NULL where one was missing. Returns the new buffer
+    and their offsets and lengths. The checksums of the new events are zeros. ``spec`` (columns, SPEC_SIZE). Raises
+    PartialFault, with the code PART_IMAGE for a missing column that is wanted or of the key."""
+    err = np.zeros(k.ERR_SIZE, dtype=np.int64)
+    return _rewritten(events, err, lambda out, at, write: fill_events(events, Filling(spec, out, err), at, write))
+
+
+def expand_partial(events: EventArrays, spec: Longs, json_columns: Longs) -> Rewritten:
     """Rewrites PARTIAL_UPDATE_ROWS events into UPDATE_ROWS events in a new buffer. Returns it and their offsets and
     lengths. The checksums of the new events are zeros.
 
@@ -100,12 +125,20 @@ def expand_partial(events: EventArrays, spec: Longs, json_columns: Longs) -> tup
     """
     err = np.zeros(k.ERR_SIZE, dtype=np.int64)
     before = np.zeros((len(spec), 2), dtype=np.int64)
+
+    def expand(out: Bytes, begin: Longs, write: bool) -> int:
+        return expand_events(events, Expansion(spec, json_columns, before, out, err), begin, write)
+
+    return _rewritten(events, err, expand)
+
+
+def _rewritten(events: EventArrays, err: Longs, rewrite: Callable[[Bytes, Longs, bool], int]) -> Rewritten:
+    """Measures the rewritten events, and rewrites them into a buffer of that size."""
     begin = np.zeros(len(events.offset) + 1, dtype=np.int64)
-    expansion = Expansion(spec, json_columns, before, np.empty(0, dtype=np.uint8), err)
-    size = expand_events(events, expansion, begin, False)
+    size = rewrite(np.empty(0, dtype=np.uint8), begin, False)
     out = np.empty(max(0, size), dtype=np.uint8)
     if size >= 0:
-        size = expand_events(events, expansion._replace(out=out), begin, True)
+        size = rewrite(out, begin, True)
     if size < 0:
         raise PartialFault(int(err[k.ERR_CODE]), int(err[k.ERR_COLUMN]), int(err[k.ERR_POS]))
     return out, begin[:-1].copy(), np.diff(begin)

@@ -27,7 +27,7 @@ from cdc.source.server import (
     status_statement,
     variables,
 )
-from cdc.source.table_checks import check_key_dates, check_names, check_policies, check_tables
+from cdc.source.table_checks import check_generated, check_key_dates, check_names, check_policies, check_tables
 
 __all__ = ["Finding", "check_source", "check_standbys", "check_start", "examine", "examine_server", "require_source"]
 
@@ -154,6 +154,8 @@ def _examine(
     schemas = read_schemas(conn, config.tables)
     about = [*check_tables(config, schemas), *check_policies(config, schemas)]
     about += check_key_dates(config, schemas, values.get("sql_mode", ""))
+    if info.flavor == "mariadb" and info.version_info >= (11, 8):
+        about += check_generated(config, schemas)
     about = [of_apply(f) for f in about]
     if not info.has_row_metadata:
         about += check_members(config, schemas)

@@ -31,6 +31,7 @@ _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longte
     "uuid", "inet4", "inet6", "xmltype"
 }  # fmt: skip
 """Types that arrive as text, as long as TIME is not mapped."""
+_KEEP = ColumnPolicy(kind="keep")
 _CHARACTERS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
@@ -172,6 +173,26 @@ def check_key_dates(config: DestinationConfig, schemas: Schemas, sql_mode: str) 
                     f"If the column may contain zero dates, store it as text (tables.overrides.{name}: {{columns: "
                     f"{{{column.name}: text}}}}) before the Delta table is created.",
                 )
+
+
+def check_generated(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:
+    """Yields warnings about generated columns that are not left out, for a server whose updates and deletes may lack
+    them."""
+    for name, table in sorted(schemas.tables.items()):
+        policies = config.table_apply(name).columns
+        kept = [
+            column.name
+            for column in table.columns
+            if column.is_generated and policies.get(column.name.lower(), _KEEP).kind not in ("drop", "null")
+        ]
+        if kept:
+            yield warning(
+                f"table {name}",
+                f"the generated columns {', '.join(kept)} are kept, and MariaDB 11.8.9 leaves generated columns out of "
+                "updates and deletes, which apply refuses then",
+                f"Leave them out (tables.overrides.{name}: {{columns: {{{kept[0]}: drop}}}}) before "
+                "the Delta table is created, or make them null.",
+            )
 
 
 def check_policies(config: DestinationConfig, schemas: Schemas) -> Iterator[Finding]:

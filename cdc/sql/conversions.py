@@ -45,7 +45,7 @@ def value_effect(old: ColumnSchema, new: ColumnSchema, sql_mode: int = 0, ignore
     """What becomes of the column's values in the rows that are there. ``sql_mode`` is the statement's; ``ignore`` says
     that it is an ALTER IGNORE TABLE, which is never strict."""
     strict = bool(sql_mode & MODE_STRICT) and not ignore
-    if "GENERATED" in old.extra.replace("DEFAULT_GENERATED", "") + new.extra.replace("DEFAULT_GENERATED", ""):
+    if old.is_generated or new.is_generated:
         return Unknown("the column is or was generated")
     numbered = "auto_increment" in new.extra and "auto_increment" not in old.extra
     if numbered and (old.nullable or not sql_mode & MODE_NO_AUTO_VALUE_ON_ZERO):

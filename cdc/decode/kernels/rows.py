@@ -119,9 +119,9 @@ def all_present(buf: Bytes, p: int, columns: int) -> bool:
 
 
 @njit
-def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: Longs) -> int:
-    """Checks the header of the row event at ``offset``. Returns the offset of its first row, or -1 with a fault
-    noted."""
+def bitmaps_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: Longs) -> int:
+    """Checks the header of the row event at ``offset``. Returns the offset of its bitmaps of present columns, all of
+    them inside the event, or -1 with a fault noted."""
     p = offset + 27
     if kind >= 30:
         if end - p < 2:
@@ -147,10 +147,20 @@ def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: 
     images = 2 if kind == 24 or kind == 31 else 1
     if end - p < bitmap * images:
         return fault(err, BAD_HEADER, -1, p)
-    for _ in range(images):
+    return p
+
+
+@njit
+def rows_begin(buf: Bytes, offset: int, end: int, kind: int, columns: int, err: Longs) -> int:
+    """Checks the header of the row event at ``offset`` and that its rows hold all columns. Returns the offset of its
+    first row, or -1 with a fault noted."""
+    p = bitmaps_begin(buf, offset, end, kind, columns, err)
+    if p < 0:
+        return -1
+    for _ in range(2 if kind == 24 or kind == 31 else 1):
         if not all_present(buf, p, columns):
             return fault(err, PART_IMAGE, -1, p)
-        p += bitmap
+        p += (columns + 7) >> 3
     return p
 
 

@@ -90,7 +90,7 @@ def test_changed_keys_and_meta_columns(
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_generated_columns_are_there_or_the_rows_are_refused(
+def test_generated_columns_are_there_or_can_be_left_out(
     kind: str, request: pytest.FixtureRequest, database: Callable[[Server], str]
 ) -> None:
     """MariaDB 11.8.9 leaves generated columns out of updates, with ``binlog_row_image=FULL``; 10.11.14 and MySQL do
@@ -102,15 +102,18 @@ def test_generated_columns_are_there_or_the_rows_are_refused(
         cursor.execute(f"CREATE TABLE `{db}`.t (id INT PRIMARY KEY, v INT, g INT AS (v + 1) STORED, w INT AS (v + 2))")
         cursor.execute(f"INSERT INTO `{db}`.t (id, v) VALUES (1, 1)")
         cursor.execute(f"UPDATE `{db}`.t SET v = 5")
+        cursor.execute(f"UPDATE `{db}`.t SET id = 2, v = NULL")
         cursor.execute("SELECT VERSION()")
         version = cursor.fetchall()[0][0]
     path = finished(server, path)
+    rows = decoded(list(read(path, table=f"{db}.t", options=DecodeOptions(columns=["id", "v"]))))
+    assert [(r["_op"], r["id"], r["v"]) for r in rows] == [(1, 1, 1), (2, 1, 5), (0, 1, 5), (2, 2, None)]
     if "11.8.9-MariaDB" in version:
-        with pytest.raises(SourceRefusedError, match="leaves generated columns out"):
+        with pytest.raises(SourceRefusedError, match=r"lack the column g, .* leaves generated columns out"):
             list(read(path, table=f"{db}.t"))
         return
     rows = decoded(list(read(path, table=f"{db}.t")))
-    assert [(r["v"], r["g"], r["w"]) for r in rows] == [(1, 2, 3), (5, 6, 7)]
+    assert [(r["v"], r["g"], r["w"]) for r in rows] == [(1, 2, 3), (5, 6, 7), (5, 6, 7), (None, None, None)]
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -124,6 +127,7 @@ def test_part_images_are_refused(kind: str, request: pytest.FixtureRequest, data
         cursor.execute("SET binlog_row_image = 'MINIMAL'")
         cursor.execute(f"UPDATE `{db}`.t SET v = 2")
     path = finished(server, path)
-    with pytest.raises(SourceRefusedError, match="binlog_row_image=FULL") as raised:
-        list(read(path, table=f"{db}.t"))
+    for columns in (None, ["v"], ["id"]):
+        with pytest.raises(SourceRefusedError, match="binlog_row_image=FULL") as raised:
+            list(read(path, table=f"{db}.t", options=DecodeOptions(columns=columns)))
     assert f"{db}.t" in str(raised.value)

@@ -112,7 +112,7 @@ def test_missing_columns(kind: str) -> None:
     target = first(kind, "kinds", INSERTS)
     at = target.event.index(bytes([len(target.names)]), 27) + 1
     with pytest.raises(
-        SourceRefusedError, match=rf"position {target.pos}: the rows of table shop\.kinds do not hold all"
+        SourceRefusedError, match=rf"position {target.pos}: the rows of table shop\.kinds lack the column "
     ):
         target.decode(target.event[:at] + bytes([target.event[at] & 0xF7]) + target.event[at + 1 :], None, "after")
 

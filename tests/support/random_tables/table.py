@@ -77,8 +77,7 @@ def _columns(rng: Random, facts: Facts) -> list[_Column]:
     row = page = 0
     for number in range(rng.choice((1, 2, 5, 10, 20, 40, rng.randint(1, 40)))):
         name = _name(rng, number, taken)
-        # MariaDB 11.8.9 leaves generated columns out of UPDATE and DELETE; tests/servers/decode/test_promises.py shows it.
-        if facts.kind not in ("mysql56", "mariadb11") and rng.random() < 0.06:
+        if facts.kind != "mysql56" and rng.random() < 0.06:
             out.append(_Column(name, None, True, f"{quoted(name)} {_generated(rng, facts, out)}"))
             continue
         kind = random_type(rng, facts)

@@ -13,8 +13,9 @@ from cdc.binlog import events, frame_kernel
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.file import scan
-from cdc.binlog.frame_events import TableIds, add_table, image_columns
+from cdc.binlog.frame_events import TableIds, add_table, find_table, image_columns
 from cdc.binlog.framer import EVENT_KINDS, Decision, Framer
+from cdc.binlog.optional_columns import lacking_columns, let_lack
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
@@ -248,6 +249,74 @@ def test_rows_with_columns_missing_stop_it(
     assert not frame(others.packets, piece=piece).out
 
 
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_rows_may_lack_the_columns_that_the_caller_allows(allowed: bool, piece: int) -> None:
+    """It is asked once for each table id, by the names in the table map, and again in another file."""
+    log = BinlogBuilder()
+    log.transaction("shop", "items", [1])
+    for _ in range(3):
+        log.gtid()
+        log.table_map("shop", "orders")
+        log.event(
+            31, rows_event(31, 1, b"\0\0", rows=b"").replace((100).to_bytes(6, "little"), (101).to_bytes(6, "little"))
+        )
+        log.xid()
+    asked: list[tuple[str, str, frozenset[str]]] = []
+
+    def may_lack(db: str, table: str, columns: frozenset[str]) -> bool:
+        asked.append((db, table, columns))
+        return allowed
+
+    hooks = Hooks()
+    src = np.zeros(4 << 20, dtype=np.uint8)
+    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20, may_lack=may_lack)
+    if not allowed:
+        with pytest.raises(UnsupportedEventError, match=r"rows of shop\.orders \(.* hold only some of its columns"):
+            feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)
+    else:
+        feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)
+        assert bytes(hooks.out) == b"".join(log.events[1:])
+        assert rows_of(hooks)[:, k.R_ROW_EVENTS].tolist() == [1] * 4
+        feed(framer, src, hooks, log.packets, piece=piece, flush_always=False)  # begins with another file
+    assert asked == [("shop", "orders", frozenset({"id"}))] * (2 if allowed else 1)
+
+
+def test_rows_with_other_columns_than_their_table_map_are_refused() -> None:
+    log = BinlogBuilder()
+    log.gtid()
+    log.table_map("shop", "orders")
+    log.event(23, rows_event(23, 11, b"\xff\x03"))
+    log.xid()
+    hooks = Hooks()
+    src = np.zeros(1 << 20, dtype=np.uint8)
+    framer = hooks.framer = Framer(src, hooks, packets=True, may_lack=lambda *_: True)
+    with pytest.raises(UnsupportedEventError, match="hold only some of its columns"):
+        feed(framer, src, hooks, log.packets, piece=1 << 20, flush_always=False)
+
+
+def test_columns_that_may_be_missing_stay_known_while_tables_are_added() -> None:
+    ids, numbers, optional_at = (np.full(64, -1, dtype=np.int64) for _ in range(3))
+    tables = TableIds(ids, numbers, optional_at, np.empty(0, dtype=np.uint8))
+    for table_id in (100, 101):
+        add_table(tables, table_id, 0, -1)
+    tables = let_lack(tables, 101, 300, frozenset({3}))
+    tables = let_lack(tables, 100, 9, frozenset({8}))
+    tables = let_lack(tables, 101, 300, frozenset({3, 299}))
+    for table_id, columns, lacking in ((101, 300, frozenset({3, 299})), (100, 9, frozenset({8}))):
+        bitmap = sum(1 << c for c in range(columns) if c not in lacking).to_bytes((columns + 7) // 8, "little")
+        event = bytes(4) + b"\x17" + bytes(14) + rows_event(23, columns, bitmap, rows=b"")
+        src = np.frombuffer(event + b"\0", dtype=np.uint8)
+        at = int(tables.optional_at[find_table(tables.keys, table_id)])
+        assert lacking_columns(event) == (columns, lacking)
+        for kernel in (image_columns, image_columns.py_func):
+            assert kernel(src, 0, len(event), len(event), tables.optional, at) == -1
+            assert kernel(src, 0, len(event), len(event), tables.optional, -1) == k.PART_IMAGE
+        src = src.copy()
+        src[len(event) - len(bitmap)] &= 0xFE  # the first column, too
+        assert image_columns(src, 0, len(event), len(event), tables.optional, at) == k.PART_IMAGE
+
+
 @pytest.mark.parametrize("kind", [23, 24, 30, 31, 39])
 def test_the_start_of_a_row_event_cut_anywhere(kind: int) -> None:
     """Nothing behind the arrived bytes is read, and the compiled kernel agrees with the uncompiled one."""
@@ -256,11 +325,12 @@ def test_the_start_of_a_row_event_cut_anywhere(kind: int) -> None:
     event = bytes(4) + bytes([kind]) + bytes(14) + body
     for length in range(27, len(event) + 1):
         src = np.frombuffer(event[:length] + b"\0" * 64, dtype=np.uint8).copy()
-        found = image_columns(src, 0, length, len(event))
-        assert found == image_columns.py_func(src, 0, length, len(event))
+        optional = np.empty(0, dtype=np.uint8), -1
+        found = image_columns(src, 0, length, len(event), *optional)
+        assert found == image_columns.py_func(src, 0, length, len(event), *optional)
         assert found == (-1 if length == len(event) else k.NEED_INPUT)
-        short = image_columns(src, 0, length, length)
-        assert short == image_columns.py_func(src, 0, length, length)
+        short = image_columns(src, 0, length, length, *optional)
+        assert short == image_columns.py_func(src, 0, length, length, *optional)
         assert short == (-1 if length == len(event) else k.BAD_LENGTH)
 
 
@@ -367,9 +437,10 @@ def test_kernel_uncompiled_does_the_same() -> None:
         src = np.frombuffer(body, dtype=np.uint8).copy()
         st[k.IN_END] = len(src)
         rows = np.zeros((16, k.ROW_WIDTH), dtype=np.int64)
-        tables = TableIds(np.full(64, -1, dtype=np.int64), np.full(64, -1, dtype=np.int64))
-        add_table(tables.keys, tables.values, 100, 0)
-        add_table(tables.keys, tables.values, 101, 1)
+        ids, numbers, optional_at = (np.full(64, -1, dtype=np.int64) for _ in range(3))
+        tables = TableIds(ids, numbers, optional_at, np.empty(0, dtype=np.uint8))
+        add_table(tables, 100, 0, -1)
+        add_table(tables, 101, 1, -1)
         with np.errstate(over="ignore"):
             status = kernel(st, src, np.zeros(64, np.uint8), rows, EVENT_KINDS, tables, np.zeros(16, dtype=np.uint8))
         assert status == k.NEED_INPUT

@@ -13,7 +13,7 @@ from cdc.config import DestinationConfig, load
 from cdc.schemas import ColumnSchema, Schemas, TableSchema
 from cdc.source.findings import Finding
 from cdc.source.schemas import check_members, with_members
-from cdc.source.table_checks import check_key_dates, check_policies
+from cdc.source.table_checks import check_generated, check_key_dates, check_policies
 
 
 def column(name: str, data_type: str, column_type: str = "", charset: str | None = None) -> ColumnSchema:
@@ -141,3 +141,14 @@ def test_dates_in_keys_are_a_warning_if_the_server_accepts_zero_dates(tmp_path: 
     assert "{columns: {day: text}}" in found.remedy
     assert not list(check_key_dates(plain, schemas, "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE"))
     assert not list(check_key_dates(config(tmp_path, {"columns": {"day": "text"}}), schemas, ""))
+
+
+def test_generated_columns_that_are_kept_are_a_warning(tmp_path: Path) -> None:
+    generated = column("g", "int").model_copy(update={"extra": "STORED GENERATED"})
+    default = column("d", "int").model_copy(update={"extra": "DEFAULT_GENERATED"})
+    schemas = Schemas(tables={"shop.t": TableSchema(columns=(column("id", "int"), generated, default), primary_key=())})
+    (found,) = check_generated(config(tmp_path, {}), schemas)
+    assert (found.level, found.subject) == ("warning", "table shop.t")
+    assert "columns g are kept" in found.message and "{columns: {g: drop}}" in str(found.remedy)
+    for policy in ("drop", None):
+        assert not list(check_generated(config(tmp_path, {"columns": {"G": policy}}), schemas))

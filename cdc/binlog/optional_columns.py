@@ -1,0 +1,63 @@
+"""The columns that rows of a captured table may lack.
+
+MariaDB 11.8.9 leaves generated columns out of the rows of updates and deletes, whatever ``binlog_row_image`` says.
+
+The kernel knows them by table id (:class:`~cdc.binlog.frame_events.TableIds`). It stops at the first row event that
+lacks others, so each table id asks once for each set of columns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc.binlog.constants import HEADER_SIZE
+from cdc.binlog.frame_events import TableIds, find_table, has_extra_rows_data
+from cdc.binlog.table_map import parse_table_map
+from cdc.errors import DamagedError, UnsupportedTypeError
+
+_UPDATES = frozenset({24, 31, 39, 167, 170})
+
+
+def lacking_columns(event: bytes) -> tuple[int, frozenset[int]]:
+    """Returns the number of a row event's columns, and the ordinals of those that its images lack. The event may be cut
+    behind its bitmaps of columns, whose bounds the kernel has checked."""
+    kind, at = event[4], HEADER_SIZE + 8
+    if has_extra_rows_data.py_func(kind):
+        at += max(2, int.from_bytes(event[at : at + 2], "little"))
+    columns, at = event[at], at + 1
+    if columns == 252:
+        columns, at = int.from_bytes(event[at : at + 2], "little"), at + 2
+    size = (columns + 7) // 8
+    found: set[int] = set()
+    for _ in range(2 if kind in _UPDATES else 1):
+        found.update(column for column in range(columns) if not event[at + (column >> 3)] >> (column & 7) & 1)
+        at += size
+    return columns, frozenset(found)
+
+
+def column_names(table_map: bytes, has_checksum: bool, columns: int, ordinals: frozenset[int]) -> frozenset[str]:
+    """Returns the names of columns in a TABLE_MAP event; none if it names no columns, or has another number of them
+    than ``columns``."""
+    try:
+        found = parse_table_map(table_map, has_checksum)
+    except (DamagedError, UnsupportedTypeError):
+        return frozenset()
+    if not found.has_metadata or len(found.columns) != columns:
+        return frozenset()
+    return frozenset(str(found.columns[ordinal].name) for ordinal in ordinals)
+
+
+def let_lack(tables: TableIds, table_id: int, columns: int, ordinals: frozenset[int]) -> TableIds:
+    """Lets the rows of a known table id with this number of columns lack some of them, besides those that they may lack
+    already."""
+    slot = find_table(tables.keys, table_id)
+    at = int(tables.optional_at[slot])
+    if at < 0:
+        at = len(tables.optional)
+        room = np.zeros(2 + (columns + 7) // 8, dtype=np.uint8)
+        room[:2] = columns & 255, columns >> 8
+        tables = tables._replace(optional=np.concatenate([tables.optional, room]))
+        tables.optional_at[slot] = at
+    for ordinal in ordinals:
+        tables.optional[at + 2 + (ordinal >> 3)] |= np.uint8(1 << (ordinal & 7))
+    return tables
