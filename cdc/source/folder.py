@@ -229,7 +229,9 @@ class BinlogFolder(BinlogFiles):
     def probe(self) -> ClockProbe:
         newest = self.newest()
         walked = self._walked(newest)
-        return ClockProbe(walked.time_s * 1_000_000, BinlogPosition(newest.name, walked.end), None)
+        # A session may give its events a time in the future (SET timestamp), but the file was not written then.
+        time_s = min(walked.time_s, walked.signature[1] // 1_000_000_000)
+        return ClockProbe(time_s * 1_000_000, BinlogPosition(newest.name, walked.end), None)
 
     def cut_bytes(self) -> int:
         """Returns the number of bytes behind the last whole event."""

@@ -30,7 +30,7 @@ from cdc.errors import (
     SourceRefusedError,
     SourceUnavailableError,
 )
-from cdc.gtids import show_state
+from cdc.gtids import GtidSet, show_state
 from cdc.log import get_logger
 from cdc.positions import BinlogPosition, make_file_name
 from cdc.source.folder import (
@@ -472,8 +472,11 @@ class FolderDump:
             )
         except SourceUnavailableError:  # the current file has just been removed
             return None
-        lost = mine - next_ones
-        return show_state(lost, self._folder.describe().flavor) if lost else None
+        lost, flavor = mine - next_ones, self._folder.describe().flavor
+        if flavor == "mariadb" and next_ones:  # FLUSH BINARY LOGS DELETE_DOMAIN_ID makes it forget whole domains
+            domains = {name.partition("-")[0] for name, _ in next_ones.sources()}
+            lost = GtidSet({name: found for name, found in lost.sources() if name.partition("-")[0] in domains})
+        return show_state(lost, flavor) if lost else None
 
     # --- files that end without saying so
 

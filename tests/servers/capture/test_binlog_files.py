@@ -161,6 +161,33 @@ def test_a_folder_that_grows_gives_the_same_store(server: Server, db: str, tmp_p
     assert len(wanted) > 30
 
 
+@pytest.mark.long
+def test_files_without_checksums(server: Server, db: str, tmp_path: Path) -> None:
+    """Also those that begin or end with other settings than the ones beside them."""
+    start = position(server)
+    workload(server, db)
+    try:
+        server.execute("SET GLOBAL binlog_checksum = 'NONE'")
+        workload(server, db, 1)
+        server.execute("FLUSH BINARY LOGS")
+        workload(server, db, 2)
+    finally:
+        server.execute("SET GLOBAL binlog_checksum = 'CRC32'")
+    workload(server, db, 3)
+    expected = of_server(tmp_path / "server", server, db, start)
+    Capture(expected).run(until_current=True)
+    files = tmp_path / "files"
+    files.mkdir()
+    config = of_files(tmp_path / "folder", files, db)
+    for name in names(server, start):
+        data = (server.data / name).read_bytes()
+        for size in (len(data) // 2, len(data)):  # so that capture begins inside the file
+            (files / name).write_bytes(data[:size])
+            Capture(config).run(until_current=True)
+    assert transactions(config) == transactions(expected)
+    assert len({seq >> 34 for seq, *_ in transactions(config)}) == 4
+
+
 def test_compressed_files_and_starts(server: Server, db: str, tmp_path: Path) -> None:
     start = position(server)
     workload(server, db)
@@ -184,7 +211,7 @@ def test_compressed_files_and_starts(server: Server, db: str, tmp_path: Path) ->
 # --- what may be wrong with a folder
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def recorded(request: pytest.FixtureRequest) -> tuple[Server, str, dict[str, bytes]]:
     """A server, a database, and three binlog files with its changes: two that are finished, and the present one."""
     server: Server = request.getfixturevalue(request.param)
@@ -345,10 +372,21 @@ def test_folders_that_are_none(recorded: Recorded, files: Path, tmp_path: Path) 
     fails(of_files(tmp_path / "6", files, db), SourceRefusedError, names_[1], "encrypted", "--read-from-remote-server")
     relay = bytearray(data[names_[1]])
     relay[4 + 17] |= 0x40
-    head = 4 + int.from_bytes(relay[13:17], "little")
-    relay[head - 4 : head] = zlib.crc32(relay[4 : head - 4]).to_bytes(4, "little")
-    (files / names_[1]).write_bytes(relay)
+    (files / names_[1]).write_bytes(sealed(relay))
     fails(of_files(tmp_path / "7", files, db), SourceRefusedError, names_[1], "relay log")
+    foreign = bytearray(data[names_[1]])
+    foreign[4 + 5 : 4 + 9] = (77).to_bytes(4, "little")
+    (files / names_[1]).write_bytes(sealed(foreign))
+    fails(of_files(tmp_path / "8", files, db), IdentityError, names_[1], "does not follow", "server_id 77")
+    (files / names_[1]).write_bytes(data[names_[0]])  # a copy under a wrong name
+    fails(of_files(tmp_path / "9", files, db), CdcError, names_[1])
+
+
+def sealed(data: bytearray) -> bytes:
+    """Returns a file with the right checksum of its format description."""
+    head = 4 + int.from_bytes(data[13:17], "little")
+    data[head - 4 : head] = zlib.crc32(data[4 : head - 4]).to_bytes(4, "little")
+    return bytes(data)
 
 
 @pytest.mark.parametrize("start", ["earliest", "position", "time", "gtid"])
@@ -530,6 +568,9 @@ def test_a_server_that_crashed(kind: str, tmp_path: Path) -> None:
         before = {path.name: path.read_bytes() for path in server.data.glob("binlog.0*")}
         server.restart()
         workload(server, "shop", 1)
+        server.halt()  # the next file ends with STOP
+        server.restart()
+        workload(server, "shop", 2)
         files = tmp_path / "files"
         files.mkdir()
         wanted = names(server, start)

@@ -60,6 +60,18 @@ def test_an_idle_source_is_not_stuck(capture: Capture) -> None:
         assert capture.after(1) == (True, f"shop: capture (process {os.getpid()}) is at binlog.000003:4711.")
 
 
+def test_a_source_without_a_clock_may_idle(capture: Capture) -> None:
+    """The state that the capture of a folder of files writes stays the same while no file comes, and is written."""
+    capture.watch = CaptureWatch("shop", capture.store, 60, lambda: capture.now_s, idles=True)
+    capture.start()
+    for second in range(300):
+        capture.report()
+        os.utime(capture.store / "capture.json", (second, second))
+        assert capture.after(1)[0]
+    assert capture.after(60)[0]
+    assert not capture.after(1)[0]
+
+
 def test_a_capture_without_progress_is_stuck_after_a_while(capture: Capture) -> None:
     capture.start()
     capture.report()
