@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from spark_jobs.maintenance import Maintained
     from spark_jobs.runtime.submit import SubmittedDriver
 
-_SHORT_BYTES = 64 << 20
-"""Merging a batch of at most this size does not take long enough for well compiled code."""
 _submitted: SubmittedDriver | None = None
 
 
@@ -166,7 +164,7 @@ def _merge_here(config: DestinationConfig, lease: Lease) -> list[TableResult]:
     warm: list[session.WarmSession] = []
 
     def sessions() -> session.TableSessions:
-        warm.append(session.acquire(config.spark, is_short=manifest.bytes <= _SHORT_BYTES))
+        warm.append(session.acquire(config.spark, manifest.bytes))
         return warm[-1].tables
 
     try:

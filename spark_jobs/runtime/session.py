@@ -61,6 +61,9 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
 
+_SHORT_BYTES = 64 << 20
+"""Merging so many bytes together does not take long enough for well compiled code."""
+
 _lock = threading.Lock()
 _warm: dict[str, WarmSession] = {}
 
@@ -133,6 +136,8 @@ class WarmSession:
         self.tables = TableSessions(spark, remote)
         self.is_short = is_short
         """Its JVM compiles quickly, and not well."""
+        self.merged_bytes = 0
+        """What it was acquired for, together."""
 
     def alive(self) -> bool:
         """Whether the session can be used: its JVM or server still runs."""
@@ -155,17 +160,22 @@ def _key(config: SparkConfig) -> str:
     return f"{config.remote or config.master} {sorted(config.conf.items())} {config.lake}"
 
 
-def acquire(config: SparkConfig, *, is_short: bool = False) -> WarmSession:
+def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
     """Returns the warm session of this process for these settings, and starts it if there is none.
 
-    ``is_short``: the work is short, so a JVM that is started for it does not compile its code well, and is replaced for
-    other work. It makes no difference if the options of Java name a level of compilation. Raises RetryableError
-    if Spark cannot be started or reached, ConfigError if it is not installed."""
+    ``batch_bytes``: the size of the batch that is merged; None: other work. A JVM that is started for a small batch
+    does not compile its code well, and is replaced once it is acquired for other work, or for more than 64 MiB
+    together. The size makes no difference if the options of Java name a level of compilation. Raises RetryableError if
+    Spark cannot be started or reached, ConfigError if it is not installed."""
     key = _key(config)
-    is_short = is_short and "TieredStopAtLevel" not in config.conf.get(_JAVA_OPTIONS, "")
     with _lock:
         found = _warm.get(key)
+        merged_bytes = (
+            sys.maxsize if batch_bytes is None else batch_bytes + (0 if found is None else found.merged_bytes)
+        )
+        is_short = merged_bytes <= _SHORT_BYTES and "TieredStopAtLevel" not in config.conf.get(_JAVA_OPTIONS, "")
         if found is not None and found.alive() and (is_short or not found.is_short):
+            found.merged_bytes = merged_bytes
             return found
         discard()
         if importlib.util.find_spec("pyspark") is None:
@@ -185,6 +195,7 @@ def acquire(config: SparkConfig, *, is_short: bool = False) -> WarmSession:
             _warm[key] = found
             discard()
             raise
+        found.merged_bytes = merged_bytes
         _warm[key] = found
         return found
 

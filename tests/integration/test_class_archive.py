@@ -19,7 +19,7 @@ _DRIVER = """
 from pathlib import Path
 from cdc.config import SparkConfig
 from spark_jobs.runtime import driver, session
-warm = session.acquire(SparkConfig(master="local[1]", conf={conf}), is_short=True)
+warm = session.acquire(SparkConfig(master="local[1]", conf={conf}), 1)
 warm.spark.range(1).write.format("delta").save({table!r})
 print(warm.spark.read.format("delta").load({table!r}).count(), {classes!r} in Path(f"/proc/{{driver.pid()}}/maps").read_text())
 """
@@ -84,12 +84,12 @@ def test_other_options_of_the_jvm_and_a_damaged_archive(classes: Path, tmp_path:
 def test_a_session_for_short_work_is_replaced_for_other_work() -> None:
     config = SparkConfig(master="local[1]", conf={"spark.driver.memory": "512m"})
     try:
-        assert session.acquire(config, is_short=True) is session.acquire(config, is_short=True)
+        assert session.acquire(config, 20 << 20) is session.acquire(config, 20 << 20)
         short = driver.pid()
-        long = session.acquire(config)
+        long = session.acquire(config, 40 << 20)  # 80 MiB together
         assert driver.pid() != short
-        assert session.acquire(config, is_short=True) is long
+        assert session.acquire(config, 1) is session.acquire(config) is long
         fixed = SparkConfig(master="local[1]", conf=LOCAL_CONF)  # which names a level of compilation
-        assert session.acquire(fixed, is_short=True) is session.acquire(fixed)
+        assert session.acquire(fixed, 1) is session.acquire(fixed)
     finally:
         session.discard()
