@@ -60,6 +60,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "complete_until": None if capture is None else _iso(capture.complete_until_us),
             "there": reader.exists(),
             "begins": None if begins is None else {**asdict(begins), "time": _iso(begins.time_us)},
+            "prepared": _prepared(config),
         },
         "archive": _archive(config),
         "standby": _standby(config),
@@ -68,6 +69,27 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
         "tables": _tables(config, reader),
         "snapshots": _snapshots(config),
     }
+
+
+def _prepared(config: DestinationConfig) -> dict[str, Any] | None:
+    """Returns the XA transactions with captured rows that are neither committed nor rolled back; None for a store that
+    is not on this machine's disk."""
+    if config.store.kind != "file":
+        return None
+    from cdc.store.formats.prepared import describe
+
+    return describe(config.store.path)
+
+
+def prepared_sentences(found: dict[str, Any] | None) -> list[str]:
+    """Returns a sentence about pending XA transactions; none if there are none."""
+    if not found or not found["count"]:
+        return []
+    count, oldest = found["count"], found["transactions"][0]
+    wait = "transaction waits" if count == 1 else "transactions wait"
+    since = f"since {oldest['time']}: {oldest['xid']} ({', '.join(oldest['tables'])})"
+    text = f"{count} prepared XA {wait} for XA COMMIT or XA ROLLBACK, {human_bytes(found['bytes'])}"
+    return [f"{text}, {since}." if count == 1 else f"{text}, the oldest {since}."]
 
 
 def _failovers(state: State) -> list[dict[str, Any]]:

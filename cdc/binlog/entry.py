@@ -51,7 +51,7 @@ class EntryFlag(enum.IntFlag):
     GTID_MARIADB = 4
     """``gtid_source`` is a MariaDB domain and server id."""
     XA_PREPARED = 8
-    """Reserved: it is prepared, neither committed nor rolled back yet, and invisible to readers."""
+    """Never written; readers ignore such an entry. Prepared transactions are kept beside the log."""
     LOST = 16
     """With POSITION: in the place of a transaction whose bytes are damaged, and whose loss was accepted."""
 

@@ -55,8 +55,8 @@ _STATEMENT = "belongs to the statement after it, which Towpath reads"
 _LOAD_DATA = "belongs to the LOAD DATA statement after it, which Towpath reads"
 
 _XA_PREPARE = (
-    "the end of an XA transaction. One that was committed in one phase is stored like any other; capture cannot follow "
-    "a prepared one to its commit yet"
+    "the end of an XA transaction. One that was committed in one phase is stored like any other; the rows of a "
+    "prepared one are put aside until its XA COMMIT"
 )
 
 TABLE: tuple[EventTypeInfo, ...] = tuple(
@@ -128,7 +128,7 @@ TABLE: tuple[EventTypeInfo, ...] = tuple(
             EventType.XA_PREPARE,
             "5.7–9.x",
             "10.5–11.8",
-            _CONDITIONAL,
+            _STORED,
             _XA_PREPARE,
         ),
         (

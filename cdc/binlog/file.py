@@ -16,7 +16,7 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.binlog.frame_buffers import Numbers
-from cdc.binlog.framer import Decision, Framer, PackedTransactionError
+from cdc.binlog.framer import Decision, Framer, PackedTransactionError, StopsAtPrepared
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
 from cdc.sql.statements import classify
@@ -55,7 +55,7 @@ def map_file(path: Path) -> npt.NDArray[np.uint8]:
     return buf
 
 
-class _ScanHooks:
+class _ScanHooks(StopsAtPrepared):
     def __init__(self, path: Path, epoch: int, number: TableNumber | None) -> None:
         self.path, self.epoch, self.number = path, epoch, number
         self.framer: Framer | None = None

@@ -126,6 +126,20 @@ class FrameBuffers:
         self.st[k.OUT_POS] = pos - n
         self.st[k.OUT_BASE] += n
 
+    def open_output(self) -> memoryview:
+        """The bytes of the open transaction, except those that were taken already."""
+        return self.out.data[max(0, int(self.st[k.TX_START] - self.st[k.OUT_BASE])) : int(self.st[k.OUT_POS])]
+
+    def drop_open_output(self) -> None:
+        """Removes the bytes of the open transaction, of which nothing is kept. If some of them were taken, the caller
+        has cut the output at the transaction's start."""
+        st = self.st
+        st[k.OUT_POS] = max(0, int(st[k.TX_START] - st[k.OUT_BASE]))
+        st[k.OUT_BASE] = min(int(st[k.OUT_BASE]), int(st[k.TX_START]))
+        st[k.TX_KEPT] = st[k.TX_ROW_EVENTS] = st[k.STMT_OPEN] = 0
+        st[k.HOLD] = st[k.TX_START]
+        st[k.LAST_ROW] = -1
+
     def take_rows(self) -> Numbers:
         """Removes the rows of the finished transactions and returns a copy, (n, ROW_WIDTH)."""
         rows = self.rows[: int(self.st[k.N_ROWS])].copy()

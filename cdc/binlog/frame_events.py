@@ -306,13 +306,18 @@ def start_event(
             return BAD_LENGTH
         if st[TX_OPEN] == 0:
             return NESTED
-        if src[at + 19] == 0 and st[TX_KEPT] == 1 and st[TX_REFUSED] == 0:
-            return XA  # it is not known whether its rows will be committed, as it is with XA COMMIT … ONE PHASE
-        if src[at + 19] == 0 and st[SCAN] == 0 and st[TX_REFUSED] == 0:
-            if st[DECISION] == UNDECIDED:
-                return NEED_EVENT
-            st[DECISION] = UNDECIDED
-        return commit(st)
+        if src[at + 19] != 0 or st[TX_REFUSED] == 1 or st[TX_SKIP] != 0:  # XA COMMIT … ONE PHASE, or not kept
+            return commit(st)
+        if st[SCAN] == 1:
+            return XA if st[TX_KEPT] == 1 else commit(st)
+        if st[EVENT_END_POS] == 0:
+            return NO_POSITION
+        if st[DECISION] == UNDECIDED:
+            return NEED_EVENT  # Python puts the transaction aside until its XA COMMIT
+        st[DECISION] = UNDECIDED
+        status = commit(st)
+        st[EVENT_KEEP] = 0
+        return status
     if kind == T_GTID_TAGGED:
         if have < length:
             return NEED_INPUT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
@@ -23,7 +23,7 @@ from cdc.binlog.frame_events import TableIds, add_table
 from cdc.binlog.frame_kernel import frame
 from cdc.binlog.jit import bind
 from cdc.binlog.optional_columns import column_names, lacking_columns, let_lack
-from cdc.binlog.rare_events import parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
+from cdc.binlog.rare_events import XaStatement, parse_incident, parse_tagged_gtid, parse_xa, parse_xa_prepare
 from cdc.errors import (
     CorruptStreamError,
     DamagedError,
@@ -77,6 +77,25 @@ class Hooks(Protocol):
     def set_statement_end(self, offset: int, length: int) -> int:
         """Sets STMT_END_F on the row event at ``offset`` of the output, which was taken already. Returns its new
         CRC32."""
+
+    def prepare(self, framer: Framer, event: bytes) -> None:
+        """Puts the open XA transaction aside, which its XA_PREPARE event (without checksum) ends here: the part of it
+        that was taken, and ``framer.open_output()``. Cuts the part that was taken off the output."""
+
+    def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
+        """Returns the rows of the XA transaction that is committed here, without checksums (see
+        :mod:`cdc.binlog.xa_rows`). None if it is rolled back or has no captured rows."""
+
+
+class StopsAtPrepared:
+    """The hooks for prepared XA transactions of those that cannot follow them to their XA COMMIT."""
+
+    def prepare(self, framer: Framer, event: bytes) -> None:
+        if framer.st[k.TX_KEPT]:
+            raise framer.prepared_rows(event)
+
+    def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
+        return None
 
 
 _KINDS = {
@@ -151,10 +170,10 @@ class Framer(FrameBuffers):
         self._is_stored: Callable[[str], bool] | None = None
         self._payload: PayloadReader | None = None
         self._unpacking = False
+        self._inserted: str | None = None  # the XA transaction whose rows are the second input
+        self._preparing: bytes | None = None  # the XA_PREPARE event of a compressed transaction
         nothing: tuple[Callable[[], int] | None, Any, Any, Any] = (None, None, None, None)
         self._calls = [nothing, nothing]  # the kernel bound to its arrays: src, out, tables; for the second input
-        self.prepared: set[str] = set()
-        """The xids of prepared XA transactions without captured rows that were not committed or rolled back yet."""
 
     # --- the source's file -----------------------------------------------------------------------------------------
 
@@ -220,6 +239,30 @@ class Framer(FrameBuffers):
         file = f"{self._file}, behind {self.source_pos}" if self._file else f"byte {int(self.st[k.EVENT_IN])}"
         return f"{self.place}: {file}"
 
+    @property
+    def event_end(self) -> int:
+        """The end of the current event in the source's file, beyond 32 bits too; 0 if it has no position."""
+        at_least = int(self.st[k.FILE_POS]) + int(self.st[k.TX_BYTES] if self.in_transaction else 0)
+        pos = int(self.st[k.EVENT_END_POS])
+        end = at_least >> 32 << 32 | pos
+        return 0 if not pos else end if end >= at_least else end + (1 << 32)
+
+    @property
+    def gtid(self) -> str | None:
+        """The GTID of the open transaction, as the server prints it; None if it has none."""
+        st = self.st
+        if not st[k.GTID_COUNT]:
+            return None
+        if st[k.GTID_MARIADB]:
+            return _mariadb_gtid(st[k.GTID_A], st[k.GTID_NUMBER])
+        return _gtid_text(st[k.GTID_A], st[k.GTID_B], st[k.GTID_NUMBER], st[k.GTID_TAG : k.GTID_TAG + 4])
+
+    @property
+    def changed_tables(self) -> list[str]:
+        """The captured tables with rows in the open transaction. With more than 64 tables some more may be named."""
+        mask = int(self.st[k.TX_MASK])
+        return [name for name, number in self._numbers.items() if mask >> (number & 63) & 1]
+
     def room(self) -> memoryview:
         """The room for the next input, see :meth:`FrameBuffers.room`. Raises CorruptStreamError, DamagedError."""
         try:
@@ -231,6 +274,7 @@ class Framer(FrameBuffers):
         """Forgets an unfinished transaction. Returns the offset at which the caller has to cut the output."""
         self._refused = None
         self._unpacking = False
+        self._inserted = self._preparing = None
         return self.cut_transaction()
 
     # --- running -----------------------------------------------------------------------------------------------------
@@ -334,6 +378,8 @@ class Framer(FrameBuffers):
             raise self._corrupt(f"an event ({type_name(event[4])}) is invalid: {text}") from None
 
     def _corrupt(self, text: str) -> CorruptStreamError | DamagedError:
+        if self.st[k.INNER] and self._inserted is not None:
+            return refusals.damaged_prepared(self._inserted, f"in it, {text}")
         if self.st[k.INNER]:
             text = _damaged_payload(f"in it, {text}")
         if self._packets:
@@ -349,11 +395,16 @@ class Framer(FrameBuffers):
         if xa is not None and xa.verb in ("START", "END"):
             self.st[k.DECISION] = k.OPENS if xa.verb == "START" else k.ALONG
             return
+        if xa is not None and xa.verb in ("COMMIT", "ROLLBACK"):
+            self.st[k.TX_BEGIN] = 0  # the statement ends the transaction, whatever MariaDB's GTID event says
+            if not self.st[k.SCAN]:
+                self._complete(xa)
+                return
         try:
             decision = self.hooks.statement(query, bool(self.st[k.TX_BEGIN]) and self.in_transaction)
         except UnsupportedEventError as error:
             if not self.skips and (self.st[k.TX_BEGIN] == 0 or not self.in_transaction):
-                raise self._with_end(error) from None
+                raise self.with_end(error) from None
             self._refuse(error)
             self.st[k.DECISION] = k.DROP
             return
@@ -376,9 +427,14 @@ class Framer(FrameBuffers):
             self.st[k.HAS_CRC] = description.has_checksum
         elif header.type == EventType.INCIDENT and not self.skips:
             message = parse_incident(self._body_of(self._sound_event()))
-            raise self._with_end(refusals.incident(message, self.where))
+            raise self.with_end(refusals.incident(message, self.where))
         elif header.type == EventType.XA_PREPARE:
-            self.prepared.add(self._parsed(parse_xa_prepare, self._body_of(self._sound_event())))
+            event = self._body_of(self._sound_event())
+            self._parsed(parse_xa_prepare, event)
+            if self.st[k.INNER]:
+                self._preparing = event  # it counts when the checksum around it is verified
+            else:
+                self._prepare(event)
         elif header.type == EventType.GTID_TAGGED:
             self._begin_tagged(self._sound_event())
             decision = k.KEEP
@@ -433,11 +489,8 @@ class Framer(FrameBuffers):
 
     def _has_gtid_stored(self) -> bool:
         """Whether the current transaction is stored already, as its GTID tells."""
-        st = self.st
-        gtid = _gtid_text(st[k.GTID_A], st[k.GTID_B], st[k.GTID_NUMBER], st[k.GTID_TAG : k.GTID_TAG + 4])
-        if st[k.GTID_MARIADB]:
-            gtid = _mariadb_gtid(st[k.GTID_A], st[k.GTID_NUMBER])
-        return bool(st[k.GTID_COUNT]) and self._is_stored is not None and self._is_stored(gtid)
+        gtid = self.gtid
+        return gtid is not None and self._is_stored is not None and self._is_stored(gtid)
 
     # --- compressed transactions
 
@@ -488,6 +541,46 @@ class Framer(FrameBuffers):
                 raise PayloadFault("no event in it ends the transaction")
         except PayloadFault as fault:
             raise self._corrupt(_damaged_payload(str(fault))) from None
+        if self._preparing is not None:
+            event, self._preparing = self._preparing, None
+            self._prepare(event)
+
+    # --- prepared XA transactions
+
+    def _prepare(self, event: bytes) -> None:
+        """Has the open XA transaction put aside. Only its position and its GTID are left in its place."""
+        st = self.st
+        if st[k.STMT_OPEN] and not st[k.STMT_ROWS]:  # the table maps of a statement without captured rows
+            st[k.OUT_POS] = st[k.STMT_START] - st[k.OUT_BASE]
+        self.hooks.prepare(self, event)
+        self.drop_open_output()
+
+    def _complete(self, xa: XaStatement) -> None:
+        """Ends an XA transaction that was prepared: writes its rows between the GTID and the XA COMMIT."""
+        st = self.st
+        st[k.DECISION] = k.DROP
+        if self.skips:
+            return
+        if not st[k.EVENT_END_POS]:
+            self._fail(k.NO_POSITION)
+        st[k.DECISION] = k.UNDECIDED
+        pieces = self.hooks.complete(self, xa)
+        if pieces is not None:
+            if not self.in_transaction or st[k.INNER]:
+                self._fail(k.NESTED)
+            self._insert(xa.xid, pieces)
+        st[k.DECISION], st[k.DECISION_MASK] = k.KEEP if st[k.TX_KEPT] else k.DROP, 0
+
+    def _insert(self, xid: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """Frames the rows of a prepared XA transaction at the current position."""
+        self.begin_inner()
+        self.st[k.INNER_END_POS], self.st[k.INNER_ENDED] = self.st[k.EVENT_END_POS], 0
+        self._inserted = xid
+        for piece in pieces:
+            self._frame_unpacked(piece)
+        if self.inner_rest():
+            raise refusals.damaged_prepared(xid, "its last event is cut")
+        self._inserted = None
 
     # --- unsupported events and errors
 
@@ -502,19 +595,12 @@ class Framer(FrameBuffers):
             self.st[k.TX_REFUSED] = 1
             self._refused = error
 
-    def _with_end(self, error: UnsupportedEventError) -> UnsupportedEventError:
+    def with_end(self, error: UnsupportedEventError) -> UnsupportedEventError:
         """The error with the position behind the current event, which ends its transaction, in its remedy."""
-        end = self._event_end()
+        end = self.event_end
         if not self._file or self.st[k.SCAN] or not end:
             return error
         return refusals.with_end(error, self._file, end)
-
-    def _event_end(self) -> int:
-        """The end of the current event in the source's file, beyond 32 bits too; 0 if it has no position."""
-        at_least = int(self.st[k.FILE_POS]) + int(self.st[k.TX_BYTES] if self.in_transaction else 0)
-        pos = int(self.st[k.EVENT_END_POS])
-        end = at_least >> 32 << 32 | pos
-        return 0 if not pos else end if end >= at_least else end + (1 << 32)
 
     def _read_part_image(self) -> None:
         """Lets the table's rows lack the columns that those of the current event lack, or refuses the event."""
@@ -528,13 +614,11 @@ class Framer(FrameBuffers):
         else:
             self._refuse(refusals.partial_rows(self._names[table_id], event[4], self.where))
 
-    def _prepared_rows(self) -> UnsupportedEventError:
-        """The error for a prepared XA transaction with captured rows, of which only XA COMMIT tells whether they
-        count."""
-        xid = self._parsed(parse_xa_prepare, self._body_of(self._sound_event()))
-        mask = int(self.st[k.TX_MASK])
-        names = [name for name, number in self._numbers.items() if mask >> (number & 63) & 1]
-        return refusals.prepared_xa(xid, names, self.where)
+    def prepared_rows(self, event: bytes) -> UnsupportedEventError:
+        """The error for a prepared XA transaction with captured rows, for those that cannot follow it. ``event`` is
+        its XA_PREPARE event without checksum."""
+        xid = self._parsed(parse_xa_prepare, event)
+        return self.with_end(refusals.prepared_xa(xid, self.changed_tables, self.where))
 
     def _patch_stored(self) -> None:
         st = self.st
@@ -553,9 +637,9 @@ class Framer(FrameBuffers):
         if status == k.REFUSED_END:
             self._sound_event()
             assert self._refused is not None
-            raise self._with_end(self._refused)
+            raise self.with_end(self._refused)
         if status == k.XA:
-            raise self._with_end(self._prepared_rows())
+            raise self.prepared_rows(self._body_of(self._sound_event()))
         if status == k.REFUSED:
             self._sound_event()
             if event[4] == EventType.TRANSACTION_PAYLOAD:
@@ -563,7 +647,7 @@ class Framer(FrameBuffers):
                     "a compressed transaction has to be unpacked before the file is read", place=self.where
                 )
             error = refusals.refused_type(event[4], self.where)
-            raise error if self.in_transaction else self._with_end(error)
+            raise error if self.in_transaction else self.with_end(error)
         if status == k.OVERRUN:
             raise IdentityError(
                 f"a transaction ends at {self.source_pos}, and the store holds everything up to "

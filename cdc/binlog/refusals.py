@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cdc.binlog.constants import EventType, type_name
 from cdc.binlog.event_types import stop_reason
-from cdc.errors import UnsupportedEventError
+from cdc.errors import DamagedError, UnsupportedEventError
 
 
 def with_end(error: UnsupportedEventError, file: str, pos: int) -> UnsupportedEventError:
@@ -33,12 +33,36 @@ def partial_rows(table: str, kind: int, where: str) -> UnsupportedEventError:
 
 
 def prepared_xa(xid: str, tables: Sequence[str], where: str) -> UnsupportedEventError:
+    """The error of those that read a file without a store, and cannot follow the transaction to its XA COMMIT."""
     return UnsupportedEventError(
-        f"the XA transaction {xid} is prepared here with rows of {', '.join(tables) or 'captured tables'}; following "
-        "it to its XA COMMIT is not supported yet",
+        f"the XA transaction {xid} is prepared here with rows of {', '.join(tables) or 'captured tables'}; whether "
+        "they were committed is told by a later XA COMMIT or XA ROLLBACK, perhaps in another file",
         place=where,
-        remedy="End it on the source by XA COMMIT or XA ROLLBACK, and load the tables anew: a destination that starts "
-        "behind it does not have its rows. XA COMMIT … ONE PHASE is supported.",
+        remedy="Capture follows prepared XA transactions: read the store of a destination instead of this file.",
+    )
+
+
+def unknown_xa(xid: str, searched: Sequence[str], where: str) -> UnsupportedEventError:
+    """The error for the XA COMMIT of a transaction whose XA PREPARE is not known. ``searched`` are the binlog files
+    that the source still has, oldest first."""
+    files = f"{searched[0]} to {searched[-1]}" if len(searched) > 1 else "".join(searched) or "none"
+    return UnsupportedEventError(
+        f"the XA transaction {xid} is committed here, and its XA PREPARE is neither in the store nor in the binlog "
+        f"files that the source still has ({files}), so that its rows and tables are not known",
+        place=where,
+        remedy="Its XA PREPARE was purged before capture read it. If it is known that the transaction changed no "
+        "captured table, or if the tables that it changed are loaded anew afterwards, let capture pass it: "
+        f'source.ignore_xa: ["{xid}"].',
+    )
+
+
+def damaged_prepared(xid: str, why: str) -> DamagedError:
+    """The error for rows of a prepared XA transaction in the store that cannot be read."""
+    return DamagedError(
+        f"the rows of the prepared XA transaction {xid} are damaged: {why}",
+        place="prepared",
+        remedy="Restore the folder `prepared` of the store from a copy, or remove the transaction's file from it: "
+        "capture then looks for the transaction in the source's binlog.",
     )
 
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import MAGIC
-from cdc.binlog.framer import Decision, Framer
+from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
 from cdc.errors import DamagedError, StorageError
 
 _OUT_BYTES = 8 << 20
 
 
-class _CopyHooks:
+class _CopyHooks(StopsAtPrepared):
     """Keeps every transaction, and writes it behind the descriptions and names of files as the source has them."""
 
     def __init__(self, file: IO[bytes]) -> None:

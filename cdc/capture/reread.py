@@ -1,12 +1,14 @@
 """Reads the last stored transaction again from the source and compares its bytes.
 
 Only the tables and statements of the stored transaction are kept from the server's stream, so a change of
-``tables.include`` since then makes no difference. Of a transaction above 16 MiB only the beginning is compared.
+``tables.include`` since then makes no difference. Of a transaction above 16 MiB only the beginning is compared. Of an
+XA transaction that had been prepared the source has only the XA COMMIT there, so that event is compared.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,13 @@ import numpy as np
 from cdc.binlog import events
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
-from cdc.binlog.entry import EntryFlag
+from cdc.binlog.entry import EntryFlag, format_gtid
 from cdc.binlog.frame_buffers import Numbers
-from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
+from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, StopsAtPrepared, row_gtid
+from cdc.binlog.rare_events import XaStatement
+from cdc.capture.prepared_events import with_crc
 from cdc.config import SourceConfig
+from cdc.durable import storage_errors
 from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.source.connection import place_of
@@ -51,7 +56,7 @@ class _LimitReached(Exception):
     """The part of the transaction that is compared has been read."""
 
 
-class Reread:
+class Reread(StopsAtPrepared):
     """One transaction, read again from the source and framed for its own tables and statements.
 
     It implements the framer's hooks as :class:`~cdc.capture.session.Session` does, but stores nothing.
@@ -69,6 +74,9 @@ class Reread:
         self._tables, self._statements = _contents(self._bytes)
         self._ddl = bool(int(stored.entry["flags"]) & EntryFlag.DDL)
         self._rows: list[Numbers] = []
+        self._xa_commit = b""  # the event, if it ends the transaction
+        self._gtid: str | None = None
+        self._stored = stored
         self._done = False
         self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
         self._framer = Framer(
@@ -126,6 +134,8 @@ class Reread:
         return self._done
 
     def _compare_all(self) -> str | None:
+        if self._xa_commit:
+            return self._compare_xa_commit()
         rows = np.concatenate(self._rows)
         row = rows[np.flatnonzero(rows[:, k.R_LENGTH])[0]] if rows[:, k.R_LENGTH].any() else rows[-1]
         there = f"{self._position.file}:{split_seq(int(row[k.R_SEQ])).offset}"
@@ -139,6 +149,13 @@ class Reread:
         if bytes(self._framer.out.data[at : at + len(self._bytes)]) != self._bytes:
             return f"{words}, with other contents"
         self.compared = len(self._bytes)
+        return None
+
+    def _compare_xa_commit(self) -> str | None:
+        size = len(self._xa_commit)
+        if self._gtid != format_gtid(self._entry) or _read_end(self._stored, size) != self._xa_commit:
+            return f"the server has another transaction there, an XA COMMIT with the GTID {self._gtid}"
+        self.compared = size
         return None
 
     def _compare_beginning(self) -> str | None:
@@ -162,6 +179,13 @@ class Reread:
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         return Decision((query.db, query.sql) in self._statements, ddl=self._ddl)
+
+    def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
+        if self._base_seq | framer.event_end == int(self._entry["seq"]):
+            event = framer.event()
+            self._xa_commit = event if framer.st[k.HAS_CRC] else with_crc(event)
+            self._gtid = framer.gtid
+        return None
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         if not self.file_created:
@@ -193,6 +217,14 @@ def _read(stored: StoredTransaction, limit: int) -> bytes:
             os.close(fd)
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(stored.segment)) from None
+
+
+def _read_end(stored: StoredTransaction, size: int) -> bytes:
+    """Reads the last ``size`` bytes of a stored transaction. Raises StorageError."""
+    end = int(stored.entry["offset"]) + int(stored.entry["length"])
+    with storage_errors(stored.segment), stored.segment.open("rb") as file:
+        file.seek(max(0, end - size))
+        return file.read(size)
 
 
 def _contents(data: bytes) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +14,8 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.file import rows_to_entries
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
-from cdc.binlog.rare_events import parse_xa
+from cdc.binlog.rare_events import XaStatement
+from cdc.capture.prepared import PreparedRecorder
 from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_at_start
 from cdc.capture.statement_filter import StatementFilter
@@ -104,7 +106,8 @@ class Session:
         self._broken = False  # later transactions must not become visible
         self._unpublished: list[Numbers] = []  # rows that are not published yet; position rows wait to be coalesced
         self._published_at = time.monotonic()
-        self._stored = split_seq(max(start.seq, log.last_seq or 0))
+        stored = max(start.seq, log.last_seq or 0)
+        self._stored = split_seq(stored)
         """Everything up to this seq is in the store or was not to be captured."""
         self.ended_at: BinlogPosition | None = None
         """The position of the event at which the connection ended, as the events before it imply."""
@@ -112,6 +115,7 @@ class Session:
         self.time_us = 0
         self._overlap = start.overlap
         self._schemas.begin(start.seq)
+        self._prepared = PreparedRecorder(config, control, log, self._filter, stored)
         # A dump request has 32 bits for the offset. Beyond 4 GiB the dump begins at the file's start.
         pos = start.position.pos
         begin = BinlogPosition(start.position.file, pos if pos <= MAX_POSITION else 4)
@@ -184,8 +188,11 @@ class Session:
     def close(self) -> None:
         """Closes the connection. Whole transactions are kept; an unfinished one is discarded and will be read again."""
         self._stream.close()
-        self._drop_unfinished()
-        self._publish_all()
+        try:
+            self._drop_unfinished()
+            self._publish_all()
+        finally:
+            self._prepared.close()
 
     # --- hooks of the framer -----------------------------------------------------------------------------------------
 
@@ -197,7 +204,6 @@ class Session:
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         framer = self._framer
-        self._check_xa(query)
         decision, ends = self._filter.statement(query, framer.where, rows_before=bool(framer.st[k.TX_KEPT]))
         if ends:
             framer.st[k.TX_BEGIN] = 0
@@ -210,20 +216,11 @@ class Session:
             self._schemas.statement(decision.altered, begins)
         return decision
 
-    def _check_xa(self, query: events.QueryEvent) -> None:
-        """Logs a warning if an XA transaction is committed whose rows lie before this connection's start."""
-        xa = parse_xa(query.sql)
-        if xa is None:
-            return
-        if xa.verb == "COMMIT" and xa.xid not in self._framer.prepared:
-            log.warning(
-                "an XA transaction was committed that had been prepared before this connection began to read; "
-                "if it was prepared before the store's first position, the store does not have its rows",
-                xid=xa.xid,
-                place=self._framer.where,
-                remedy="If it changed captured tables, rebuild them from this position on.",
-            )
-        self._framer.prepared.discard(xa.xid)
+    def prepare(self, framer: Framer, event: bytes) -> None:
+        self._prepared.prepare(framer, event)
+
+    def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
+        return self._prepared.complete(framer, xa)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         if isinstance(self._schemas, TrackedSchemas):
@@ -235,7 +232,9 @@ class Session:
             self._framer.start_output(0, 0)
             return
         pos = max(stored, self._framer.source_pos)
-        offset = self._log.begin(self.epoch, self._file, pos, event, events.parse_header(event).server_id)
+        server_id = events.parse_header(event).server_id
+        offset = self._log.begin(self.epoch, self._file, pos, event, server_id)
+        self._prepared.begin_file(self._file, pos, event, server_id)
         self._framer.start_output(offset, self._config.store.segment_bytes)
         seq = int(self._framer.st[k.SEQ_BASE]) | pos
         if self._log.last_seq is None or seq > self._log.last_seq:
@@ -296,6 +295,7 @@ class Session:
         if self._broken:
             return
         rows = framer.take_rows()
+        self._prepared.sync()
         # Write schemas before the transactions' bytes are in the log, where recovery would find them.
         try:
             self._schemas.before(rows)

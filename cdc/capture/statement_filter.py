@@ -92,8 +92,6 @@ class StatementFilter:
         return Decision(bool(names), ddl=True, table_mask=mask, altered=altered)
 
     def _transaction(self, found: Statement, query: QueryEvent, where: str, rows_before: bool) -> bool:
-        if found.verb in ("XA COMMIT", "XA ROLLBACK"):
-            return True  # its rows came with XA PREPARE, which stops capture if a captured table has any
         if found.verb.startswith("XA"):
             raise _stop("an unexpected XA statement", query, where, "Report it with the server's version.")
         if found.verb != "ROLLBACK":

@@ -270,6 +270,7 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.store.formats import layout
     from cdc.store.formats.checkpoint import FILE_NAME, read_checkpoint, was_aborted
     from cdc.store.formats.missing import read_damaged
+    from cdc.store.formats.prepared import describe
     from cdc.store.formats.state import is_locked
     from cdc.store.recovery.salvage import examine
 
@@ -283,6 +284,7 @@ def _store(store: Path, report: dict[str, Any]) -> DamagedError | None:
         report["checkpoint"] = None if note is None else _checkpoint_report(store / FILE_NAME, note.render())
     except DamagedError as error:
         report["checkpoint"], damage = None, error
+    report["prepared"] = describe(store)
     report["given_up"] = [asdict(one) for one in read_damaged(store)]
     report["segments"] = []
     segments = layout.list_segments(store)

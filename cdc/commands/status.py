@@ -7,7 +7,15 @@ from typing import Any
 import typer
 
 from cdc.commands.common import Destination, Json, load, print_json, tables
-from cdc.status import alarms, archive_sentences, collect, failover_sentences, gap_sentences, parked_sentences
+from cdc.status import (
+    alarms,
+    archive_sentences,
+    collect,
+    failover_sentences,
+    gap_sentences,
+    parked_sentences,
+    prepared_sentences,
+)
 from cdc.units import human_bytes, human_seconds
 
 
@@ -59,7 +67,8 @@ def _show(name: str, document: dict[str, Any]) -> None:
         level = {"ok": "", "warn": ", filling up", "clean": ", too full", "stop": ", too full: nothing is written"}
         grid.add_row("disk", f"{disk['used_ratio']:.1%} used{level[disk['level']]}")
     console.print(grid, markup=False)
-    for text in [*failover_sentences(document["source"]), *archive_sentences(document["archive"])]:
+    sentences = [*failover_sentences(document["source"]), *archive_sentences(document["archive"])]
+    for text in [*sentences, *prepared_sentences(document["store"]["prepared"])]:
         console.print(text, markup=False, soft_wrap=True)
     if document["subscriptions"]:
         table = Table("subscriber", "lag", "behind", Column("outstanding", overflow="fold"), box=None, pad_edge=False)

@@ -161,6 +161,9 @@ class SourceConfig(Section):
     ] = None
     """The algorithm by which the server compresses the binlog that it sends, for a slow or costly network. Snapshots
     are not compressed."""
+    ignore_xa: Annotated[tuple[FilledText, ...], Doc(example=["x'61',x'',1"])] = ()
+    """XA transactions that capture passes at their XA COMMIT if their XA PREPARE is not known any more: the xids as an
+    error has named them."""
     purge_alarm_ratio: float = Field(default=0.25, ge=0, lt=1)
     """Capture warns, and `cdc check` fails, when less than this share of the server's retention (its time, or MariaDB's
     size) is left before it purges binlog files that capture has not read. 0 switches it off."""

@@ -9,13 +9,13 @@ import numpy as np
 
 from cdc.binlog import events
 from cdc.binlog.file import rows_to_entries
-from cdc.binlog.framer import Decision, Framer
+from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
 from cdc.positions import make_seq, split_seq
 from cdc.store.writer.log import RelayLog
 from cdc.testing.binlog import BinlogBuilder
 
 
-class Filler:
+class Filler(StopsAtPrepared):
     """Appends the transactions of a :class:`BinlogBuilder` to a store; every table is captured."""
 
     def __init__(self, path: Path, *, segment_bytes: int = 1 << 30, destination: str = "shop") -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 
 from cdc.binlog import frame_state as k
-from cdc.binlog.framer import Decision, Framer
+from cdc.binlog.framer import Decision, Framer, StopsAtPrepared
 from cdc.errors import UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder
 
 
-class CollectingHooks:
+class CollectingHooks(StopsAtPrepared):
     """Captures the tables of ``shop`` and collects the output. A subclass answers statements, format descriptions and
     rotations."""
 

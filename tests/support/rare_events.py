@@ -117,18 +117,36 @@ def tagged(tag: bytes, number: int, time_us: int) -> bytes:
     return varlen(1) + varlen(len(fields) + 3) + varlen(0) + fields
 
 
-def xa_prepare(log: BinlogBuilder, *, one_phase: bool) -> None:
-    log.event(EventType.XA_PREPARE, bytes([one_phase]) + struct.pack("<iII", 1, 2, 0) + b"ab")
+def xa_prepare(log: BinlogBuilder, *, one_phase: bool, xid: bytes = b"ab") -> None:
+    log.event(EventType.XA_PREPARE, bytes([one_phase]) + struct.pack("<iII", 1, len(xid), 0) + xid)
 
 
-def xa_transaction(log: BinlogBuilder, db: str, *, one_phase: bool) -> None:
-    """The event in the form that MySQL writes."""
+def xa_transaction(
+    log: BinlogBuilder,
+    db: str,
+    *,
+    one_phase: bool,
+    xid: bytes = b"ab",
+    values: Sequence[int] = (7,),
+    more: str | None = None,
+) -> None:
+    """The event in the form that MySQL writes. With ``more`` a statement changes a table of that database too, last."""
     log.gtid()
-    log.query("XA START X'6162',X'',1", db)
+    log.query(f"XA START X'{xid.hex()}',X'',1", db)
     log.table_map(db, "orders")
-    log.rows(db, "orders", [7])
-    log.query("XA END X'6162',X'',1", db)
-    xa_prepare(log, one_phase=one_phase)
+    if more is not None:
+        log.table_map(more, "orders")
+    log.rows(db, "orders", list(values), end=more is None)
+    if more is not None:
+        log.rows(more, "orders", [1])
+    log.query(f"XA END X'{xid.hex()}',X'',1", db)
+    xa_prepare(log, one_phase=one_phase, xid=xid)
+
+
+def xa_commit(log: BinlogBuilder, *, verb: str = "COMMIT", xid: str = "X'6162',X'',1") -> None:
+    """The end of a prepared transaction, a transaction of its own."""
+    log.gtid()
+    log.query(f"XA {verb} {xid}")
 
 
 def compressed_query(log: BinlogBuilder, sql: str, *, packed: bytes | None = None, says: int | None = None) -> None:

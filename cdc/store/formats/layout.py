@@ -14,6 +14,7 @@
     removed.json                    the seq up to which retention has removed transactions
     counts.json                     stats of finished segments; made anew when it is lost
     clock.log                       the time index: the source's clock at positions of its binlog
+    prepared/                       XA transactions that are neither committed nor rolled back
     archive.json                    what the store knows of its archive; archive.lock guards it
     restoring.json                  there while the store is made anew from its archive
 """

@@ -407,7 +407,7 @@ class Flusher:
             finished += request.finish
         took_s = []
         for segment, size in sizes.items():
-            if size > segment.synced:
+            if segment.needs_sync(size):
                 began = time.perf_counter()
                 segment.sync()
                 took_s.append(time.perf_counter() - began)
@@ -422,7 +422,7 @@ class Flusher:
     def _write_one(self, segment: SegmentWriter, size: int, entries: Entries | bytes | None) -> list[float]:
         """:meth:`_write` for a single put or a short chunk of the stream."""
         took_s = []
-        if size > segment.synced:
+        if segment.needs_sync(size):
             began = time.perf_counter()
             segment.sync()
             took_s.append(time.perf_counter() - began)

@@ -338,6 +338,11 @@ class RelayLog(LogWriter):
             if len(entries):
                 self._flusher.add(self._tail.record(entries))
 
+    def read_unfinished(self, offset: int) -> Iterator[bytes]:
+        """Yields the bytes of the current segment from ``offset`` on, which were appended and not published."""
+        self.check()
+        yield from self._current.read(offset)
+
     def drop_unfinished(self) -> None:
         """Removes the bytes that were appended after the newest published transaction. :meth:`begin` and :meth:`roll`
         do the same, so nothing is ever appended to an unfinished transaction of an earlier connection."""

@@ -16,6 +16,8 @@ from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.segment_header import segment_header_size, without_rotate_pos
 
+_CHUNK_BYTES = 1 << 20
+
 
 class SegmentWriter:
     """Appends to one segment. Not thread-safe, but :meth:`sync` and :meth:`publish_sealed` may run beside
@@ -37,6 +39,8 @@ class SegmentWriter:
         self._fd = fd
         self._index_fd = index_fd
         self._named = False
+        self._truncated = False
+        """Whether bytes were cut off, and the disk may still have them."""
         self._broken: StorageError | None = None
 
     @classmethod
@@ -102,14 +106,20 @@ class SegmentWriter:
             raise _failed(self.path, error) from None
         self.size += len(data)
 
+    def needs_sync(self, size: int) -> bool:
+        """Whether :meth:`sync` is needed so that the segment is durable up to ``size``, and bytes that were cut off
+        there do not reappear."""
+        return size > self.synced or (self._truncated and size >= self.synced)
+
     def sync(self) -> None:
         """Makes everything that was written before this call durable, including the file's name. Raises
         StorageError."""
         self._check()
         size = self.size
         try:
-            if size > self.synced:
+            if size > self.synced or self._truncated:
                 files.layer.fdatasync(self._fd)
+                self._truncated = False
             if not self._named:
                 files.layer.sync_folder(self.path.parent)
                 self._named = True
@@ -153,6 +163,7 @@ class SegmentWriter:
             files.layer.seek(self._fd, size)
         self.size = size
         self.synced = min(self.synced, size)
+        self._truncated = True
 
     def set_statement_end(self, offset: int, length: int) -> int:
         """Sets STMT_END_F on the row event at ``offset`` and computes its checksum anew. Returns the checksum. A large
@@ -162,12 +173,20 @@ class SegmentWriter:
             files.pwrite_all(self._fd, bytes([flags]), offset + 25)
             crc, at, end = 0, offset, offset + length - 4
             while at < end:
-                chunk = files.layer.pread(self._fd, min(1 << 20, end - at), at)
+                chunk = files.layer.pread(self._fd, min(_CHUNK_BYTES, end - at), at)
                 crc = zlib.crc32(chunk, crc)
                 at += len(chunk)
             files.pwrite_all(self._fd, crc.to_bytes(4, "little"), end)
         self.synced = min(self.synced, offset)
         return crc
+
+    def read(self, offset: int) -> Iterator[bytes]:
+        """Yields the bytes from ``offset`` on, in chunks. Raises StorageError."""
+        with self._storage_errors(self.path):
+            while offset < self.size:
+                chunk = files.layer.pread(self._fd, min(_CHUNK_BYTES, self.size - offset), offset)
+                offset += len(chunk)
+                yield chunk
 
     def close(self) -> None:
         """Closes the files without syncing them."""

@@ -23,7 +23,7 @@ from cdc.testing.source.faults import (
     Stall,
     SwitchHistory,
 )
-from cdc.testing.source.history import History, sample_history
+from cdc.testing.source.history import History, prepared_history, sample_history
 from cdc.testing.source.server import Answer, FakeSource
 
 __all__ = [
@@ -38,5 +38,6 @@ __all__ = [
     "Repeat",
     "Stall",
     "SwitchHistory",
+    "prepared_history",
     "sample_history",
 ]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from cdc.binlog.constants import EventType
 from cdc.binlog.events import with_checksum
+from cdc.binlog.xa_rows import own_table_id
 from cdc.errors import UsageError
 from cdc.positions import BinlogPosition, make_seq
 from cdc.testing.binlog import BinlogBuilder
@@ -34,6 +35,10 @@ class HistoryTransaction:
     gno: int
     events: tuple[tuple[bytes, str | None], ...]
     ddl: bool = False
+    prepared: bool = False
+    """Whether it ends with an XA PREPARE: a store holds nothing of it."""
+    commits: HistoryTransaction | None = None
+    """The prepared transaction whose XA COMMIT it is."""
 
     @property
     def seq(self) -> int:
@@ -42,6 +47,29 @@ class HistoryTransaction:
     @property
     def kept(self) -> bytes:
         """The bytes that a store holds of it; empty if no table of it is captured."""
+        if self.commits is not None:
+            return self._committed(self.commits.rows)
+        return b"" if self.prepared else self.rows
+
+    def _committed(self, rows: bytes) -> bytes:
+        """Returns the rows of a prepared transaction between the two events of its XA COMMIT."""
+        (gtid, _), (commit, _) = self.events
+        out, at, ids = [gtid], 0, {}
+        while at < len(rows):
+            event = bytearray(rows[at : at + int.from_bytes(rows[at + 9 : at + 13], "little")])
+            at += len(event)
+            if event[4] not in (EventType.TABLE_MAP, EventType.WRITE_ROWS):
+                continue
+            table_id = bytes(event[19:25])
+            if event[4] == EventType.TABLE_MAP:
+                ids[table_id] = own_table_id(bytes(event[:-4]))
+            event[13:17], event[19:25] = commit[13:17], ids[table_id]
+            out.append(with_checksum(bytes(event)))
+        return b"".join([*out, commit]) if len(out) > 1 else b""
+
+    @property
+    def rows(self) -> bytes:
+        """Its events, without those of tables that are not captured; empty if there are no others."""
         if not self.ddl and not any(table not in (None, EXCLUDED) for _, table in self.events):
             return b""
         out: list[bytes] = []
@@ -83,6 +111,7 @@ class History:
         self.files: list[HistoryFile] = []
         self.transactions: list[HistoryTransaction] = []
         self._gno = 0
+        self._prepared: dict[str, HistoryTransaction] = {}
         self._begin_file(first_file)
 
     # --- growing -----------------------------------------------------------------------------------------------------
@@ -96,16 +125,36 @@ class History:
         log.query("BEGIN")
         tables: list[str | None] = [None, None]
         for statement in statements:
-            for table, _ in statement:
-                log.table_map("shop", table)
-                tables.append(table)
-            for number, (table, values) in enumerate(statement):
-                log.rows("shop", table, [v + self.value for v in values], end=number == len(statement) - 1)
-                tables.append(table)
+            tables += self._statement(statement)
         log.xid()
         tables.append(None)
         self._gno = log.gno
         self._take(start, tables, ddl=False)
+
+    def prepare(self, xid: str, *statements: Statement) -> None:
+        """Appends an XA transaction that is prepared. ``xid`` is its gtrid."""
+        log, start = self._log, self._pos
+        log.gno = self._gno
+        log.gtid()
+        log.query(f"XA START X'{xid.encode().hex()}',X'',1")
+        tables: list[str | None] = [None, None]
+        for statement in statements:
+            tables += self._statement(statement)
+        log.query(f"XA END X'{xid.encode().hex()}',X'',1")
+        log.event(EventType.XA_PREPARE, b"\0" + struct.pack("<iII", 1, len(xid), 0) + xid.encode())
+        self._gno = log.gno
+        self._take(start, [*tables, None, None], ddl=False, prepared=True)
+        self._prepared[xid] = self.transactions[-1]
+
+    def end_prepared(self, xid: str, *, commit: bool = True) -> None:
+        """Appends the XA COMMIT or XA ROLLBACK of a prepared transaction."""
+        log, start = self._log, self._pos
+        log.gno = self._gno
+        log.gtid()
+        log.query(f"XA {'COMMIT' if commit else 'ROLLBACK'} X'{xid.encode().hex()}',X'',1")
+        self._gno = log.gno
+        prepared = self._prepared.pop(xid, None)
+        self._take(start, [None, None], ddl=False, prepared=not commit, commits=prepared if commit else None)
 
     def ddl(self, sql: str = "CREATE TABLE extra (id INT PRIMARY KEY)") -> None:
         """Appends GTID and a DDL statement."""
@@ -190,6 +239,16 @@ class History:
 
     # --- private -----------------------------------------------------------------------------------------------------
 
+    def _statement(self, statement: Statement) -> list[str | None]:
+        """Appends the events of a statement. Returns the table of each."""
+        tables: list[str | None] = [table for table, _ in statement]
+        for table, _ in statement:
+            self._log.table_map("shop", table)
+        for number, (table, values) in enumerate(statement):
+            self._log.rows("shop", table, [v + self.value for v in values], end=number == len(statement) - 1)
+            tables.append(table)
+        return tables
+
     def _begin_file(self, number: int) -> None:
         name = f"{self.base}.{number:06}"
         self._log = BinlogBuilder(server_id=self.server_id)
@@ -208,10 +267,20 @@ class History:
         file.size = self._pos
         return new
 
-    def _take(self, start: int, tables: list[str | None], *, ddl: bool) -> None:
-        events = self._collect()
-        pairs = tuple(zip(events, tables, strict=True))
-        self.transactions.append(HistoryTransaction(self.files[-1].name, start, self._pos, self._gno, pairs, ddl))
+    def _take(
+        self,
+        start: int,
+        tables: list[str | None],
+        *,
+        ddl: bool,
+        prepared: bool = False,
+        commits: HistoryTransaction | None = None,
+    ) -> None:
+        pairs = tuple(zip(self._collect(), tables, strict=True))
+        name = self.files[-1].name
+        self.transactions.append(
+            HistoryTransaction(name, start, self._pos, self._gno, pairs, ddl, prepared=prepared, commits=commits)
+        )
 
     def _artificial_rotate(self, name: str, pos: int) -> bytes:
         body = struct.pack("<Q", pos) + name.encode()
@@ -256,4 +325,28 @@ def random_history(seed: int, *, transactions: int = 60) -> History:
                 tables = rng.sample(["orders", "lines", EXCLUDED], rng.choice((1, 1, 2, 3)))
                 statements.append([(table, range(rng.choice((1, 3, 100)))) for table in tables])
             history.transaction(*statements)
+    return history
+
+
+def prepared_history() -> History:
+    """Returns a history of prepared XA transactions: commits in another order, a rollback, one of an excluded table,
+    an xid that is used again, one that stays pending, and rotations between. After a rotation the ids of tables are
+    others."""
+    history = History()
+    history.transaction([("orders", [1])])
+    history.prepare("a", [("orders", [2, 3])], [("lines", [4]), (EXCLUDED, [5])])
+    history.prepare("b", [("lines", [6])])
+    history.prepare("none", [(EXCLUDED, [7])])
+    history.transaction([("lines", [8])])
+    history.end_prepared("b")
+    history.prepare("b", [("orders", [9])])
+    history.rotate()
+    history.transaction([("lines", [10])])
+    history.end_prepared("a")
+    history.prepare("pending", [("orders", [11])])
+    history.end_prepared("none")
+    history.prepare("dropped", [("lines", [12])])
+    history.end_prepared("dropped", commit=False)
+    history.end_prepared("b")
+    history.transaction([(EXCLUDED, [13])])
     return history

@@ -241,7 +241,6 @@ def test_capture_reconnects_after_a_killed_connection(server: Server, db: str, t
 @pytest.mark.parametrize(
     ("statements", "words"),
     [
-        (["XA START 'x'", "INSERT INTO {db}.t (id) VALUES (7)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"], "XA"),
         (["SET SESSION binlog_format = STATEMENT", "INSERT INTO {db}.t (id) VALUES (8)"], "INSERT INTO"),
         (["SET SESSION binlog_row_image = MINIMAL", "DELETE FROM {db}.t"], r"rows of \S+\.t \(DELETE_ROWS.* FULL"),
         (["SET SESSION binlog_row_image = NOBLOB", "UPDATE {db}.t SET id = 9"], r"rows of \S+\.t \(UPDATE_ROWS.* FULL"),

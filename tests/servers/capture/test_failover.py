@@ -21,12 +21,14 @@ from cdc.metrics.capture import CaptureCollector, CaptureMonitor
 from cdc.source.history import executed_gtids
 from cdc.status import collect
 from cdc.store.formats.gtids import gtids_at_end
+from cdc.store.formats.prepared import pending
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, USER, ReplicaPair, Server
 from tests.support.binlog_files import purge
 from tests.support.capturing import capturing
 from tests.support.proxy import Proxy
 from tests.support.writing import BackgroundWriter
+from tests.support.xa import end, prepare
 
 Configure = Callable[..., DestinationConfig]
 FAMILIES = ("mysql9", "mariadb11")
@@ -214,6 +216,27 @@ def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure
         samples = {sample.name: sample.value for family in families for sample in family.samples}
         assert samples["towpath_source_failovers_total"] == 1
         assert 0 <= time.time() - samples["towpath_source_last_failover_timestamp_seconds"] < 60
+    assert_equal_to(config, pair.primary, configure)
+
+
+def test_prepared_transactions_are_ended_on_the_new_server(pair: ReplicaPair, configure: Configure) -> None:
+    """Their rows were read from the former server, and their XA COMMIT and XA ROLLBACK come from the new one."""
+    config = configure(pair.primary.port, pair.primary.kind.name, pair.replica.port)
+    capture(config)
+    for xid in ("'moved'", "'dropped'", "'late'"):
+        prepare(pair.primary, xid, "INSERT INTO shop.t (v) VALUES ('x')")
+    insert(pair.primary)
+    assert capture(config) == 1 and len(pending(config.store.path)) == 3
+    prepare(pair.primary, "'unread'", "INSERT INTO shop.t (v) VALUES ('x')")
+    pair.wait_level()
+    pair.fail_over()
+    end(pair.primary, "'moved'")
+    end(pair.primary, "'dropped'", commit=False)
+    end(pair.primary, "'unread'")
+    assert capture(config) == 2
+    assert source_of(config).epoch == 1 and [one.xid for one in pending(config.store.path)] == ["x'6c617465',x'',1"]
+    end(pair.primary, "'late'")
+    assert capture(config) == 1
     assert_equal_to(config, pair.primary, configure)
 
 

@@ -197,10 +197,6 @@ def test_other_databases_do_not_stop_capture(
 
 
 CAPTURED = {
-    "xa": (
-        ["XA START 'x'", "INSERT INTO {db}.t VALUES (2, 'b')", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"],
-        r"XA transaction x'78',x'',1 is prepared here with rows of {db}\.t",
-    ),
     "statement": (
         ["SET SESSION binlog_format = STATEMENT", "INSERT INTO {db}.t VALUES (2, 'b')"],
         r"the statement changes {db}\.t, and the binlog has its text",
@@ -261,19 +257,3 @@ def test_a_compressed_ddl_of_a_captured_table_is_captured(
     [found] = read_statements((part,))
     assert found.sql.startswith(f"CREATE TABLE {db}.t") and found.statement.tables == ((db, "t"),)
     assert ids(config, f"{db}.t") == [1]
-
-
-def test_an_unknown_xa_commit_is_skipped_with_a_warning(
-    mysql9: Server, database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It was prepared before the store's first position, so its rows are not captured."""
-    db = database(mysql9)
-    mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
-    mysql9.execute("XA START 'early'", f"INSERT INTO {db}.t VALUES (1)", "XA END 'early'", "XA PREPARE 'early'")
-    start = position(mysql9)
-    mysql9.execute("XA COMMIT 'early'", f"INSERT INTO {db}.t VALUES (2)")
-    config = configure(tmp_path, mysql9, db, start)
-    Capture(config).run(until_current=True)
-    assert ids(config, f"{db}.t") == [2]
-    logged = capfd.readouterr()
-    assert "prepared before this connection began to read" in logged.out + logged.err

@@ -21,6 +21,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
 from tests.support.binlog_files import purge
 from tests.support.servers_bad_input import Site, bundle, refused, rows, succeeded, url
+from tests.support.xa import end, prepare
 
 CAPTURE = ("capture", "shop", "--until-current")
 DB = "bad"
@@ -306,23 +307,24 @@ def wait_for_capture(site: Site) -> None:
 
 
 def test_unsupported_transactions(server: Server, tmp_path: Path) -> None:
-    """A prepared XA transaction, and statements instead of rows: the transactions before them are kept."""
+    """Statements instead of rows, and an XA COMMIT of purged rows: the transactions before them are kept."""
     file = begin_log(server)
     server.execute(f"DELETE FROM {DB}.t", f"INSERT INTO {DB}.t VALUES (1, 'before')")
-    server.execute("XA START 'x'", f"INSERT INTO {DB}.t VALUES (2, 'x')", "XA END 'x'", "XA PREPARE 'x'")
-    server.execute("XA COMMIT 'x'")
-    prepared, text = Site(tmp_path / "prepared"), Site(tmp_path / "text")
-    prepared.configure(server.url, DB, start=f"{{file: {file}, pos: 4}}")
-    show = ("decode", str(prepared.store), "--table", f"{DB}.t", "--column", "id")
-    once, twice, decoded = prepared.bundle(CAPTURE, CAPTURE, show)
-    for one in (once, twice):
-        refused(one, 2, file, "is prepared here", "not supported yet", "load the tables anew")
-    assert rows(decoded)[-1] == 1
-    file = begin_log(server)
     server.execute("SET SESSION binlog_format = STATEMENT", f"INSERT INTO {DB}.t VALUES (9, 'text')")
+    text, purged = Site(tmp_path / "text"), Site(tmp_path / "purged")
     text.configure(server.url, DB, start=f"{{file: {file}, pos: 4}}")
-    [done] = text.bundle(CAPTURE)
-    refused(done, 2, file, f"INSERT INTO {DB}.t", "binlog_format=ROW")
+    show = ("decode", str(text.store), "--table", f"{DB}.t", "--column", "id")
+    once, twice, decoded = text.bundle(CAPTURE, CAPTURE, show)
+    for one in (once, twice):
+        refused(one, 2, file, f"INSERT INTO {DB}.t", "binlog_format=ROW")
+    assert rows(decoded)[-1] == 1
+    prepare(server, "'x'", f"INSERT INTO {DB}.t VALUES (2, 'x')")
+    begin_log(server)
+    file = purge(server)
+    end(server, "'x'")
+    purged.configure(server.url, DB, start=f"{{file: {file}, pos: 4}}")
+    [done] = purged.bundle(CAPTURE)
+    refused(done, 2, file, "x'78',x'',1 is committed here", "source.ignore_xa")
 
 
 # ---------------------------------------------------------------- the batch protocol

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
 from cdc.testing.binlog import packets_of
 from cdc.testing.source import (
     BitFlip,
@@ -25,13 +24,12 @@ from cdc.testing.source import (
     FakeSource,
     Fault,
     Garbage,
-    History,
     Repeat,
     sample_history,
 )
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.harness import SessionHarness
-from tests.slow.capture.support import Configure
+from tests.slow.capture.support import Configure, inject
 
 EVERY = os.environ.get("TOWPATH_EVERY_BYTE") == "1"
 STEP = 5
@@ -54,35 +52,6 @@ def config(source: FakeSource, configure: Configure) -> Iterator[DestinationConf
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
         yield configure(source, Path(folder))
-
-
-def inject(
-    config: DestinationConfig, source: FakeSource, history: History, fault: Fault, piece: int, *, kill: bool
-) -> None:
-    """Connects with the fault, then without, and checks the store."""
-    store = config.store.path
-    shutil.rmtree(store, ignore_errors=True)
-    harness = SessionHarness(config, source)
-    case = f"{fault}, in pieces of {piece}{', killed' if kill else ''}"
-    try:
-        ended = harness.connect(history, fault, piece=piece)
-        if ended is not None:
-            assert isinstance(ended, SourceUnavailableError | CorruptStreamError), f"{case}: {ended!r}"
-        if kill:
-            killed = store.with_name("killed")
-            shutil.rmtree(killed, ignore_errors=True)
-            harness.copy_as_killed(killed)
-            harness.close()
-            shutil.rmtree(store)
-            killed.rename(store)
-            harness = SessionHarness(config, source)
-        again = harness.connect(history)
-        assert again is None, f"{case}: {again!r}"
-    except CdcError as error:
-        raise AssertionError(f"{case}: {error}") from error
-    finally:
-        harness.close()
-    assert find_problems(store, history) == [], case
 
 
 def every_byte(make: Callable[[int], Fault], config: DestinationConfig, source: FakeSource, seed: int) -> None:

@@ -98,7 +98,7 @@ def change(log: BinlogBuilder, number: int, db: str) -> bytes | None:
     if number == EventType.XA_PREPARE:
         log.rows(db, "orders", [1])
         log.query("XA END X'6162',X'',1", db)
-        xa_prepare(log, one_phase=False)
+        xa_prepare(log, one_phase=True)
         return log.events[-1]
     is_update = number in (24, 31, 39, 167, 170)
     extra = b"\2\0" if 30 <= number < 160 or number >= EventType.MARIADB_WRITE_ROWS_COMPRESSED else b""

@@ -96,13 +96,11 @@ def test_a_damaged_compressed_statement_is_damage(packed: bytes, says: int) -> N
 def test_a_prepared_transaction_of_other_tables_is_passed_over() -> None:
     log = BinlogBuilder()
     xa_transaction(log, "other", one_phase=False)
-    found = frame(log)
-    assert found.framer is not None and found.framer.prepared == {"x'6162',x'',1"}
     log.transaction("shop", "orders", [1])
     log.gtid()
     log.query("XA COMMIT X'6162',X'',1")
     found = frame(log)
-    assert bytes(found.out) == b"".join(log.events[7:12]) and found.statements == ["XA COMMIT X'6162',X'',1"]
+    assert bytes(found.out) == b"".join(log.events[7:12]) and not found.statements
     assert [int(n) for n in rows_of(found)[:, k.R_GTID_NUMBER]] == [1, 2, 3]
 
 
@@ -126,7 +124,7 @@ def test_one_that_was_committed_in_one_phase_is_kept(piece: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("piece", [1, 1 << 20])
-def test_a_prepared_one_with_captured_rows_stops(piece: int) -> None:
+def test_a_prepared_one_with_captured_rows_stops_who_cannot_follow_it(piece: int) -> None:
     log = BinlogBuilder()
     xa_transaction(log, "shop", one_phase=False)
     with pytest.raises(

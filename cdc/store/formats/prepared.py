@@ -1,0 +1,302 @@
+"""XA transactions that are prepared and neither committed nor rolled back: the folder ``prepared`` of a store.
+
+The rows of an XA transaction are in the binlog at its XA PREPARE, and only a later XA COMMIT or XA ROLLBACK tells
+whether they count. Until then capture keeps each transaction with captured rows in a file of its own, and
+``prepared.json`` lists them (``docs/formats/store.md``). ``others.json`` lists those without captured rows, so that
+their XA COMMIT is known to be of no interest.
+
+What holds after a kill or a power cut, P being the last position in the store, at which capture goes on:
+
+1. Before a byte of a later transaction, or a position after the XA PREPARE, is handed to the log, the transaction's
+   file and the list are durable (:meth:`PreparedTransactions.sync`). So each transaction with captured rows that was
+   prepared at or before P and ended after P is in the list.
+2. In the list are also transactions that were prepared after P, which are read again: they are dropped at the start.
+3. A transaction that ends is listed with the seq of its end before its XA COMMIT is in the log. It is removed only
+   after that seq is durable in the log. So at the start one that ended at or before P is dropped, and one that ended
+   after P is pending again.
+
+``others.json`` is not synced. A power cut may lose it, and capture then looks for such a transaction in the source's
+binlog (:mod:`cdc.capture.prepared_search`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cdc import files
+from cdc.durable import make_folder, remove_file, replace_file, storage_errors
+from cdc.errors import DamagedError
+from cdc.log import get_logger
+from cdc.store.formats.layout import read_document
+from cdc.units import iso_time_us
+
+FOLDER = "prepared"
+LIST_NAME = "prepared.json"
+OTHERS_NAME = "others.json"
+VERSION = 1
+_MAX_OPEN = 64
+
+log = get_logger(__name__)
+
+_REMEDY = (
+    "Restore it from a copy; or remove the folder: capture then looks for prepared XA transactions in the source's "
+    "binlog."
+)
+
+
+@dataclass(frozen=True)
+class PreparedTransaction:
+    """An XA transaction that was prepared."""
+
+    xid: str
+    """As servers log it, in lower case: ``x'61',x'',1`` (gtrid, bqual, format)."""
+    seq: int
+    """Of its XA PREPARE."""
+    time_us: int
+    """When it was prepared, µs since 1970, UTC, by the source's clock."""
+    gtid: str | None = None
+    """Of its XA PREPARE, as the server prints it."""
+    tables: tuple[str, ...] = ()
+    """The captured tables that it changed."""
+    captured: str = ""
+    """A hash of the configuration's choice of tables. With another choice, rows may be missing."""
+    offset: int = 0
+    """Where the transaction begins in its file."""
+    size: int = 0
+    """Bytes of its file; 0: it has no captured rows, and no file."""
+    ended_seq: int = 0
+    """Seq of its XA COMMIT or XA ROLLBACK; 0 while it is pending."""
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.seq:019d}.binlog"
+
+
+def read_prepared(store: Path) -> list[PreparedTransaction]:
+    """Returns the listed transactions with captured rows, oldest first; none without the file. Raises DamagedError,
+    VersionError, StorageError."""
+    return _read(store / FOLDER / LIST_NAME)
+
+
+def _read(path: Path) -> list[PreparedTransaction]:
+    found = read_document(path, _REMEDY)
+    if found is None:
+        return []
+    try:
+        return sorted((_parse(one) for one in found["transactions"]), key=lambda one: one.seq)
+    except (KeyError, TypeError, ValueError):
+        raise DamagedError("is not a list of prepared XA transactions", place=str(path), remedy=_REMEDY) from None
+
+
+def pending(store: Path) -> list[PreparedTransaction]:
+    """Returns the transactions with captured rows that are neither committed nor rolled back. Raises what
+    :func:`read_prepared` raises."""
+    return [one for one in read_prepared(store) if not one.ended_seq]
+
+
+def describe(store: Path) -> dict[str, Any]:
+    """Returns the pending transactions as a document: ``count``, ``bytes``, and ``transactions``, oldest first."""
+    found = pending(store)
+    return {
+        "count": len(found),
+        "bytes": sum(one.size for one in found),
+        "transactions": [
+            {
+                "xid": one.xid,
+                "seq": one.seq,
+                "gtid": one.gtid,
+                "time": iso_time_us(one.time_us),
+                "tables": list(one.tables),
+                "bytes": one.size,
+            }
+            for one in found
+        ],
+    }
+
+
+def _parse(one: Any) -> PreparedTransaction:
+    return PreparedTransaction(
+        xid=str(one["xid"]),
+        seq=int(one["seq"]),
+        time_us=int(one["time_us"]),
+        gtid=one["gtid"],
+        tables=tuple(one["tables"]),
+        captured=str(one["captured"]),
+        offset=int(one["offset"]),
+        size=int(one["size"]),
+        ended_seq=int(one["ended_seq"]),
+    )
+
+
+class PreparedTransactions:
+    """The prepared transactions of a store that is open for writing; on the thread that appends to it."""
+
+    def __init__(self, store: Path, up_to: int) -> None:
+        """Reads the list. ``up_to`` is the seq after which capture goes on. Raises DamagedError, VersionError,
+        StorageError."""
+        self._folder = store / FOLDER
+        self._known: dict[str, PreparedTransaction] = {}
+        self._ending: list[PreparedTransaction] = []
+        """Those whose end may not be durable in the log yet."""
+        self._open: list[tuple[Path, int]] = []
+        """Files that are not durable yet."""
+        self._changed = self._others_changed = False
+        for one in (*read_prepared(store), *self._others()):
+            if one.seq <= up_to and not 0 < one.ended_seq <= up_to and self._is_whole(one):
+                self._known[one.xid] = replace(one, ended_seq=0)
+        self._remove_others()
+
+    @property
+    def pending(self) -> list[PreparedTransaction]:
+        """Those that are neither committed nor rolled back, oldest first."""
+        return sorted(self._known.values(), key=lambda one: one.seq)
+
+    def find(self, xid: str) -> PreparedTransaction | None:
+        """Returns a pending transaction."""
+        return self._known.get(xid)
+
+    def path(self, one: PreparedTransaction) -> Path:
+        """Returns the file of a transaction with captured rows."""
+        return self._folder / one.file_name
+
+    def note(self, one: PreparedTransaction) -> None:
+        """Adds a transaction without captured rows."""
+        self._replace(one)
+        self._known[one.xid] = one
+        self._others_changed = True
+
+    def put_aside(self, one: PreparedTransaction, header: bytes, pieces: Iterable[bytes | memoryview]) -> None:
+        """Adds a transaction with captured rows, whose events ``pieces`` follow the ``header`` in its file. Raises
+        StorageError."""
+        self._replace(one)
+        make_folder(self._folder)
+        if len(self._open) >= _MAX_OPEN:
+            self._close_durably()
+        path, size = self.path(one), 0
+        with storage_errors(path):
+            fd = files.layer.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            self._open.append((path, fd))
+            for piece in chain((header,), pieces):
+                files.write_all(fd, piece)
+                size += len(piece)
+        self._known[one.xid] = replace(one, offset=len(header), size=size)
+        self._changed = True
+
+    def end(self, one: PreparedTransaction, seq: int) -> None:
+        """Marks a pending transaction as committed or rolled back at ``seq``. Its file stays until :meth:`forget`."""
+        del self._known[one.xid]
+        self._ending.append(replace(one, ended_seq=seq))
+        self._mark(one)
+
+    def drop(self, one: PreparedTransaction) -> None:
+        """Removes a pending transaction, as if it had never been prepared."""
+        del self._known[one.xid]
+        self._mark(one)
+        if one.size:
+            self._close(self.path(one))
+            with suppress(OSError):
+                files.layer.unlink(self.path(one))
+
+    def sync(self) -> None:
+        """Makes all changes durable. Call this before anything after them is handed to the log. Raises
+        StorageError."""
+        if not self._changed and not self._others_changed:
+            return
+        make_folder(self._folder)
+        self._close_durably()
+        every = sorted((*self._known.values(), *self._ending), key=lambda one: one.seq)
+        if self._others_changed:
+            self._write(OTHERS_NAME, [one for one in every if not one.size], durable=False)
+            self._others_changed = False
+        if self._changed:
+            self._write(LIST_NAME, [one for one in every if one.size], durable=True)
+            self._changed = False
+
+    def forget(self, durable_seq: int) -> None:
+        """Removes the transactions whose end is durable in the log. Until the lists change next, they still name
+        them."""
+        kept = [one for one in self._ending if one.ended_seq > durable_seq]
+        if len(kept) == len(self._ending):
+            return
+        for one in self._ending:
+            if one.ended_seq <= durable_seq and one.size:
+                with suppress(OSError):  # the next start removes it
+                    files.layer.unlink(self.path(one))
+        self._ending = kept
+
+    def close(self) -> None:
+        """Closes the files, durable or not."""
+        for _, fd in self._open:
+            files.layer.close(fd)
+        self._open.clear()
+
+    def _mark(self, one: PreparedTransaction) -> None:
+        """Notes that the list changes in which a transaction is."""
+        if one.size:
+            self._changed = True
+        else:
+            self._others_changed = True
+
+    def _write(self, name: str, listed: list[PreparedTransaction], *, durable: bool) -> None:
+        document = {"version": VERSION, "transactions": [asdict(one) for one in listed]}
+        replace_file(self._folder / name, json.dumps(document, indent=1).encode() + b"\n", durable=durable)
+
+    def _others(self) -> list[PreparedTransaction]:
+        try:
+            return _read(self._folder / OTHERS_NAME)
+        except DamagedError as error:
+            log.warning("damaged list of prepared XA transactions without captured rows ignored", error=str(error))
+            return []
+
+    def _replace(self, one: PreparedTransaction) -> None:
+        """A server has only one transaction of an xid at a time, so the end of an earlier one was not seen."""
+        earlier = self._known.get(one.xid)
+        if earlier is not None:
+            self.drop(earlier)
+
+    def _close_durably(self) -> None:
+        while self._open:
+            path, fd = self._open[-1]
+            with storage_errors(path):
+                files.layer.fdatasync(fd)
+            self._open.pop()
+            files.layer.close(fd)
+
+    def _close(self, path: Path) -> None:
+        for at, (mine, fd) in enumerate(self._open):
+            if mine == path:
+                files.layer.close(fd)
+                del self._open[at]
+                return
+
+    def _is_whole(self, one: PreparedTransaction) -> bool:
+        if not one.size:
+            return True
+        path = self.path(one)
+        with storage_errors(path):
+            size = path.stat().st_size if path.exists() else -1
+        if size != one.size:
+            log.warning(
+                "the file of a prepared XA transaction is missing or has the wrong size, and is ignored; capture looks "
+                "for the transaction in the source's binlog if it is committed",
+                xid=one.xid,
+                file=str(path),
+                size=max(0, size),
+                wanted=one.size,
+            )
+        return size == one.size
+
+    def _remove_others(self) -> None:
+        """Removes the files of transactions that are not listed."""
+        kept = {one.file_name for one in self._known.values() if one.size} | {LIST_NAME, OTHERS_NAME}
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._folder):
+                if name not in kept:
+                    remove_file(self._folder / name)
