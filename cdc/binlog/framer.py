@@ -569,6 +569,8 @@ class Framer(FrameBuffers):
             if not self.in_transaction or st[k.INNER]:
                 self._fail(k.NESTED)
             self._insert(xa.xid, pieces)
+            if self._refused is not None:
+                raise self.with_end(self._refused)
         st[k.DECISION], st[k.DECISION_MASK] = k.KEEP if st[k.TX_KEPT] else k.DROP, 0
 
     def _insert(self, xid: str, pieces: Iterable[bytes | memoryview]) -> None:

@@ -137,7 +137,14 @@ class _FileScan:
         """The offset in the framer's output of the first byte in the file ``open``."""
         self._refused: tuple[int, UnsupportedEventError] | None = None
         self._src = np.empty(_SRC_BYTES, dtype=np.uint8)
-        self._framer = Framer(self._src, self, packets=True, out_bytes=_OUT_BYTES, place=f"source {place_of(source)}")
+        self._framer = Framer(
+            self._src,
+            self,
+            packets=True,
+            out_bytes=_OUT_BYTES,
+            place=f"source {place_of(source)}",
+            may_lack=lambda *_: True,  # it counts when the rows are framed again
+        )
         self._framer.start_file(name, len(MAGIC), make_seq(epoch, split_file_name(name)[1], 0))
 
     def run(self) -> None:

@@ -20,7 +20,7 @@ from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, ROWS_STMT_END, EventType
 from cdc.binlog.entry import EntryFlag, format_gtid
 from cdc.binlog.frame_buffers import Numbers
-from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, StopsAtPrepared, row_gtid
+from cdc.binlog.framer import Decision, Framer, ServerErrorPacket, row_gtid
 from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared_events import with_crc
 from cdc.config import SourceConfig
@@ -56,7 +56,7 @@ class _LimitReached(Exception):
     """The part of the transaction that is compared has been read."""
 
 
-class Reread(StopsAtPrepared):
+class Reread:
     """One transaction, read again from the source and framed for its own tables and statements.
 
     It implements the framer's hooks as :class:`~cdc.capture.session.Session` does, but stores nothing.
@@ -180,6 +180,9 @@ class Reread(StopsAtPrepared):
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
         return Decision((query.db, query.sql) in self._statements, ddl=self._ddl)
 
+    def prepare(self, framer: Framer, event: bytes) -> None:
+        """Does nothing: a transaction that is prepared here is not the stored one, which lies behind it."""
+
     def complete(self, framer: Framer, xa: XaStatement) -> Iterable[bytes | memoryview] | None:
         if self._base_seq | framer.event_end == int(self._entry["seq"]):
             event = framer.event()
@@ -197,7 +200,9 @@ class Reread(StopsAtPrepared):
             raise CorruptStreamError(f"{self._position.file} ends before the transaction, and {rotate.file} follows")
 
     def flush(self, framer: Framer) -> None:
-        raise _LimitReached
+        if framer.gtid is None or framer.gtid == format_gtid(self._entry) or self._finished():
+            raise _LimitReached
+        framer.drop_output()  # a large transaction that was prepared before the stored one
 
     def roll(self, framer: Framer) -> None:
         raise AssertionError("there is no segment to roll")

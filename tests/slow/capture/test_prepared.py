@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cdc import files
+from cdc.capture import Capture
 from cdc.capture.prepared_search import PreparedSearch
 from cdc.config import DestinationConfig
 from cdc.errors import CdcError, DamagedError, UnsupportedEventError
@@ -161,6 +162,26 @@ def test_transactions_larger_than_the_buffers(configure: Configure, no_search: N
                 harness.reopen()
         assert find_problems(config.store.path, history) == []
         assert not pending(config.store.path)
+
+
+def test_the_proof_of_the_source_passes_over_prepared_transactions(configure: Configure, no_search: None) -> None:
+    """After the positions between two stored transactions are lost, all that lies between them is read again."""
+    history = History()
+    history.transaction([("orders", [1])])
+    history.prepare("small", [("orders", [2])])
+    history.prepare("large", *([[("orders", range(100_000))]] * 40))
+    history.transaction([("orders", [3])])
+    with FakeSource(history) as source:
+        config = configure(source)
+        for xid in ("small", "large", None):
+            Capture(config).run(until_current=True)
+            for name in ("*.index", "checkpoint"):
+                for path in config.store.path.rglob(name):
+                    path.unlink()
+            Capture(config).run(until_current=True)
+            assert find_problems(config.store.path, history) == []
+            if xid is not None:
+                history.end_prepared(xid)
 
 
 # --- the search
