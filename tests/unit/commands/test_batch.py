@@ -123,6 +123,7 @@ def test_status_of_nothing(cdc: Cli) -> None:
         "complete_until": None,
         "there": False,
         "begins": None,
+        "prepared": {"count": 0, "bytes": 0, "transactions": []},
     }
     assert found["subscriptions"] == []
     assert "not read yet" in cdc("status")
