@@ -44,6 +44,18 @@ _STOP, _ROTATE, _FORMAT_DESCRIPTION, _START_ENCRYPTION = 3, 4, 15, 164
 
 
 @njit
+def next_length(st: Longs, src: Bytes) -> int:
+    """Returns the length of the event that begins at the state's position, or the status that says why it cannot begin;
+    every status is smaller than a header."""
+    if st[IN_END] - st[IN_POS] < HEADER:
+        return NEED_INPUT
+    length = load_u(src, st[IN_POS] + 9, 4)
+    if length < HEADER or length > LARGEST:
+        return NO_EVENT
+    return CUT if st[FILE_POS] + length > st[LIMIT] else length
+
+
+@njit
 def pack(st: Longs, src: Bytes, out: Bytes) -> int:
     """Wraps whole events of ``src`` into packets in ``out``, until it needs something, and returns a status that says
     what. The body of a large event may come and go in pieces."""
@@ -67,13 +79,9 @@ def pack(st: Longs, src: Bytes, out: Bytes) -> int:
             st[PACKET_LEFT] = size
             st[OUT_POS] = o + 4
         else:
-            if end - pos < HEADER:
-                return NEED_INPUT
-            length = load_u(src, pos + 9, 4)
-            if length < HEADER or length > LARGEST:
-                return NO_EVENT
-            if st[FILE_POS] + length > st[LIMIT]:
-                return CUT
+            length = next_length(st, src)
+            if length < HEADER:
+                return length
             if length <= SMALL and end - pos < length:
                 return NEED_INPUT
             if o > 0 and length <= SMALL and out.shape[0] - o < length + 5:
@@ -110,12 +118,8 @@ def walk(st: Longs, src: Bytes) -> int:
             if st[EVENT_LEFT] > 0:
                 return NEED_INPUT
             continue
-        if end - pos < HEADER:
-            return NEED_INPUT
-        length = load_u(src, pos + 9, 4)
-        if length < HEADER or length > LARGEST:
-            return NO_EVENT
-        if st[FILE_POS] + length > st[LIMIT]:
-            return CUT
+        length = next_length(st, src)
+        if length < HEADER:
+            return length
         st[LAST_TIME] = max(st[LAST_TIME], load_u(src, pos, 4))
         st[EVENT_LEFT] = length

@@ -1,4 +1,4 @@
-"""What capture and its search read from the events of a prepared XA transaction."""
+"""Reads the events of a prepared XA transaction, for capture and for its search."""
 
 from __future__ import annotations
 

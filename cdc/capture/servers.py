@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from cdc.capture.failover import find_move
 from cdc.config import DestinationConfig
@@ -11,10 +12,12 @@ from cdc.errors import CdcError, SourceUnavailableError
 from cdc.log import get_logger
 from cdc.meta import SourceIdentity, open_meta
 from cdc.source.connection import connect
-from cdc.source.folder import BinlogFolder
 from cdc.source.preflight import require_source
 from cdc.source.resume import Resume
 from cdc.source.server import Connection, Source, describe, read_uuid
+
+if TYPE_CHECKING:
+    from cdc.source.folder import BinlogFolder
 
 log = get_logger(__name__)
 
@@ -108,6 +111,8 @@ def open_folder(config: DestinationConfig) -> BinlogFolder:
 
     Raises SourceUnavailableError, SourceRefusedError, DamagedError.
     """
+    from cdc.source.folder import BinlogFolder
+
     folder = BinlogFolder(config.source)
     known, info = open_meta(config).source(), folder.describe()
     ours = known is not None and (known.flavor, known.base_name) == (info.flavor, folder.base)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from cdc.capture.prepared import PreparedRecorder
 from cdc.capture.schema_history import SchemaHistory
 from cdc.capture.start import Start, no_event_at_start
 from cdc.capture.statement_filter import StatementFilter
-from cdc.capture.tracked_schemas import TrackedSchemas
 from cdc.config import DestinationConfig, StartPosition
 from cdc.errors import CdcError, CorruptStreamError
 from cdc.log import get_logger
@@ -28,9 +27,12 @@ from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import place_of
 from cdc.source.dump import MAX_POSITION, DumpStream
 from cdc.source.dump_errors import explain_dump_error
-from cdc.source.folder_dump import FolderDump
 from cdc.source.server import Source, replica_label
 from cdc.store.writer.log import RelayLog
+
+if TYPE_CHECKING:
+    from cdc.capture.tracked_schemas import TrackedSchemas
+    from cdc.source.folder_dump import FolderDump
 
 # Small enough to stay in the CPU cache between the three copies (from the socket, to the output, to the file).
 _SRC_BYTES = 1 << 20
@@ -89,11 +91,14 @@ class Session:
         self._log = log
         self.epoch = start.identity.epoch
         self._filter = StatementFilter(config.tables, log.tables)
-        self._schemas: SchemaHistory | TrackedSchemas = (
-            TrackedSchemas(config, log)
-            if isinstance(control, BinlogFiles)
-            else SchemaHistory(control, config, log, self.epoch, named=start.named)
-        )
+        self._tracked: TrackedSchemas | None = None
+        self._schemas: SchemaHistory | TrackedSchemas
+        if isinstance(control, BinlogFiles):
+            from cdc.capture.tracked_schemas import TrackedSchemas
+
+            self._schemas = self._tracked = TrackedSchemas(config, log)
+        else:
+            self._schemas = SchemaHistory(control, config, log, self.epoch, named=start.named)
         self.counters = counters
         self._framer = Framer(
             np.empty(_SRC_BYTES, dtype=np.uint8),
@@ -119,10 +124,14 @@ class Session:
         # A dump request has 32 bits for the offset. Beyond 4 GiB the dump begins at the file's start.
         pos = start.position.pos
         begin = BinlogPosition(start.position.file, pos if pos <= MAX_POSITION else 4)
+        self._files: FolderDump | None = None
+        """The stream, if it is that of a folder."""
         if stream is not None:
             self._stream: ByteStream = stream
         elif config.source.folder is not None:
-            self._stream = FolderDump(config.source, begin, follow=True)
+            from cdc.source.folder_dump import FolderDump
+
+            self._stream = self._files = FolderDump(config.source, begin, follow=True)
         else:
             self._stream = DumpStream(config.source, begin, replica_label(config))
         self._start_file(begin)
@@ -160,8 +169,8 @@ class Session:
         if isinstance(error, ServerErrorPacket):
             self._discard_start()
             return explain_dump_error(error.code, error.text, self._config.source, position)
-        if isinstance(self._stream, FolderDump):
-            error = self._stream.explain(error, position)
+        if self._files is not None:
+            error = self._files.explain(error, position)
         if isinstance(error, CorruptStreamError):
             self._discard_start()
             if self._log.last_seq is None and isinstance(self._config.source.start, StartPosition):
@@ -183,7 +192,7 @@ class Session:
     def has_reached(self, position: BinlogPosition) -> bool:
         """Whether everything before ``position`` has been read that can be read: the last file of a folder may end
         inside a transaction, of which the rest is still to come."""
-        return self.has_passed(position) or (isinstance(self._stream, FolderDump) and self._stream.has_sent(position))
+        return self.has_passed(position) or (self._files is not None and self._files.has_sent(position))
 
     def close(self) -> None:
         """Closes the connection. Whole transactions are kept; an unfinished one is discarded and will be read again."""
@@ -198,8 +207,8 @@ class Session:
 
     def table(self, db: str, table: str) -> int | None:
         number = self._filter.table(db, table)
-        if number is not None and isinstance(self._schemas, TrackedSchemas) and not self._framer.skips:
-            self._schemas.table_map(self._framer.event(), bool(self._framer.st[k.HAS_CRC]), self._framer.where)
+        if number is not None and self._tracked is not None and not self._framer.skips:
+            self._tracked.table_map(self._framer.event(), bool(self._framer.st[k.HAS_CRC]), self._framer.where)
         return number
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
@@ -211,8 +220,8 @@ class Session:
             return Decision(keep=False)
         if decision.ddl and decision.keep:
             begins = int(framer.st[k.TX_START]) if in_transaction else None
-            if isinstance(self._schemas, TrackedSchemas):
-                self._schemas.follow(query)
+            if self._tracked is not None:
+                self._tracked.follow(query)
             self._schemas.statement(decision.altered, begins)
         return decision
 
@@ -223,8 +232,8 @@ class Session:
         return self._prepared.complete(framer, xa)
 
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
-        if isinstance(self._schemas, TrackedSchemas):
-            self._schemas.written_by(description.server_version)
+        if self._tracked is not None:
+            self._tracked.written_by(description.server_version)
         # A server that crashed in a transaction leaves it unfinished at the end of its file.
         self._drop_unfinished()
         stored = self._stored_up_to(BinlogPosition(self._file, 4).file_number)

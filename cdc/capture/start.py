@@ -15,7 +15,6 @@ from cdc.meta.base import require_same_source
 from cdc.positions import MAX_OFFSET, BinlogPosition, make_file_name, make_seq, split_file_name, split_seq
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.connection import server_of
-from cdc.source.folder import BinlogFolder
 from cdc.source.locate import Located, after_gtid_position, after_gtid_set, at_time
 from cdc.source.preflight import check_start
 from cdc.source.resume import Resume
@@ -179,7 +178,7 @@ def _require_available(position: BinlogPosition, sizes: dict[str, int], conn: So
     """Raises ConfigError (if ``first``), IdentityError or SourceRefusedError unless the server's files contain the
     position. ``sizes`` are those of its files."""
     place = f"source {server_of(conn)}"
-    if isinstance(conn, BinlogFolder):
+    if isinstance(conn, BinlogFiles):
         conn.require(position, first=first)
         return
     size = sizes.get(position.file)

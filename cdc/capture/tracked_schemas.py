@@ -1,9 +1,9 @@
 """The schema history of a source without a server: a folder of binlog files.
 
 Nobody can be asked for definitions. They come from the file that ``source.schemas`` names, or from what the store has
-already, and DDL statements in the binlog change them (:mod:`cdc.sql.track`). A table that neither tells is unknown.
-That is enough where table maps name the columns (``binlog_row_metadata=FULL``): the definitions add what table maps
-lack. Without names, rows of an unknown table stop capture.
+already, and DDL statements in the binlog change them (:mod:`cdc.sql.track`). A table in neither is unknown. If
+table maps name the columns (``binlog_row_metadata=FULL``), its rows are captured nevertheless. Without names they stop
+capture.
 """
 
 from __future__ import annotations

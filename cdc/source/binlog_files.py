@@ -1,4 +1,4 @@
-"""What capture asks a source that is no server: a folder of binlog files.
+"""The questions of capture to a source without a server: a folder of binlog files.
 
 The functions of :mod:`~cdc.source.server` and :mod:`~cdc.source.history` that take a ``Source`` answer for both.
 """
@@ -41,6 +41,12 @@ class BinlogFiles(ABC):
     @abstractmethod
     def executed_gtids(self, flavor: Flavor) -> GtidSet | None:
         """Returns the GTIDs of all transactions before :meth:`end`; None if they have none. Reads the newest file."""
+
+    @abstractmethod
+    def require(self, position: BinlogPosition, *, first: bool) -> None:
+        """Raises an error unless the files have a position: ConfigError if it is that of ``source.start`` (``first``),
+        IdentityError or SourceRefusedError if the store ends there, SourceUnavailableError if the file may be being
+        copied."""
 
     @abstractmethod
     def close(self) -> None:

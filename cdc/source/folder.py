@@ -168,9 +168,6 @@ class BinlogFolder(BinlogFiles):
         return [make_file_name(self.base, n) for n in range(max(begin, min(files)), max(files)) if n not in files]
 
     def require(self, position: BinlogPosition, *, first: bool) -> None:
-        """Raises an error unless the folder has a position: ConfigError if it is that of ``source.start`` (``first``),
-        IdentityError or SourceRefusedError if the store ends there, SourceUnavailableError if the file may be being
-        copied."""
         file, files = self.file(position.file), self.by_number()
         what = f"source.start names {position}" if first else f"the store ends at {position}"
         if file is None:

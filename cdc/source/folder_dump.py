@@ -87,7 +87,7 @@ class FolderDump:
         self._shrunk = False
         """Whether the file was shorter than what was read of it, as while a copy of it is written again."""
         self._stalled: tuple[object, float] | None = None
-        """What the reading waits for, and since when by ``time.monotonic``."""
+        """The state of the folder while the reading waits, and the beginning of the wait by ``time.monotonic``."""
         file = self._folder.file(position.file)
         if file is None:
             self._refuse(

@@ -18,7 +18,7 @@ from cdc.source.connection import Row, query, quoted, server_of
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 Source: TypeAlias = "pymysql.connections.Connection[Any] | BinlogFiles"
-"""What capture reads: a server, or the binlog files of one."""
+"""A source of capture: a connection to a server, or the binlog files of one."""
 Flavor = Literal["mysql", "mariadb"]
 _SHOWN_CHARACTERS = 1024
 """SHOW VARIABLES cuts longer values: MySQL after 1,024 characters, MariaDB after 4,096."""

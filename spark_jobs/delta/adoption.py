@@ -125,7 +125,7 @@ class Replacement:
 class Adoption:
     """A transaction of Delta that replaces a table; nothing is visible before :meth:`commit`."""
 
-    spark: SparkSession
+    jvm: DriverJvm
     replacement: Replacement
     _txn: Any
     _parquet_schema: Any
@@ -141,7 +141,7 @@ class Adoption:
 
     def add_rows(self, rows: DataFrame) -> None:
         """Writes rows as files of the table, as each statement of Spark does."""
-        with DriverJvm.of(self.spark).active():
+        with self.jvm.active():
             self._adds += from_scala(self._txn.writeFiles(rows._jdf))
 
     def commit(self, application: str, seq: int, user_metadata: str) -> None:
@@ -149,11 +149,11 @@ class Adoption:
 
         Raises RetryableError if another writer has committed meanwhile.
         """
-        jvm, txn = DriverJvm.of(self.spark).view, self._txn
+        jvm, txn = self.jvm.view, self._txn
         now = int(time.time() * 1000)
         applied = delta_action(jvm, {"txn": {"appId": application, "version": seq, "lastUpdated": now}})
         try:
-            with DriverJvm.of(self.spark).active():
+            with self.jvm.active():
                 txn.readWholeTable()  # so that every other commit is a conflict
                 actions = scala_seq(jvm, [applied, *self._adds, *self._removals(now)])
                 txn.commit(actions, _operation(jvm, txn.metadata(), user_metadata))
@@ -168,7 +168,7 @@ class Adoption:
         Delta finds the files by Spark jobs, which take longer than all the rest. The ``deltalake`` library finds them
         in milliseconds; its list counts if Delta's checksum of the version has the same number of files and bytes.
         """
-        jvm, snapshot = DriverJvm.of(self.spark).view, self._txn.snapshot()
+        jvm, snapshot = self.jvm.view, self._txn.snapshot()
         listed = _listed(self.replacement, snapshot)
         if listed is None:
             for one in from_scala(self._txn.filterFiles()):
@@ -179,13 +179,13 @@ class Adoption:
             yield delta_action(jvm, {"remove": {**content, "partitionValues": {}, "size": size}})
 
     def _join(self, files: Sequence[ParquetFile]) -> Any:
-        jvm, replacement = DriverJvm.of(self.spark).view, self.replacement
+        jvm, replacement = self.jvm.view, self.replacement
         folder = local_path(replacement.path)
         assert folder is not None  # begin() has looked
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         target = folder / name
         try:
-            _copy_row_groups(self.spark, files, target, self._parquet_schema, self._conf)
+            _copy_row_groups(self.jvm, files, target, self._parquet_schema, self._conf)
         except BaseException:
             with suppress(OSError):  # the first error counts; VACUUM removes the file
                 target.unlink()
@@ -218,7 +218,7 @@ def begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parquet
     if is_connect(spark) or local_path(replacement.path) is None or not _is_plain(replacement) or not are_good(files):
         return None
     try:
-        return _begin(spark, replacement, files)
+        return _begin(DriverJvm.of(spark), replacement, files)
     except (Py4JJavaError, Py4JNetworkError):
         raise
     except (Py4JError, TypeError) as error:  # how Py4J tells that there is no such class or method
@@ -232,16 +232,15 @@ def _is_plain(replacement: Replacement) -> bool:
     }
 
 
-def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
-    jvm = DriverJvm.of(spark).view
-    conf = _hadoop(spark)
-    path = jvm.org.apache.hadoop.fs.Path(replacement.path)
+def _begin(jvm: DriverJvm, replacement: Replacement, files: Sequence[ParquetFile]) -> Adoption | None:
+    conf = _hadoop(jvm)
+    path = jvm.view.org.apache.hadoop.fs.Path(replacement.path)
     if path.getFileSystem(conf).getUri().getScheme() != "file":
         return None
-    parquet_schema = _common_schema(spark, files, replacement.schema, conf)
+    parquet_schema = _common_schema(jvm.view, files, replacement.schema, conf)
     if parquet_schema is None:
         return None
-    txn = delta_log(DriverJvm.of(spark), replacement.path).startTransaction()
+    txn = delta_log(jvm, replacement.path).startTransaction()
     if int(txn.readVersion()) != replacement.version:
         raise _overtaken(replacement.path)
     metadata = {
@@ -252,19 +251,19 @@ def _begin(spark: SparkSession, replacement: Replacement, files: Sequence[Parque
         "configuration": replacement.properties,
         "createdTime": int(time.time() * 1000),
     }
-    with DriverJvm.of(spark).active():
+    with jvm.active():
         try:
-            txn.updateMetadataForNewTable(delta_action(jvm, {"metaData": metadata}))
+            txn.updateMetadataForNewTable(delta_action(jvm.view, {"metaData": metadata}))
         except (Py4JJavaError, PySparkException) as error:
             _log.info("Delta refuses the table's metadata, so the statement is tried", reason=first_line(error))
             return None
     features = features_of(txn)
-    _operation(jvm, txn.metadata(), "")  # which an unknown version of Delta may not have
+    _operation(jvm.view, txn.metadata(), "")  # which an unknown version of Delta may not have
     txn.snapshot().checksumOpt()
     if not _is_as_asked(txn, replacement) or not features <= _FEATURES:
         return None
     is_tight = "deletionVectors" in features
-    return Adoption(spark, replacement, txn, parquet_schema, conf, is_tight)
+    return Adoption(jvm, replacement, txn, parquet_schema, conf, is_tight)
 
 
 def _is_as_asked(txn: Any, replacement: Replacement) -> bool:
@@ -315,10 +314,9 @@ def _listed(replacement: Replacement, snapshot: Any) -> dict[str, int] | None:
 # --- Parquet ---------------------------------------------------------------------------------------------------------
 
 
-def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.StructType, conf: Any) -> Any:
+def _common_schema(jvm: Any, files: Sequence[ParquetFile], schema: t.StructType, conf: Any) -> Any:
     """Returns the Parquet schema that Spark writes for a table's schema, with INT64 timestamps; None if a file has
     another one."""
-    jvm = DriverJvm.of(spark).view
     internal = jvm.org.apache.spark.sql
     converter = internal.execution.datasources.parquet.SparkToParquetSchemaConverter(
         False, scala_object(internal.internal.SQLConf, "ParquetOutputTimestampType").TIMESTAMP_MICROS(), False, False
@@ -338,16 +336,18 @@ def _common_schema(spark: SparkSession, files: Sequence[ParquetFile], schema: t.
     return wanted
 
 
-def _copy_row_groups(spark: SparkSession, files: Sequence[ParquetFile], target: Path, schema: Any, conf: Any) -> None:
+def _copy_row_groups(driver: DriverJvm, files: Sequence[ParquetFile], target: Path, schema: Any, conf: Any) -> None:
     """Writes one Parquet file that has the row groups of others, byte by byte."""
-    jvm = DriverJvm.of(spark).view
+    jvm = driver.view
     writer = jvm.org.apache.parquet.hadoop.ParquetFileWriter(conf, schema, _hadoop_path(jvm, target))
     try:
         writer.start()
         for file in files:
             writer.appendFile(_input(jvm, file.path, conf))
         facts = jvm.java.util.HashMap()
-        facts.put("org.apache.spark.version", spark.version)  # dates and moments are of the Gregorian calendar
+        facts.put(
+            "org.apache.spark.version", driver.session.version()
+        )  # dates and moments are of the Gregorian calendar
         writer.end(facts)
     finally:
         writer.close()
@@ -361,10 +361,10 @@ def _hadoop_path(jvm: Any, path: str | Path) -> Any:
     return jvm.org.apache.hadoop.fs.Path(f"file:{path}")
 
 
-def _hadoop(spark: SparkSession) -> Any:
+def _hadoop(jvm: DriverJvm) -> Any:
     """Returns the session's Hadoop configuration for files of this machine: without the files of checksums, which cost
     more than copying."""
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    conf = jvm.session.sessionState().newHadoopConf()
     conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
     conf.set("fs.file.impl.disable.cache", "true")
     return conf

@@ -31,7 +31,7 @@ class JvmError(Exception):
 
 @dataclass(frozen=True)
 class DriverJvm:
-    """The JVM, and a session in it. It belongs to one thread."""
+    """The JVM, and a session in it. One that is shared belongs to one thread."""
 
     view: Any
     """The packages of the JVM, by name."""
@@ -71,7 +71,7 @@ class DriverJvm:
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where a Spark Connect server lets processes of this machine reach its JVM."""
+    """The port and the token by which processes of this machine reach the JVM of a Spark Connect server."""
 
     port: int
     token: str

@@ -137,7 +137,7 @@ class WarmSession:
         self.is_short = is_short
         """Its JVM compiles quickly, and not well."""
         self.merged_bytes = 0
-        """What it was acquired for, together."""
+        """The bytes of all batches that it was acquired for."""
 
     def alive(self) -> bool:
         """Whether the session can be used: its JVM or server still runs."""

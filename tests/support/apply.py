@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cdc.config import DestinationConfig, load
 from cdc.store.reader.batch_builder import Limits
 from cdc.targets import table_path
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.load import APPEND, KEYS, UPSERT, Load
 
 OWNER = "test"
 LOCAL_CONF = {
@@ -139,6 +141,12 @@ class Loop:
 
     def require_equal(self, table: str, order: str = "1") -> None:
         assert self.delta(table, order=order) == self.select(table, order)
+
+    def require_load(self, load: Load) -> None:
+        """Checks that its mirrors equal the source, and that its changelog has as many changes of each kind."""
+        for table in UPSERT:
+            self.require_equal(table, ", ".join(str(number + 1) for number in range(len(KEYS[table]))))
+        assert Counter(op for op, _ in self.changelog(APPEND)) == load.changes
 
     def changelog(self, table: str) -> list[tuple[str, Any]]:
         """Returns (``_op``, first column) of each row of an append table, in order. No change may be there twice."""

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import njit
-from cdc.binlog.memory import bit_is_set, store_u32
+from cdc.binlog.memory import bit_is_set
 from cdc.decode.kernels.constants import (
     CUT,
-    NO_ROOM,
     PART_IMAGE,
     SKIP,
     SPEC_KEY,
@@ -23,16 +22,14 @@ from cdc.decode.kernels.constants import (
     SPEC_PREFIX,
     SPEC_WIDTH,
 )
-from cdc.decode.kernels.rows import EventArrays, bitmaps_begin, fault, moved, value_end
+from cdc.decode.kernels.rows import EventArrays, bitmaps_begin, fault, finished, moved, value_end
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-_MAX_SIZE = 0xFFFFFFFF
-
 
 class Filling(NamedTuple):
-    """Where row events are rewritten to."""
+    """The columns, and the output of :func:`fill_events`."""
 
     spec: Longs
     """(columns, SPEC_SIZE)"""
@@ -118,14 +115,7 @@ def fill_event(events: EventArrays, number: int, filling: Filling, at: int, writ
             p, at = fill_image(buf, p, end, second_at, second, filling, at, write)
         if p < 0:
             return -1
-    at += tail
-    if at - start > _MAX_SIZE:
-        return fault(err, NO_ROOM, -1, offset)
-    if write:
-        store_u32(out, start + 9, at - start)
-        for i in range(at - tail, at):
-            out[i] = np.uint8(0)
-    return at
+    return finished(out, start, at, tail, write, offset, err)
 
 
 @njit

@@ -467,11 +467,19 @@ def expand_event(events: EventArrays, number: int, expansion: Expansion, at: int
         p, at = expand_image(buf, p, end, partial_bits, expansion, at, write)
         if p < 0:
             return -1
+    if write:
+        out[start + 4] = np.uint8(UPDATE_ROWS)
+    return finished(out, start, at, tail, write, offset, err)
+
+
+@njit
+def finished(out: Bytes, start: int, at: int, tail: int, write: bool, offset: int, err: Longs) -> int:
+    """Ends the rewritten event ``out[start:at]``: writes its length, and zeros for a checksum of ``tail`` bytes.
+    Returns the offset behind it, or -1 with a fault noted at ``offset``, where the original begins."""
     at += tail
     if at - start > _MAX_SIZE:
         return fault(err, NO_ROOM, -1, offset)
     if write:
-        out[start + 4] = np.uint8(UPDATE_ROWS)
         store_u32(out, start + 9, at - start)
         for i in range(at - tail, at):
             out[i] = np.uint8(0)

@@ -5,7 +5,7 @@ whether they count. Until then capture keeps each transaction with captured rows
 ``prepared.json`` lists them (``docs/formats/store.md``). ``others.json`` lists those without captured rows, so that
 their XA COMMIT is known to be of no interest.
 
-What holds after a kill or a power cut, P being the last position in the store, at which capture goes on:
+Guarantees after a kill or a power cut; P is the last position in the store, at which capture goes on:
 
 1. Before a byte of a later transaction, or a position after the XA PREPARE, is handed to the log, the transaction's
    file and the list are durable (:meth:`PreparedTransactions.sync`). So each transaction with captured rows that was
@@ -58,17 +58,17 @@ class PreparedTransaction:
     xid: str
     """As servers log it, in lower case: ``x'61',x'',1`` (gtrid, bqual, format)."""
     seq: int
-    """Of its XA PREPARE."""
+    """The seq of its XA PREPARE."""
     time_us: int
     """When it was prepared, µs since 1970, UTC, by the source's clock."""
     gtid: str | None = None
-    """Of its XA PREPARE, as the server prints it."""
+    """The GTID of its XA PREPARE, as the server prints it."""
     tables: tuple[str, ...] = ()
     """The captured tables that it changed."""
     captured: str = ""
     """A hash of the configuration's choice of tables. With another choice, rows may be missing."""
     offset: int = 0
-    """Where the transaction begins in its file."""
+    """The offset of the transaction in its file."""
     size: int = 0
     """Bytes of its file; 0: it has no captured rows, and no file."""
     ended_seq: int = 0
@@ -144,7 +144,7 @@ class PreparedTransactions:
         self._folder = store / FOLDER
         self._known: dict[str, PreparedTransaction] = {}
         self._ending: list[PreparedTransaction] = []
-        """Those whose end may not be durable in the log yet."""
+        """Ended transactions whose end may not be durable in the log yet."""
         self._open: list[tuple[Path, int]] = []
         """Files that are not durable yet."""
         self._changed = self._others_changed = False
@@ -155,7 +155,7 @@ class PreparedTransactions:
 
     @property
     def pending(self) -> list[PreparedTransaction]:
-        """Those that are neither committed nor rolled back, oldest first."""
+        """The transactions that are neither committed nor rolled back, oldest first."""
         return sorted(self._known.values(), key=lambda one: one.seq)
 
     def find(self, xid: str) -> PreparedTransaction | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +37,12 @@ def configure(tmp_path: Path) -> Configure:
         return load(file)
 
     return make
+
+
+@pytest.fixture
+def config(source: FakeSource, configure: Configure) -> Iterator[DestinationConfig]:
+    """Configures a destination for the module's fixture ``source``, on a RAM disk if there is one: such tests make
+    thousands of small stores."""
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
+        yield configure(source, Path(folder))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +27,7 @@ from cdc.testing.source import (
 )
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.harness import SessionHarness
-from tests.slow.capture.support import Configure, inject
+from tests.slow.capture.support import inject
 
 EVERY = os.environ.get("TOWPATH_EVERY_BYTE") == "1"
 STEP = 5
@@ -44,14 +42,6 @@ BYTES = sum(len(packets_of(event)) for event in EVENTS)
 def source() -> Iterator[FakeSource]:
     with FakeSource(HISTORY) as found:
         yield found
-
-
-@pytest.fixture
-def config(source: FakeSource, configure: Configure) -> Iterator[DestinationConfig]:
-    # Thousands of small stores: use a RAM disk if available.
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        yield configure(source, Path(folder))
 
 
 def every_byte(make: Callable[[int], Fault], config: DestinationConfig, source: FakeSource, seed: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -35,13 +34,6 @@ BYTES = sum(len(packets_of(event)) for event in EVENTS)
 def source() -> Iterator[FakeSource]:
     with FakeSource(HISTORY) as found:
         yield found
-
-
-@pytest.fixture
-def config(source: FakeSource, configure: Configure) -> Iterator[DestinationConfig]:
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        yield configure(source, Path(folder))
 
 
 @pytest.fixture
