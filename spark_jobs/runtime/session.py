@@ -61,7 +61,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
 
-_SHORT_BYTES = 64 << 20
+_SHORT_BYTES = 128 << 20
 """Merging so many bytes together does not take long enough for well compiled code."""
 
 _lock = threading.Lock()
@@ -164,7 +164,7 @@ def acquire(config: SparkConfig, batch_bytes: int | None = None) -> WarmSession:
     """Returns the warm session of this process for these settings, and starts it if there is none.
 
     ``batch_bytes``: the size of the batch that is merged; None: other work. A JVM that is started for a small batch
-    does not compile its code well, and is replaced once it is acquired for other work, or for more than 64 MiB
+    does not compile its code well, and is replaced once it is acquired for other work, or for more than 128 MiB
     together. The size makes no difference if the options of Java name a level of compilation. Raises RetryableError if
     Spark cannot be started or reached, ConfigError if it is not installed."""
     key = _key(config)

@@ -84,9 +84,9 @@ def test_other_options_of_the_jvm_and_a_damaged_archive(classes: Path, tmp_path:
 def test_a_session_for_short_work_is_replaced_for_other_work() -> None:
     config = SparkConfig(master="local[1]", conf={"spark.driver.memory": "512m"})
     try:
-        assert session.acquire(config, 20 << 20) is session.acquire(config, 20 << 20)
+        assert session.acquire(config, 50 << 20) is session.acquire(config, 50 << 20)
         short = driver.pid()
-        long = session.acquire(config, 40 << 20)  # 80 MiB together
+        long = session.acquire(config, 40 << 20)  # 140 MiB together
         assert driver.pid() != short
         assert session.acquire(config, 1) is session.acquire(config) is long
         fixed = SparkConfig(master="local[1]", conf=LOCAL_CONF)  # which names a level of compilation
