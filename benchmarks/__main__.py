@@ -8,7 +8,7 @@ tools are here. A line that does not hold is no failure: it is in the table.
 
 ``--write`` (or BENCH_WRITE=1) keeps the results in ``benchmarks/results`` and makes the page of the documentation anew.
 More detailed benchmarks of single parts: ``python -m benchmarks.NAME``, with NAME one of startup, capture, store,
-memory_ring, decode, ways, settings, scattered, many_tables, snapshot, verify.
+memory_ring, decode, ways, settings, scattered, many_tables, snapshot, verify, encryption.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ def group(name: str) -> Callable[[Options, Collection[str]], Iterator[Measuremen
         from benchmarks import snapshot
 
         return snapshot.lines
+    if name == "encryption":
+        from benchmarks import encryption
+
+        return encryption.lines
     assert name == "verify"
     from benchmarks import verify
 

@@ -76,6 +76,10 @@ LINES = (
          at_most=False),
     Line("replay", "warm", "replay of {rows} inserts and {rows} updates: speed against their first apply", "×", 1.0,
          at_most=False),
+    Line("encrypted-capture", "encryption", "cdc capture of {rows} inserts into an encrypted store: CPU seconds against one "
+         "without encryption", "×", 1.2),
+    Line("encrypted-decode", "encryption", "decoding of {rows} inserts from an encrypted store: CPU seconds against the same",
+         "×", 1.2),
     Line("verify", "verify", "cdc verify of {ten} rows: time against one scan of the slower side", "×", 2.0),
 )  # fmt: skip
 BY_NAME = {line.name: line for line in LINES}

@@ -16,9 +16,13 @@ import hypothesis
 import pytest
 import structlog  # noqa: F401 - before cdc, which then configures it before capture_logs changes the configuration
 
+from cdc.encryption import keys
 from cdc.testing.servers import Server
 
 Database = Callable[[Server], str]
+
+if os.environ.get("TOWPATH_ENCRYPT"):  # every store of the run is encrypted
+    keys.register("/", keys.KeySources("tests", lambda: bytes(range(32))))
 
 IN_CI = bool(os.environ.get("CI"))
 SEED = int(os.environ.get("TOWPATH_SEED") or (1 if IN_CI else random.SystemRandom().randrange(2**32)))

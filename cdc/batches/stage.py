@@ -5,6 +5,7 @@
     {stage}/{destination}/{subscriber}/{batch:012d}-{random}/
         000000-{sha256}.binlog          a small segment: head, then whole transactions
         000000-{sha256}.binlog.index    its index
+        000000-{sha256}.sealed          the same encrypted, if a key is registered for the stage
         {seq}-{sha256}.json             the schemas in force after the batch
 
 The copies are made before the manifest is written, without the meta's lock, because copying may take minutes. A process
@@ -28,6 +29,9 @@ from cdc import files
 from cdc.batches.manifest import BatchFiles, ByteRange
 from cdc.binlog.entry import Entries
 from cdc.durable import make_folder
+from cdc.encryption import keys
+from cdc.encryption.append import WholeFile
+from cdc.encryption.read import open_content
 from cdc.errors import CdcError, DamagedError, StorageError
 from cdc.log import get_logger
 from cdc.permissions import READ, Permissions, secure_folder
@@ -35,7 +39,7 @@ from cdc.store.formats.index import make_header, read_entries, seal
 from cdc.store.formats.layout import INDEX_SUFFIX
 from cdc.store.formats.segment_header import segment_header_size
 from cdc.store.reader.batch_builder import Range
-from cdc.store.reader.staged import fetch_errors, filesystem
+from cdc.store.reader.staged import SEALED_SUFFIX, fetch_errors, filesystem
 
 STAGED_FILE_BYTES = 24 * 1024 * 1024
 """The approximate size of a staged file. One Spark task fetches one file; larger files would be fetched repeatedly."""
@@ -146,14 +150,21 @@ def _split(entries: Entries, size_bytes: int) -> Iterator[Entries]:
 def _copy_transactions(folder: str, number: int, segment: Path, entries: Entries) -> ByteRange:
     offset = int(entries["offset"][0])
     length = int(entries["offset"][-1]) + int(entries["length"][-1]) - offset
+    key = keys.writing_key(folder)
+    sealed = None if key is None else WholeFile(key)
     try:
-        with segment.open("rb") as source:
+        with open_content(segment) as source:
             head = source.read(segment_header_size(segment))
-            sha256 = hashlib.sha256(head)
-            for data in _read(source, offset, length):
+
+            def content() -> Iterator[bytes]:
+                whole = _chained(head, _read(source, offset, length))
+                return whole if sealed is None else sealed.bytes_of(whole)
+
+            sha256 = hashlib.sha256()
+            for data in content():
                 sha256.update(data)
-            path = f"{folder}/{number:06d}-{sha256.hexdigest()}.binlog"
-            _write(path, _chained(head, _read(source, offset, length)))
+            path = f"{folder}/{number:06d}-{sha256.hexdigest()}{'.binlog' if sealed is None else SEALED_SUFFIX}"
+            _write(path, content())
     except FileNotFoundError:
         raise DamagedError("this segment is missing", place=str(segment)) from None
     except OSError as error:
@@ -163,7 +174,7 @@ def _copy_transactions(folder: str, number: int, segment: Path, entries: Entries
     _write(path + INDEX_SUFFIX, iter([make_header() + seal(moved)]))
     mask = int(np.bitwise_or.reduce(entries["table_mask"]))
     bits = tuple(bit for bit in range(64) if mask >> bit & 1)
-    return ByteRange(path=path, offset=len(head), length=length, sha256=path.rpartition("-")[2][:64], table_bits=bits)
+    return ByteRange(path=path, offset=len(head), length=length, sha256=sha256.hexdigest(), table_bits=bits)
 
 
 def _copy_schema(folder: str, schema_path: Path) -> str:

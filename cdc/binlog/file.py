@@ -17,6 +17,7 @@ from cdc.binlog.constants import MAGIC
 from cdc.binlog.entry import ENTRY, Entries
 from cdc.binlog.frame_buffers import Numbers
 from cdc.binlog.framer import Decision, Framer, PackedTransactionError, StopsAtPrepared
+from cdc.encryption.read import MappedContent, map_content
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
 from cdc.sql.statements import classify
@@ -38,21 +39,28 @@ class Scan:
     damage: DamagedError | None
 
 
-def map_file(path: Path) -> npt.NDArray[np.uint8]:
-    """Maps a file's bytes read-only. Raises DamagedError if it is not a binlog file, StorageError."""
+def map_file(path: Path) -> MappedContent:
+    """Maps a file's bytes read-only; those of an encrypted segment are loaded when they are needed. Raises DamagedError
+    if it is not a binlog file, StorageError, ConfigError if the key of an encrypted segment is not known."""
     try:
-        if path.stat().st_size < len(MAGIC):
-            raise DamagedError("is too short for a binlog file", place=str(path))
-        buf: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
+        mapped = map_content(path)
+        mapped.load(0, len(MAGIC))
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(path)) from None
-    if buf[: len(MAGIC)].tobytes() != MAGIC:
+    require_binlog(mapped, path)
+    return mapped
+
+
+def require_binlog(mapped: MappedContent, path: Path | str) -> None:
+    """Raises DamagedError unless the first bytes, which are loaded, are those of a binlog file."""
+    if len(mapped.buf) < len(MAGIC):
+        raise DamagedError("is too short for a binlog file", place=str(path))
+    if mapped.buf[: len(MAGIC)].tobytes() != MAGIC:
         raise DamagedError(
             "is not a binlog file: it does not begin with fe 62 69 6e",
             place=str(path),
-            remedy="Encrypted files can only be read through their server.",
+            remedy="Files that a server has encrypted can only be read through the server.",
         )
-    return buf
 
 
 class _ScanHooks(StopsAtPrepared):
@@ -111,14 +119,16 @@ def scan(
     epoch: int = 0,
     number: TableNumber | None = None,
     verify: bool = True,
-    buf: npt.NDArray[np.uint8] | None = None,
+    mapped: MappedContent | None = None,
 ) -> Scan:
     """Frames a whole file and verifies its checksums. Damage in it ends the scan and is returned, not raised.
 
-    ``buf`` is the file's content if it is mapped already. Raises DamagedError for a file that is not a binlog file,
-    PackedTransactionError, UnsupportedEventError.
+    ``mapped`` is the file's content if it is mapped already; all of it is loaded afterwards, up to the damage. Raises
+    DamagedError for a file that is not a binlog file, PackedTransactionError, UnsupportedEventError.
     """
-    buf = map_file(path) if buf is None else buf
+    keeps = mapped is not None
+    mapped = map_file(path) if mapped is None else mapped
+    buf = mapped.buf
     hooks = _ScanHooks(path, epoch, number)
     framer = Framer(buf, hooks, packets=False, scan=True, verify=verify, place=str(path))
     hooks.framer = framer
@@ -129,12 +139,12 @@ def scan(
         framer.start_file(path.name, len(MAGIC), make_seq(epoch, 0, 0))
     framer.st[k.IN_POS] = len(MAGIC)
     framer.st[k.LAST_TX_END] = len(MAGIC)
-    framer.fed(len(buf))
     damage: DamagedError | None = None
     try:
-        framer.run()
+        _run(framer, mapped, keeps=keeps)
     except DamagedError as error:
         damage = error
+    damage = mapped.fault or damage
     hooks.flush(framer)
     if hooks.description is None:
         raise damage or DamagedError("holds no format description", place=str(path))
@@ -148,6 +158,22 @@ def scan(
     )
 
 
+def _run(framer: Framer, mapped: MappedContent, *, keeps: bool) -> None:
+    """Frames the content, of which no more than a window at a time is decrypted; with ``keeps`` it stays in memory."""
+    size = len(mapped.buf)
+    window, released = _WINDOW_BYTES if mapped.is_encrypted else size, 0
+    for start in range(0, size, window):
+        stop = min(start + window, size)
+        mapped.load(start, stop, lenient=True)
+        framer.fed(stop - start)
+        framer.run()
+        if not keeps:
+            done = int(min(framer.st[k.IN_POS], framer.st[k.EVENT_IN]))
+            mapped.release(released, done)
+            released = done
+
+
+_WINDOW_BYTES = 8 << 20
 _ROWS_IN_CACHE = 2048
 _COLUMNS = (
     ("seq", k.R_SEQ),
@@ -187,8 +213,8 @@ def _fill_entries(entries: Entries, rows: Numbers) -> None:
 
 @dataclass(frozen=True)
 class BinlogFile:
-    """An opened binlog file. ``buf`` (n,) uint8 is mapped; ``entries`` has one entry for each whole transaction, with
-    offsets in ``buf``. If the file has compressed transactions, ``buf`` is an unpacked copy."""
+    """An opened binlog file. ``buf`` (n,) uint8 is mapped, or decrypted; ``entries`` has one entry for each whole
+    transaction, with offsets in ``buf``. If the file has compressed transactions, ``buf`` is an unpacked copy."""
 
     path: Path
     buf: npt.NDArray[np.uint8]
@@ -203,19 +229,19 @@ class BinlogFile:
         """Maps and scans a file. ``damage`` is the reason if the scan ended early; the transactions before it are
         usable."""
         path = Path(path)
-        buf, damage = map_file(path), None
+        mapped, damage = map_file(path), None
         try:
-            found = scan(path, epoch=epoch, buf=buf)
+            found = scan(path, epoch=epoch, mapped=mapped)
         except PackedTransactionError:
             from cdc.binlog.unpacked_file import copy_unpacked
 
             with tempfile.TemporaryFile(prefix="towpath-unpacked-") as copy:
-                damage = copy_unpacked(path, buf, copy)
-                buf = np.memmap(copy, dtype=np.uint8, mode="r")
-            found = scan(path, epoch=epoch, buf=buf)
+                damage = copy_unpacked(path, mapped.load_all(lenient=True), copy)
+                mapped = MappedContent(np.memmap(copy, dtype=np.uint8, mode="r"))
+            found = scan(path, epoch=epoch, mapped=mapped)
         return cls(
             path=path,
-            buf=buf,
+            buf=mapped.buf,
             has_checksum=found.description.has_checksum,
             source_file=found.source_file,
             entries=rows_to_entries(found.rows),

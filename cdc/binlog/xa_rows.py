@@ -17,6 +17,7 @@ from typing import IO
 from cdc.binlog import refusals
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, ROW_EVENTS, EventType
 from cdc.durable import storage_errors
+from cdc.encryption.read import open_content
 
 _TABLE_ID = slice(HEADER_SIZE, HEADER_SIZE + 6)
 _LEAST = HEADER_SIZE + 8 + CHECKSUM_SIZE
@@ -39,7 +40,7 @@ def read_rows(path: Path, offset: int, size: int, xid: str) -> Iterator[bytes]:
 
     Raises DamagedError, StorageError.
     """
-    with storage_errors(path), path.open("rb") as file:
+    with storage_errors(path), open_content(path) as file:
         yield from _Rows(file, offset, size, xid).pieces()
 
 

@@ -22,6 +22,8 @@ from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared_events import choice_of, prepared_transaction, with_crc
 from cdc.capture.statement_filter import StatementFilter
 from cdc.config import DestinationConfig, SourceConfig
+from cdc.encryption import keys
+from cdc.encryption.read import open_content
 from cdc.errors import UnsupportedEventError
 from cdc.log import get_logger
 from cdc.positions import BinlogPosition, make_seq, split_file_name
@@ -92,6 +94,7 @@ class PreparedSearch:
         """Adds the transactions that were prepared in a file, before ``end``, and are pending now."""
         with tempfile.TemporaryDirectory(prefix="towpath-prepared-") as folder:
             with ExitStack() as stack:
+                stack.enter_context(keys.like(Path(folder), self._prepared.folder))
                 scan = _FileScan(self._source, self._tables, self._captured, Path(folder), name, end, epoch)
                 stack.callback(scan.close)
                 scan.run()
@@ -101,7 +104,7 @@ class PreparedSearch:
                     continue
                 if one.size:
                     path = scan.found.path(one)
-                    with path.open("rb") as file:
+                    with open_content(path) as file:
                         self._prepared.put_aside(one, file.read(one.offset), iter(lambda: file.read(_CHUNK_BYTES), b""))
                 else:
                     self._prepared.note(one)

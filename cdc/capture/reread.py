@@ -7,7 +7,6 @@ XA transaction that had been prepared the source has only the XA COMMIT there, s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from cdc.binlog.rare_events import XaStatement
 from cdc.capture.prepared_events import with_crc
 from cdc.config import SourceConfig
 from cdc.durable import storage_errors
+from cdc.encryption.read import open_content, read_content
 from cdc.errors import CorruptStreamError, StorageError, UnsupportedError
 from cdc.positions import BinlogPosition, make_seq, split_seq
 from cdc.source.connection import place_of
@@ -215,11 +215,7 @@ def _read(stored: StoredTransaction, limit: int) -> bytes:
     """Reads the first ``limit`` bytes of a stored transaction. Raises StorageError."""
     offset, length = int(stored.entry["offset"]), int(stored.entry["length"])
     try:
-        fd = os.open(stored.segment, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(fd, min(length, limit), offset)
-        finally:
-            os.close(fd)
+        return read_content(stored.segment, min(length, limit), offset)
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(stored.segment)) from None
 
@@ -227,7 +223,7 @@ def _read(stored: StoredTransaction, limit: int) -> bytes:
 def _read_end(stored: StoredTransaction, size: int) -> bytes:
     """Reads the last ``size`` bytes of a stored transaction. Raises StorageError."""
     end = int(stored.entry["offset"]) + int(stored.entry["length"])
-    with storage_errors(stored.segment), stored.segment.open("rb") as file:
+    with storage_errors(stored.segment), open_content(stored.segment) as file:
         file.seek(max(0, end - size))
         return file.read(size)
 

@@ -312,11 +312,11 @@ class Session:
             self._broken = True
             ready = self._schemas.ready
             end = int(rows[ready, k.R_OFFSET])
-            self._append(framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
+            self._append(framer, framer.take_output()[: max(0, end - int(framer.st[k.OUT_BASE]))])
             self._publish(rows[:ready])
             self._log.drop_unfinished()
             raise
-        self._append(framer.take_output())
+        self._append(framer, framer.take_output())
         framer.drop_output()
         self._publish(rows)
 
@@ -330,9 +330,9 @@ class Session:
 
     # --- appending to the store --------------------------------------------------------------------------------------
 
-    def _append(self, data: memoryview) -> None:
+    def _append(self, framer: Framer, data: memoryview) -> None:
         if len(data):
-            self._log.append(data)
+            self._log.append(data, int(framer.st[k.LAST_TX_END]))
             self.counters.bytes += len(data)
 
     def _publish(self, rows: Numbers) -> None:

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from cdc.config import DestinationConfig
 from cdc.config.lake import Lake
+from cdc.config.secrets import encryption_keys
+from cdc.encryption import keys
 from cdc.errors import CdcError
 from cdc.source.findings import Finding, error, from_error, ok, warning
 from cdc.targets import LOG_FOLDER, local_path, split_table
@@ -56,7 +58,26 @@ def _store(config: DestinationConfig) -> list[Finding]:
         if free < _LOW_DISK_BYTES:
             remedy = "Make room, or set store.path to another disk."
             return [found, *fleeting, warning("store", f"only {human_bytes(free)} are free there", remedy)]
-    return [found, *fleeting]
+    return [found, *fleeting, *_keys(config)]
+
+
+def _keys(config: DestinationConfig) -> list[Finding]:
+    """Checks that the keys of the store can be read, and by whom."""
+    encryption = config.store.encryption
+    sources = encryption_keys(encryption)
+    if sources is None:
+        return []
+    try:
+        ids = [keys.Key.of(source()).id for source in sources.all]
+    except CdcError as trouble:
+        return [from_error("store", trouble)]
+    for file in (encryption.key_file, *(one.file for one in encryption.old_keys)):
+        if file is not None and file.stat().st_mode & 0o007:
+            remedy = f"chmod 600 {file}"
+            return [warning("store", f"everybody on this machine may read the key of the store in {file}", remedy)]
+    if encryption.has_key:
+        return [ok("store", f"new files of the store are encrypted with the key {ids[0]}")]
+    return [ok("store", "new files of the store are not encrypted; old ones are, and their keys are there")]
 
 
 def _meta(config: DestinationConfig) -> list[Finding]:

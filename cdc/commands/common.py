@@ -32,6 +32,12 @@ Destination = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 """The ``--json`` option of all commands that answer a question."""
 
+Decrypt = Annotated[
+    bool,
+    typer.Option("--decrypt", help="Open encrypted files, with the keys that the configurations name."),
+]
+"""The ``--decrypt`` option of the commands that read files without a configuration."""
+
 
 @dataclass(frozen=True)
 class Globals:
@@ -69,6 +75,26 @@ def load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     from cdc.config import load_destination
 
     return load_destination(options(ctx).conf_dir, dest)
+
+
+def load_keys(ctx: typer.Context) -> None:
+    """Registers the keys of encrypted files that the configurations of the folder name. Raises ConfigError."""
+    from cdc.config import destinations, load_destination
+    from cdc.encryption import keys
+    from cdc.errors import ConfigError
+
+    folder = options(ctx).conf_dir
+    for name in destinations(folder):
+        try:
+            load_destination(folder, name)
+        except ConfigError as error:  # the keys of the others may be enough
+            say(f"passed over: {error}")
+    if not keys.has_sources():
+        raise ConfigError(
+            "no configuration in this folder names a key in store.encryption",
+            place=str(folder),
+            remedy="Name another folder with --conf-dir or $CDC_CONF, or leave out --decrypt.",
+        )
 
 
 def destination_and_tables(ctx: typer.Context, names: list[str]) -> tuple[DestinationConfig, list[str]]:

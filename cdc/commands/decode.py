@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import err, say, tables
+from cdc import files
+from cdc.commands.common import Decrypt, err, load_keys, say, tables
 from cdc.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def decode(
+    ctx: typer.Context,
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="Binlog files, segments, or stores (folders).")
     ],
@@ -87,8 +89,11 @@ def decode(
     zero_dates: Annotated[
         ZeroDates, typer.Option("--zero-dates", help="Treatment of zero and impossible dates.")
     ] = ZeroDates.null,
+    decrypt: Decrypt = False,
 ) -> None:
     """Print the rows of a table that binlog files hold: inserts, updates, deletes."""
+    if decrypt:
+        load_keys(ctx)
     if output is not None:
         _check_output(output, output_format)
 
@@ -272,6 +277,7 @@ def _write_parquet(path: Path, batches: Iterator[pa.RecordBatch], table: str, ti
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     writer: pq.ParquetWriter | None = None
     try:
+        os.close(files.plain.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))  # for this user only
         for batch in batches:
             words = with_words(batch)
             if writer is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Json, print_json, tables
+from cdc.commands.common import Decrypt, Json, load_keys, print_json, say, tables
 from cdc.errors import DamagedError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
+    ctx: typer.Context,
     path: Annotated[Path, typer.Argument(help="A file, or the folder of a store.", metavar="PATH", show_default=False)],
     accept_loss: Annotated[
         str | None,
@@ -37,9 +39,24 @@ def inspect(
             show_default=False,
         ),
     ] = None,
+    decrypt: Decrypt = False,
+    plain: Annotated[
+        Path | None,
+        typer.Option(
+            "--plain",
+            metavar="FILE",
+            help="With --decrypt: also write the content of an encrypted segment to this file, which other tools can "
+            "read.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show and verify a store, segment, index, checkpoint, meta file or manifest. Exit code 2 means damage."""
+    if plain is not None and (not decrypt or path.is_dir()):
+        raise UsageError("--plain needs --decrypt and a file", place=str(path), remedy="Name a segment.")
+    if decrypt:
+        load_keys(ctx)
     is_store = path.is_dir() and (path / "store.json").is_file()
     if path.is_dir() and not is_store:
         raise UsageError("is a folder, but not that of a store", place=str(path), remedy=_KINDS)
@@ -61,6 +78,30 @@ def inspect(
         _show(report)
     if damage is not None:
         raise damage
+    if plain is not None:
+        _write_plain(path, plain)
+
+
+def _write_plain(path: Path, target: Path) -> None:
+    """Writes the content of an encrypted file to a new file, which only this user can read."""
+    import shutil
+
+    from cdc import files
+    from cdc.encryption.read import file_is_encrypted, open_content
+
+    try:
+        if not file_is_encrypted(path):
+            raise UsageError("is not encrypted", place=str(path), remedy="Leave out --plain.")
+        with (
+            open_content(path) as source,
+            os.fdopen(files.plain.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy,
+        ):
+            shutil.copyfileobj(source, copy, 1 << 20)
+    except FileExistsError:
+        raise UsageError("exists already", place=str(target), remedy="Name a new file.") from None
+    except OSError as error:
+        raise StorageError(f"cannot be written: {error.strerror or error}", place=str(target)) from None
+    say(f"written without encryption: {target}")
 
 
 def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
@@ -70,7 +111,9 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
     """
     from cdc.binlog.constants import MAGIC as BINLOG_MAGIC
     from cdc.binlog.entry import MAGIC as INDEX_MAGIC
+    from cdc.encryption.container import MAGIC as ENCRYPTED_MAGIC
     from cdc.store.formats.checkpoint import MAGIC as CHECKPOINT_MAGIC
+    from cdc.store.reader.staged import SEALED_SUFFIX
 
     try:
         with path.open("rb") as file:
@@ -85,7 +128,7 @@ def _file(path: Path, report: dict[str, Any]) -> DamagedError | None:
         return None
     if path.suffix == ".index" or head == INDEX_MAGIC:
         return _index(path, report)
-    if path.suffix == ".binlog" or head == BINLOG_MAGIC:
+    if path.suffix in (".binlog", SEALED_SUFFIX) or head in (BINLOG_MAGIC, ENCRYPTED_MAGIC):
         return _segment(path, report)
     if path.suffix == ".json" or head[:1] == b"{":
         return _document(path, report)
@@ -101,9 +144,12 @@ def _read(path: Path) -> bytes:
 
 def _segment(path: Path, report: dict[str, Any]) -> DamagedError | None:
     from cdc.binlog.file import BinlogFile
+    from cdc.encryption.read import header_of
     from cdc.store.formats.layout import index_path, segment_epoch
 
     report["kind"] = "segment"
+    header = header_of(path)
+    report["encrypted_with"] = None if header is None else header.key_id
     file = BinlogFile.open(path, epoch=segment_epoch(path))
     entries = file.entries
     end = int(entries["offset"][-1]) + int(entries["length"][-1]) if len(entries) else 0

@@ -20,7 +20,9 @@ from cdc.config.lake import Lake
 from cdc.config.messages import explain
 from cdc.config.meta import MetaConfig
 from cdc.config.s3 import is_s3
+from cdc.config.secrets import encryption_keys
 from cdc.config.store import StoreConfig
+from cdc.encryption import keys
 from cdc.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -123,12 +125,17 @@ def parse(text: str, file: Path) -> DestinationConfig:
     archive = config.store.archive.url
     if archive is not None and is_s3(archive):
         object_stores.register(archive, Lake(archive, config.s3).reader_options)
+    if config.store.kind == "file":
+        sources = encryption_keys(config.store.encryption)
+        keys.register(config.store.path, sources)
+        if config.store.stage is not None:
+            keys.register(f"{config.store.stage.rstrip('/')}/{config.name}", sources)
     return config
 
 
 def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationConfig:
     base, beside = file.parent.parent, file.parent
-    standby = config.store.standby
+    standby, encryption = config.store.standby, config.store.encryption
     target = config.apply.target
 
     def of_file(path: Path | None) -> Path | None:
@@ -146,6 +153,14 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
             **_folder(base, config.store),
             "token_file": of_file(config.store.token_file),
             "ca_file": of_file(config.store.ca_file),
+            "encryption": encryption.model_copy(
+                update={
+                    "key_file": of_file(encryption.key_file),
+                    "old_keys": tuple(
+                        one.model_copy(update={"file": of_file(one.file)}) for one in encryption.old_keys
+                    ),
+                }
+            ),
             "standby": standby.model_copy(update={"secret_file": of_file(standby.secret_file)}),
         },
         "meta": _folder(base, config.meta),

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,8 +21,9 @@ from cdc.config.metrics import MetricsConfig
 from cdc.config.s3 import S3Config
 from cdc.config.server import TokenConfig
 from cdc.config.source import SourceConfig
-from cdc.config.store import StandbyConfig, StoreConfig
-from cdc.errors import ConfigError, SourceUnavailableError
+from cdc.config.store import EncryptionConfig, StandbyConfig, StoreConfig
+from cdc.encryption.keys import KEY_BYTES, KeySources
+from cdc.errors import ConfigError, SourceUnavailableError, StorageError
 
 _LEAST_SECRET_BYTES = 16
 _COMMAND_S = 30
@@ -48,7 +50,7 @@ def source_credentials(source: SourceConfig) -> Credentials:
     if source.connection is not None:
         return Credentials(source_user(source), _lookup_connection(source.connection).password)
     if source.password_command is not None:
-        return Credentials(source.user, _output(source.password_command, "source.password_command"))
+        return Credentials(source.user, _output(source.password_command, "source.password_command", "password"))
     password = _Secret(
         f"the password of {source.user!r}",
         env_key="source.password_env",
@@ -107,6 +109,46 @@ def standby_secret(standby: StandbyConfig) -> bytes | None:
             remedy="Make one with: openssl rand -hex 32",
         )
     return found
+
+
+def encryption_keys(encryption: EncryptionConfig) -> KeySources | None:
+    """Returns the keys that the configuration names for files, which are read at their use; None if it names none."""
+    old = tuple(
+        partial(_key, f"store.encryption.old_keys.{number}.", one.env, one.file, one.command)
+        for number, one in enumerate(encryption.old_keys)
+    )
+    if not encryption.has_key and not old:
+        return None
+    current = None
+    if encryption.has_key:
+        at = "store.encryption.key_"
+        current = partial(_key, at, encryption.key_env, encryption.key_file, encryption.key_command)
+    return KeySources(encryption.model_dump_json(), current, old)
+
+
+def _key(at: str, env: str | None, file: Path | None, command: Sequence[str] | None) -> bytes:
+    """Returns the 32 bytes of a key. Raises ConfigError; StorageError if the command fails that prints the key."""
+    secret = _Secret("the key of the store", env_key=f"{at}env", env=env, file_key=f"{at}file", file=file)
+    place = secret.place
+    if command is not None:
+        place = f"{at}command"
+        try:
+            text: str | None = _output(command, place, "key")
+        except SourceUnavailableError as error:
+            raise StorageError(error.message, place=place, remedy=error.remedy) from None
+    else:
+        text = secret.text()
+    try:
+        key = bytes.fromhex((text or "").strip())
+    except ValueError:  # its text would repeat the key
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"the key is not {2 * KEY_BYTES} hexadecimal digits",
+            place=place,
+            remedy="Make one with: openssl rand -hex 32",
+        )
+    return key
 
 
 def server_token(store: StoreConfig) -> str:
@@ -195,7 +237,7 @@ def s3_access_key(s3: S3Config) -> AccessKey | None:
     return AccessKey(s3.access_key_id, (secret.text() or "").strip(), token.text())
 
 
-def _output(command: Sequence[str], key: str) -> str:
+def _output(command: Sequence[str], key: str, what: str) -> str:
     """Returns the first line that a command prints. What it writes to standard error goes there; its output is in no
     message. Raises ConfigError, SourceUnavailableError."""
     program = command[0]
@@ -203,7 +245,7 @@ def _output(command: Sequence[str], key: str) -> str:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_COMMAND_S)
     except subprocess.TimeoutExpired:
         raise SourceUnavailableError(
-            f"{program} has not printed the password within {_COMMAND_S} s", place=key, remedy="Run it by hand."
+            f"{program} has not printed the {what} within {_COMMAND_S} s", place=key, remedy="Run it by hand."
         ) from None
     except OSError as error:
         raise ConfigError(
@@ -213,14 +255,14 @@ def _output(command: Sequence[str], key: str) -> str:
         ) from None
     if done.returncode != 0:
         raise SourceUnavailableError(
-            f"{program} ended with code {done.returncode} and no password", place=key, remedy="Run it by hand."
+            f"{program} ended with code {done.returncode} and no {what}", place=key, remedy="Run it by hand."
         )
     try:
         lines = done.stdout.decode().splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"{program} does not print UTF-8 text", place=key, remedy="Run it by hand.") from None
     if not lines or not lines[0]:
-        raise ConfigError(f"{program} prints no password", place=key, remedy="It has to be its first line.")
+        raise ConfigError(f"{program} prints no {what}", place=key, remedy="It has to be its first line.")
     return lines[0]
 
 

@@ -1,7 +1,8 @@
 """``store``: where changes are kept between capture and apply.
 
-Its sub-sections are ``retain`` and ``disk`` (when segments are removed), ``archive`` (a copy in an object store) and
-``standby`` (replication to a second machine). With ``kind: server`` it is kept by another machine's ``cdc server``.
+Its sub-sections are ``encryption``, ``retain`` and ``disk`` (when segments are removed), ``archive`` (a copy in an
+object store) and ``standby`` (replication to a second machine). With ``kind: server`` it is kept by another
+machine's ``cdc server``.
 """
 
 from __future__ import annotations
@@ -154,6 +155,61 @@ class StandbyConfig(Section):
         return self
 
 
+class OldKeyConfig(Section):
+    """The place of a key with which files of the store were encrypted: an environment variable, a file or a command."""
+
+    env: FilledText | None = None
+    """Environment variable that holds the key."""
+    file: Annotated[Path | None, Doc(instead_of="env")] = None
+    """File whose first line is the key. A relative path is taken from the folder of this file."""
+    command: Annotated[tuple[FilledText, ...] | None, Doc(instead_of="env or file")] = None
+    """Program and arguments that print the key as their first line."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        _require_one(env=self.env, file=self.file, command=self.command)
+        return self
+
+
+class EncryptionConfig(Section):
+    """Encryption of row data in the store's files and in staged batches, with AES-256-GCM. It needs a key."""
+
+    key_env: Annotated[FilledText | None, Doc(example="SHOP_STORE_KEY")] = None
+    """Environment variable that holds the key for new files: 64 hexadecimal digits, as `openssl rand -hex 32` prints
+    them."""
+    key_file: Annotated[Path | None, Doc(instead_of="key_env", example="store.key")] = None
+    """File whose first line is that key. A relative path is taken from the folder of this file."""
+    key_command: Annotated[
+        tuple[FilledText, ...] | None,
+        Doc(instead_of="key_env or key_file", example=["vault", "kv", "get", "-field=key", "secret/shop"]),
+    ] = None
+    """Program and arguments that print that key as their first line, within 30 s. It is run without a shell."""
+    old_keys: Annotated[tuple[OldKeyConfig, ...], Doc(example=[{"file": "store-2025.key"}])] = ()
+    """Former keys, `{env: VARIABLE}`, `{file: PATH}` or `{command: [PROGRAM, …]}`: files that were encrypted with them
+    stay readable. Without a key here, they are all that is known, and new files are not encrypted."""
+
+    @property
+    def has_key(self) -> bool:
+        """Whether new files are encrypted."""
+        return self.key_env is not None or self.key_file is not None or self.key_command is not None
+
+    @model_validator(mode="after")
+    def _at_most_one_place(self) -> Self:
+        if self.has_key:
+            _require_one(key_env=self.key_env, key_file=self.key_file, key_command=self.key_command)
+        return self
+
+
+def _require_one(**places: object) -> None:
+    given = [name for name, value in places.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} contradict each other; keep one of them")
+    if not given:
+        raise ValueError(f"needs one of {', '.join(places)}")
+    if any(value == () for value in places.values()):
+        raise ValueError(f"{given[0]} is empty; name a program")
+
+
 class StoreConfig(SectionWithFolder):
     """The durable store between capture and apply: binlog segments on a local disk."""
 
@@ -215,6 +271,7 @@ class StoreConfig(SectionWithFolder):
     """URI below which the bytes of each batch are copied, like `s3://bucket/stage`, for executors that do not see
     `path`. null means that they see it. With `kind: server` executors read batches from the server, and only the
     chunks of snapshots lie here."""
+    encryption: EncryptionConfig = EncryptionConfig()
     retain: RetainConfig = RetainConfig()
     disk: DiskConfig = DiskConfig()
     archive: ArchiveConfig = ArchiveConfig()

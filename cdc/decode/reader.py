@@ -130,7 +130,7 @@ def decode_range(
     not FULL), UsageError, StorageError.
     """
     return decode_transactions(
-        open_range(path, offset, length, options.table_mask),
+        open_range(path, offset, length, options.table_mask, None if part is None else part.byte_ranges),
         table=table,
         options=options,
         history=TableHistory.always(schema),

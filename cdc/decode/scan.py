@@ -39,6 +39,11 @@ class TransactionSlice:
     maps: tuple[tuple[int, int, int], ...]
     """The table's table maps in force at ``start``: table id, offset and length of the event."""
 
+    @property
+    def byte_ranges(self) -> list[tuple[int, int]]:
+        """The ranges of the file, start and stop, that reading the slice needs."""
+        return [(self.start, self.stop), *((offset, offset + length) for _, offset, length in self.maps)]
+
 
 class ScanCursor:
     """A scan for one table's events that stops when its output is full and continues when it is called again."""

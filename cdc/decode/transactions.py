@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cdc.binlog.constants import CHECKSUM_SIZE, HEADER_SIZE, MAGIC
 from cdc.binlog.entry import Entries, EntryFlag, format_gtid
 from cdc.binlog.events import parse_format_description
-from cdc.binlog.file import BinlogFile, map_file
+from cdc.binlog.file import BinlogFile, require_binlog
 from cdc.decode.kernels.scan import TransactionBytes
 from cdc.errors import DamagedError, UsageError
 from cdc.schemas import Schemas, TableSchema
@@ -74,16 +74,22 @@ class Transactions:
 
 
 def open_range(
-    path: Path | str, offset: int | None = None, length: int | None = None, table_mask: int = ALL_TABLES
+    path: Path | str,
+    offset: int | None = None,
+    length: int | None = None,
+    table_mask: int = ALL_TABLES,
+    only: Sequence[tuple[int, int]] | None = None,
 ) -> Transactions:
     """Maps a segment and reads the part of its index that describes the byte range, or all of it.
 
     Only transactions with one of the bits of ``table_mask`` in their index entry are returned. For a staged segment (a
     URI) only their bytes are fetched, or the whole range if that costs little more; the mapping outlives the local
-    copy. Raises DamagedError, StorageError, ConfigError.
+    copy. Of an encrypted segment only their bytes are decrypted, into memory. ``only`` restricts both to some byte
+    ranges. Raises DamagedError, StorageError, ConfigError.
     """
-    with local_transactions(path, offset, length, table_mask) as (copy, entries):
-        buf = map_file(copy)
+    with local_transactions(path, offset, length, table_mask, only) as (mapped, entries):
+        require_binlog(mapped, path)
+        buf = mapped.buf
     at = len(MAGIC)
     size = int.from_bytes(buf[at + 9 : at + 13].tobytes(), "little")
     if size < HEADER_SIZE or at + size > len(buf):

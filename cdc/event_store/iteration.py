@@ -11,6 +11,7 @@ import numpy as np
 
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.durable import storage_errors
+from cdc.encryption.read import open_content
 from cdc.errors import DamagedError
 from cdc.event_store.transaction import SourceFile, Transaction
 from cdc.store.formats import layout
@@ -127,7 +128,7 @@ def _runs(entries: Entries) -> Iterator[Entries]:
 
 
 def _read(segment: Path, offset: int, length: int) -> bytes:
-    with storage_errors(segment), segment.open("rb") as file:
+    with storage_errors(segment), open_content(segment) as file:
         file.seek(offset)
         data = file.read(length)
     if len(data) < length:

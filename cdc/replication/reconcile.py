@@ -19,6 +19,7 @@ import numpy as np
 from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE
 from cdc.durable import make_folder, replace_file, storage_errors, sync_folder
+from cdc.encryption.read import content_size
 from cdc.errors import CorruptStreamError, IdentityError
 from cdc.log import get_logger
 from cdc.positions import format_seq
@@ -27,12 +28,13 @@ from cdc.replication.snapshot import EntryKind, SegmentSnapshot
 from cdc.store.formats import layout
 from cdc.store.formats.index import first_bad, make_header
 from cdc.store.formats.missing import kept_names
+from cdc.store.recovery.recover import copy_tail
+from cdc.store.recovery.recover import truncate as truncate_segment
 
 log = get_logger(__name__)
 
 FOLDER = "cut"
 """The store's folder for truncated transactions."""
-_CHUNK_BYTES = 1 << 20
 
 Ask = Callable[[str, int, int, EntryKind], Compared]
 """Asks the master about entries (segment, start, stop, kind)."""
@@ -261,15 +263,15 @@ def _shorten(store: Path, have: Have, evidence: Path) -> int:
     ends = snapshot.entries["offset"][kept] + snapshot.entries["length"][kept]
     lost = int((ends > have.size_bytes).sum())
     with storage_errors(path):
-        if path.stat().st_size > have.size_bytes and lost:
+        if content_size(path) > have.size_bytes and lost:
             make_folder(evidence)
-            _copy_tail(path, have.size_bytes, evidence / f"{path.name}.{have.size_bytes}.cut")
+            copy_tail(path, have.size_bytes, evidence / f"{path.name}.{have.size_bytes}.cut")
             sync_folder(evidence)
         # The index first: entries beyond the end of the segment would be damage.
         index = layout.index_path(path)
         size = index_bytes(have.entries)
         _truncate(index, size, make_header())
-        _truncate(path, have.size_bytes, b"")
+        truncate_segment(path, have.size_bytes)
         sync_folder(path.parent)
     return lost
 
@@ -285,13 +287,3 @@ def _truncate(path: Path, size: int, head: bytes) -> None:
         files.layer.fsync(fd)
     finally:
         files.layer.close(fd)
-
-
-def _copy_tail(path: Path, offset: int, target: Path) -> None:
-    made = files.layer.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    with path.open("rb") as source, open(made, "wb") as kept:
-        source.seek(offset)
-        while chunk := source.read(_CHUNK_BYTES):
-            kept.write(chunk)
-        kept.flush()
-        os.fsync(kept.fileno())

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cdc import files
 from cdc.binlog.entry import Entries
 from cdc.durable import storage_errors
+from cdc.encryption.read import content_size, open_content
 from cdc.errors import StorageError
 from cdc.store.formats import layout
 from cdc.store.formats.index import IndexFile
@@ -142,7 +143,7 @@ class SegmentSnapshot:
         """Returns the size of the head, the bytes before the first transaction; 0: missing. Raises StorageError."""
         with storage_errors(self.path):
             try:
-                return min(segment_header_size(self.path), self.path.stat().st_size)
+                return min(segment_header_size(self.path), content_size(self.path))
             except FileNotFoundError:
                 return 0
 
@@ -151,5 +152,5 @@ class SegmentSnapshot:
         size = self.head_size()
         if not size:
             return 0
-        with storage_errors(self.path), self.path.open("rb") as file:
+        with storage_errors(self.path), open_content(self.path) as file:
             return zlib.crc32(file.read(size))

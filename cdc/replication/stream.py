@@ -17,6 +17,7 @@ import numpy as np
 from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.durable import storage_errors
+from cdc.encryption.read import OpenContent
 from cdc.errors import DamagedError, PeerUnavailableError
 from cdc.replication.protocol import CHUNK_BYTES, DATA, ENTRIES, FILE, MAX_PAYLOAD, Have, Kind
 from cdc.replication.snapshot import PERMANENT_FILES, read_small, require_store_present, small_files
@@ -206,13 +207,17 @@ class Stream:
         while self._offset < end:
             size = min(CHUNK_BYTES, end - self._offset)
             with storage_errors(layout.segments_folder(self._store) / self._name):
-                data = files.layer.pread(self._fd, size, self._offset)
+                data = self._content().pread(size, self._offset)
             if len(data) < size:
                 raise DamagedError(
                     f"ends at byte {self._offset + len(data)}, but its index says {end}", place=self._name
                 )
             self._send(Kind.DATA, DATA.pack(self._offset), data)
             self._offset += size
+
+    def _content(self) -> OpenContent:
+        """The segment as a binlog file: the other side encrypts it with its own key, or not at all."""
+        return OpenContent(self._fd, layout.segments_folder(self._store) / self._name)
 
     # --- small files
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from cdc.durable import storage_errors
+from cdc.encryption.read import OpenContent
 from cdc.errors import DamagedError, UsageError
 from cdc.store.formats import layout
 from cdc.wire.protocol import MOST_BYTES
@@ -39,15 +40,16 @@ def relative_path(store: Path, path: str) -> str:
 
 
 def read_bytes(path: Path, start: int | None, stop: int | None) -> bytes:
-    """Returns a small file, or some of its bytes. Raises UsageError if the range is none, DamagedError if the file is
-    missing or shorter, StorageError."""
+    """Returns a small file, or some of its bytes; those of an encrypted segment are decrypted. Raises UsageError if the
+    range is none, DamagedError if the file is missing or shorter, StorageError, ConfigError."""
     with storage_errors(path):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise missing(path) from None
         try:
-            size = os.fstat(fd).st_size
+            content = OpenContent(fd, path)
+            size = content.size
             first, last = (0, size) if start is None or stop is None else (start, stop)
             if not 0 <= first <= last or last - first > MOST_BYTES:
                 raise UsageError(f"the range {first} to {last} is none of at most {MOST_BYTES} bytes", place=str(path))
@@ -55,7 +57,7 @@ def read_bytes(path: Path, start: int | None, stop: int | None) -> bytes:
                 raise DamagedError(f"has {size} bytes, and the range ends at {last}", place=str(path))
             parts, at = [], first
             while at < last:
-                data = os.pread(fd, last - at, at)
+                data = content.pread(last - at, at)
                 if not data:
                     raise DamagedError(f"became shorter than {last} bytes while it was read", place=str(path))
                 parts.append(data)

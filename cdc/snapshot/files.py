@@ -148,6 +148,7 @@ class Folder:
             return
         with tempfile.TemporaryDirectory(prefix="towpath-snapshot-") as scratch:
             new = NewFile(Path(scratch) / unique)
+            file_layer.layer.close(file_layer.layer.open(new.path, os.O_WRONLY | os.O_CREAT))
             yield new
             fs, target = filesystem(self.name(new.name))
             with fetch_errors(self.name(new.name)):

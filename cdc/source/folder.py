@@ -25,6 +25,7 @@ from cdc.binlog import events
 from cdc.binlog import packet_kernel as k
 from cdc.binlog.constants import FLAG_IN_USE, HEADER_SIZE, MAGIC
 from cdc.config import SourceConfig
+from cdc.encryption.container import MAGIC as SEGMENT_MAGIC
 from cdc.errors import (
     CdcError,
     ConfigError,
@@ -390,6 +391,12 @@ def read_head(reader: FileReader) -> FileHead:
     magic = reader.read(len(MAGIC))
     if magic == _ENCRYPTED_MAGIC:
         raise encrypted(reader.place)
+    if magic == SEGMENT_MAGIC:
+        raise SourceRefusedError(
+            "the file is an encrypted segment of a store, and no binlog file",
+            place=reader.place,
+            remedy="Write its content to another folder with `cdc inspect SEGMENT --decrypt --plain FILE`.",
+        )
     if MAGIC.startswith(magic) and len(magic) < len(MAGIC):
         raise CutFileError("the file is too short for a binlog file", place=reader.place, remedy=WHOLE_COPY)
     if magic != MAGIC:
@@ -470,7 +477,7 @@ def _is_binlog(file: FolderFile) -> bool:
     """Whether a file begins like a binlog, encrypted or not. One that cannot be read counts as one."""
     try:
         with closing(FileReader(file, "")) as reader:
-            return reader.read(len(MAGIC)) in (MAGIC, _ENCRYPTED_MAGIC)
+            return reader.read(len(MAGIC)) in (MAGIC, _ENCRYPTED_MAGIC, SEGMENT_MAGIC)
     except CdcError:
         return True
 

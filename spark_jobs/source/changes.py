@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cdc.store.reader.staged import keys_of
 from cdc.wire.files import servers_of
 from spark_jobs.source.input_splits import InputSplit
 from spark_jobs.source.split_reader import SplitReader, arrow_schema
@@ -73,5 +74,6 @@ def mapped_frame(session: TableSession, reader: SplitReader, splits: Sequence[In
     each = max(1, sum(one.length for one in splits) // _LEAST_ROW_BYTES // len(splits))
     numbers = session.spark.range(0, len(splits) * each, 1, len(splits))
     numbers = numbers.where(f.col("id") % each == 0).select((f.col("id") / each).cast("long").alias("split"))
-    sent = replace(reader, splits=tuple(splits), servers=servers_of(one.path for one in splits))
+    servers = servers_of(one.path for one in splits)
+    sent = replace(reader, splits=tuple(splits), servers=servers, store_keys=keys_of(one.path for one in splits))
     return numbers.mapInArrow(sent, reader.fields)

@@ -15,7 +15,8 @@ Options, all as text:
 - ``columns``: JSON ``[{source, digits, name, policy}]``; without it each column is read as it is.
 
 The caller gives the schema, and only its columns are decoded; :data:`spark_jobs.source.null_dates.FIELD` may be the
-last of them. The key for hashing is no option, because plans show options: see :func:`register`.
+last of them. The keys of the store and for hashing are no options, because
+plans show options: see :func:`register`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cdc import __version__
 from cdc.batches.manifest import ByteRange, Manifest
+from cdc.encryption import keys
+from cdc.encryption.keys import Key
 from cdc.wire.files import servers_of
 from spark_jobs.runtime.failures import marked_errors
 from spark_jobs.source.input_splits import EMPTY, SPLIT_BYTES, InputSplit, input_splits
@@ -45,27 +48,36 @@ class TowpathChanges(DataSource):
     """The data source. Each session registers it under another name, see :func:`register`."""
 
     key: ClassVar[bytes | None] = None
+    store_keys: ClassVar[tuple[Key, ...]] = ()
 
     @classmethod
     def name(cls) -> str:
         return "towpath_changes"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ChangesReader(dict(self.options), schema, self.key)
+        return ChangesReader(dict(self.options), schema, self.key, self.store_keys)
 
 
 class ChangesReader(DataSourceReader):
     """Cuts the ranges into input splits on the driver, and decodes one split in an executor."""
 
-    def __init__(self, options: dict[str, str], schema: StructType, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        options: dict[str, str],
+        schema: StructType,
+        key: bytes | None = None,
+        store_keys: tuple[Key, ...] = (),
+    ) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         self._schema = schema
         self._key = key
+        self._store_keys = store_keys
         has_ranges = not self._options.keys().isdisjoint(("ranges", "manifest"))
         self._servers = servers_of(one.path for one in _ranges(self._options)) if has_ranges else ()
 
     def partitions(self) -> list[InputSplit]:
         with marked_errors():
+            keys.remember(self._store_keys)
             after = int(self._options.get("after_seq", "0"))
             size = int(self._options.get("split_bytes", str(SPLIT_BYTES)))
             mask = self._options.get("table_mask")
@@ -96,6 +108,7 @@ class ChangesReader(DataSourceReader):
             schema=None if schema is None else TableSchema.model_validate_json(schema),
             key=self._key,
             servers=self._servers,
+            store_keys=self._store_keys,
             version=options.get("towpath_version", __version__),
         )
 
@@ -109,12 +122,14 @@ def _ranges(options: dict[str, str]) -> tuple[ByteRange, ...]:
 def register(spark: SparkSession, hash_key: bytes | None = None) -> str:
     """Registers the data source in a session under a new unique name, and returns the name.
 
-    The key travels with the pickled class, which plans, logs and the user interface do not show, unlike options.
+    The keys travel with the pickled class, which plans, logs and the user interface do not show, unlike options.
     """
+    known_keys = keys.known()
     unique = f"towpath_changes_{uuid.uuid4().hex}"
 
     class Named(TowpathChanges):
         key = hash_key
+        store_keys = known_keys
 
         @classmethod
         def name(cls) -> str:

@@ -53,6 +53,7 @@ class RowFiles:
                 if not len(batch):
                     continue
                 if writer is None:
+                    os.close(os.open(self.folder / f"{number}.parquet", os.O_WRONLY | os.O_CREAT, 0o600))
                     # Uncompressed: the files are read at once, and Spark judges by their size what can be broadcast.
                     writer = pq.ParquetWriter(
                         self.folder / f"{number}.parquet", schema, compression="none", use_dictionary=False,

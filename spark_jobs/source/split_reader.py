@@ -1,7 +1,7 @@
 """Decodes input splits of one table: in tasks of ``mapInArrow``, in those of the data source, and on the driver.
 
 A :class:`SplitReader` is pickled into the plan of a DataFrame and runs wherever its task does. Plans show only the name
-of the class, so neither the key for hashing nor a value of the table appears in them.
+of the class, so neither the keys of the store, nor that for hashing, nor a value of the table appears in them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from cdc import __version__
+from cdc.encryption import keys
+from cdc.encryption.keys import Key
 from cdc.errors import PermanentError, VersionError
 from cdc.wire.connection import Connection, remember
 from spark_jobs.runtime.failures import marked_errors
@@ -59,6 +61,8 @@ class SplitReader:
     """The splits that :meth:`__call__` is given the numbers of."""
     servers: tuple[Connection, ...] = field(default=(), repr=False)
     """The servers that have the splits, if their paths are URIs of one."""
+    store_keys: tuple[Key, ...] = field(default=(), repr=False)
+    """The keys of encrypted segments."""
     choices: tuple[RowChoice, ...] = ()
     """For each split the rows that are wanted; empty: all of them."""
 
@@ -77,6 +81,7 @@ class SplitReader:
             return
         for server in self.servers:
             remember(server)
+        keys.remember(self.store_keys)
         import pyarrow as pa
 
         from cdc.decode import DecodeOptions, DecodeStats, decode_range

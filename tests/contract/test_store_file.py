@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from cdc.event_store.file_store import RelayLogStore
 from cdc.event_store.transaction import Transaction
 from cdc.store.writer.durability import FlushPolicy, PutStatus
 from cdc.testing.store_contract import MakeStore, StoreContract
+from tests.support.encryption import encrypted
 
 
 class TestSync(StoreContract):
@@ -34,6 +35,15 @@ class TestSync(StoreContract):
         assert isinstance(store, RelayLogStore)
         store.close()
         return self.open(store.log.path)
+
+
+class TestEncrypted(TestSync):
+    """The same of an encrypted store."""
+
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Iterator[MakeStore]:
+        with encrypted(tmp_path / "store"):
+            yield lambda events=None: self.open(tmp_path / "store")
 
 
 class FlushedAtOnce(RelayLogStore):

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from cdc import files
 from cdc.durable import remove_file, replace_file, storage_errors
+from cdc.encryption.read import content_size
 from cdc.errors import DamagedError, VersionError
 from cdc.store.formats.layout import index_path
 
@@ -37,9 +38,13 @@ class OpenSegment(Protocol):
     """A segment as its writer has it open."""
 
     path: Path
-    size: int
     index_size: int
     last_seq: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the segment, as a binlog file."""
+        ...
 
     @property
     def is_empty(self) -> bool:
@@ -204,4 +209,4 @@ def _sizes(segment: Path | None) -> tuple[int, int]:
     if segment is None:
         return 0, 0
     with storage_errors(segment):
-        return segment.stat().st_size, index_path(segment).stat().st_size
+        return content_size(segment), index_path(segment).stat().st_size

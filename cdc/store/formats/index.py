@@ -21,6 +21,7 @@ import numpy as np
 from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, MAGIC, VERSION, Entries
 from cdc.durable import replace_file
+from cdc.encryption.read import content_size
 from cdc.errors import DamagedError, StorageError, VersionError
 from cdc.store.formats import layout
 from cdc.store.formats.layout import index_path
@@ -128,7 +129,7 @@ class IndexFile:
         """Returns whether every transaction of the segment has its entry. True for each segment but the newest, and
         for one that retention has removed. Raises StorageError."""
         try:
-            size = self.segment.stat().st_size
+            size = content_size(self.segment)
             end = _end(self.entries) or segment_header_size(self.segment)
         except FileNotFoundError:
             return True
@@ -169,7 +170,7 @@ def reaches_end(segment: Path) -> bool:
             files.layer.close(fd)
         entries: Entries = np.frombuffer(tail, dtype=ENTRY)
         there = np.flatnonzero(entries["length"])
-        if len(there) and first_bad(entries[there[-1] :]) < 0 and _end(entries) == segment.stat().st_size:
+        if len(there) and first_bad(entries[there[-1] :]) < 0 and _end(entries) == content_size(segment):
             return True
     except FileNotFoundError:
         return IndexFile(segment).is_whole()

@@ -1,9 +1,9 @@
 """XA transactions that are prepared and neither committed nor rolled back: the folder ``prepared`` of a store.
 
 The rows of an XA transaction are in the binlog at its XA PREPARE, and only a later XA COMMIT or XA ROLLBACK tells
-whether they count. Until then capture keeps each transaction with captured rows in a file of its own, and
-``prepared.json`` lists them (``docs/formats/store.md``). ``others.json`` lists those without captured rows, so that
-their XA COMMIT is known to be of no interest.
+whether they count. Until then capture keeps each transaction with captured rows in a file of its own, encrypted if
+segments are, and ``prepared.json`` lists them (``docs/formats/store.md``). ``others.json`` lists those without captured
+rows, so that their XA COMMIT is known to be of no interest.
 
 Guarantees after a kill or a power cut; P is the last position in the store, at which capture goes on:
 
@@ -32,6 +32,9 @@ from typing import Any
 
 from cdc import files
 from cdc.durable import make_folder, remove_file, replace_file, storage_errors
+from cdc.encryption import append
+from cdc.encryption.append import AppendFile
+from cdc.encryption.read import content_size
 from cdc.errors import DamagedError
 from cdc.log import get_logger
 from cdc.store.formats.layout import read_document
@@ -145,13 +148,18 @@ class PreparedTransactions:
         self._known: dict[str, PreparedTransaction] = {}
         self._ending: list[PreparedTransaction] = []
         """Ended transactions whose end may not be durable in the log yet."""
-        self._open: list[tuple[Path, int]] = []
+        self._open: list[tuple[Path, AppendFile]] = []
         """Files that are not durable yet."""
         self._changed = self._others_changed = False
         for one in (*read_prepared(store), *self._others()):
             if one.seq <= up_to and not 0 < one.ended_seq <= up_to and self._is_whole(one):
                 self._known[one.xid] = replace(one, ended_seq=0)
         self._remove_others()
+
+    @property
+    def folder(self) -> Path:
+        """The folder with the files."""
+        return self._folder
 
     @property
     def pending(self) -> list[PreparedTransaction]:
@@ -181,10 +189,15 @@ class PreparedTransactions:
             self._close_durably()
         path, size = self.path(one), 0
         with storage_errors(path):
-            fd = files.layer.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            self._open.append((path, fd))
+            fd = files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                content = append.create(path, fd)
+            except BaseException:
+                files.layer.close(fd)
+                raise
+            self._open.append((path, content))
             for piece in chain((header,), pieces):
-                files.write_all(fd, piece)
+                content.append(memoryview(piece))
                 size += len(piece)
         self._known[one.xid] = replace(one, offset=len(header), size=size)
         self._changed = True
@@ -233,8 +246,8 @@ class PreparedTransactions:
 
     def close(self) -> None:
         """Closes the files, durable or not."""
-        for _, fd in self._open:
-            files.layer.close(fd)
+        for _, content in self._open:
+            content.close()
         self._open.clear()
 
     def _mark(self, one: PreparedTransaction) -> None:
@@ -263,16 +276,16 @@ class PreparedTransactions:
 
     def _close_durably(self) -> None:
         while self._open:
-            path, fd = self._open[-1]
+            path, content = self._open[-1]
             with storage_errors(path):
-                files.layer.fdatasync(fd)
+                content.sync()
             self._open.pop()
-            files.layer.close(fd)
+            content.close()
 
     def _close(self, path: Path) -> None:
-        for at, (mine, fd) in enumerate(self._open):
+        for at, (mine, content) in enumerate(self._open):
             if mine == path:
-                files.layer.close(fd)
+                content.close()
                 del self._open[at]
                 return
 
@@ -281,7 +294,7 @@ class PreparedTransactions:
             return True
         path = self.path(one)
         with storage_errors(path):
-            size = path.stat().st_size if path.exists() else -1
+            size = content_size(path) if path.exists() else -1
         if size != one.size:
             log.warning(
                 "the file of a prepared XA transaction is missing or has the wrong size, and is ignored; capture looks "

@@ -14,6 +14,7 @@ from cdc.binlog.constants import HEADER_SIZE as EVENT_HEADER_SIZE
 from cdc.binlog.constants import MAGIC
 from cdc.binlog.events import make_rotate, parse_header, parse_rotate, stored_format_description, with_checksum
 from cdc.durable import storage_errors
+from cdc.encryption.read import open_content
 from cdc.errors import DamagedError, StorageError
 
 _READ_BYTES = 8192
@@ -41,7 +42,7 @@ def make_segment_header(format_description: bytes, file: str, pos: int, server_i
 
 def segment_header_size(segment: Path) -> int:
     """Returns the number of bytes before a segment's first transaction. Raises OSError."""
-    with segment.open("rb") as file:
+    with open_content(segment) as file:
         data = file.read(_SHORT_READ_BYTES)
     at = len(MAGIC)
     for _ in range(2):
@@ -51,7 +52,7 @@ def segment_header_size(segment: Path) -> int:
 
 def read_segment_header(segment: Path) -> SegmentHeader:
     """Reads a header without comparing its checksums. Raises StorageError, DamagedError."""
-    with storage_errors(segment), segment.open("rb") as file:
+    with storage_errors(segment), open_content(segment) as file:
         data = file.read(_SHORT_READ_BYTES)
     at = len(MAGIC)
     description = data[at : at + parse_header(data[at:]).length]
@@ -66,7 +67,7 @@ def require_sound_header(segment: Path) -> None:
 
     A rotate event from a server may lack a checksum, so a scan does not compare it; the one in a segment has one.
     """
-    with storage_errors(segment), segment.open("rb") as file:
+    with storage_errors(segment), open_content(segment) as file:
         data = file.read(_READ_BYTES)
     if not data.startswith(MAGIC):
         raise DamagedError("does not begin with fe 62 69 6e", place=str(segment))
@@ -85,7 +86,7 @@ def source_file_created_s(segment: Path) -> int:
     """Returns when the source created the binlog file of a segment's events, in seconds since 1970, as its format
     description says. Raises StorageError."""
     try:
-        with open(segment, "rb") as file:
+        with open_content(segment) as file:
             data = file.read(len(MAGIC) + EVENT_HEADER_SIZE)
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(segment)) from None

@@ -19,6 +19,7 @@ from cdc.binlog.constants import HEADER_SIZE, MAGIC, EventType
 from cdc.binlog.entry import Entries, EntryFlag
 from cdc.binlog.event_types import SKIPPED
 from cdc.binlog.events import parse_format_description, parse_header, parse_query
+from cdc.encryption.read import open_content
 from cdc.errors import CdcError, StorageError, UsageError
 from cdc.patterns import is_list
 from cdc.positions import CommitPosition
@@ -287,7 +288,7 @@ def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
     if int(entry["row_events"]) or length > _LONGEST_DDL:
         return False
     try:
-        with segment.open("rb") as file:
+        with open_content(segment) as file:
             file.seek(len(MAGIC))
             head = file.read(HEADER_SIZE)
             head += file.read(parse_header(head).length - HEADER_SIZE)

@@ -4,28 +4,37 @@ A staged range is a small segment of its own: the segment's header, then whole t
 file's name carries the SHA-256 of its content (``000000-<sha256>.binlog``), so a fetched copy can be verified by its
 path alone. :mod:`cdc.batches.stage` writes them. fsspec is imported only if a path is a URI.
 
+A staged range of an encrypted store is encrypted (``000000-<sha256>.sealed``), and so is its fetched copy. It is
+decrypted into memory.
+
 A URI may also name a segment in the store of a server (:mod:`cdc.wire.files`). Of such a segment only the entries and
-the bytes of the range are fetched, to the same offsets of a sparse file. Each answer of the server is compared with its
-SHA-256; the entries have a CRC32 each, and the decoder compares those of the events.
+the bytes of the range are fetched, into memory, so that no disk gets what the server may have decrypted. Each answer of
+the server is compared with its SHA-256; the entries have a CRC32 each, and the decoder compares those of the events.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
 
+from cdc import files
 from cdc.binlog.entry import Entries
 from cdc.durable import storage_errors
+from cdc.encryption import container, keys
+from cdc.encryption.keys import Key
+from cdc.encryption.read import MappedContent, empty_memory, header_of, map_content
 from cdc.errors import ConfigError, DamagedError, StorageError, UsageError
 from cdc.store.formats.index import make_header, read_entries
 from cdc.store.formats.layout import INDEX_SUFFIX, index_path
+from cdc.store.formats.segment_header import segment_header_size
 from cdc.wire.files import ServedFile, is_served, served_file
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
@@ -37,6 +46,8 @@ _GAP_BYTES = 65536
 """A gap of so many bytes is fetched rather than asking for one more range."""
 _HEAD_BYTES = 4096
 """A segment's header is shorter."""
+SEALED_SUFFIX = ".sealed"
+"""Suffix of an encrypted staged range."""
 _REMEDY = "Roll the batch back: its transactions are staged anew."
 
 
@@ -87,7 +98,8 @@ def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
     if is_served(path):
         with tempfile.TemporaryDirectory(prefix="towpath-served-") as folder:
             copy = Path(folder) / name
-            copy.write_bytes(served_file(uri).read())
+            with _new_file(copy) as target:
+                target.write(served_file(uri).read())
             yield copy
         return
     with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
@@ -100,21 +112,30 @@ def local_copy(path: Path | str, *, with_index: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def local_transactions(
-    path: Path | str, offset: int | None, length: int | None, table_mask: int
-) -> Iterator[tuple[Path, Entries]]:
-    """Yields the segment on this machine, and its verified entries in a byte range. Of a staged file, only the header
-    and the transactions that have one of the bits of ``table_mask`` are certain to be there; others may be zeros.
+    path: Path | str,
+    offset: int | None,
+    length: int | None,
+    table_mask: int,
+    only: Sequence[tuple[int, int]] | None = None,
+) -> Iterator[tuple[MappedContent, Entries]]:
+    """Yields the content of a segment, and its verified entries in a byte range. Only the header and the transactions
+    that have one of the bits of ``table_mask``, or only the byte ranges of ``only``, are certain to be there; others
+    may be zeros. The content may be used after the block.
 
     A whole file is compared with the SHA-256 in its name. In a part of a file each event has its own CRC32, which the
     decoder compares. Raises DamagedError, StorageError, ConfigError.
     """
     if not is_uri(path):
-        yield Path(path), read_entries(Path(path), offset, length)
+        with storage_errors(Path(path)):
+            mapped = map_content(Path(path))
+            entries = read_entries(Path(path), offset, length)
+            if mapped.is_encrypted:
+                _load_wanted(mapped, segment_header_size(Path(path)), entries, table_mask, only)
+        yield mapped, entries
         return
     uri = str(path)
     if is_served(path):
-        with _served_transactions(served_file(uri), offset, length, table_mask) as found:
-            yield found
+        yield _served_transactions(served_file(uri), offset, length, table_mask, only)
         return
     with tempfile.TemporaryDirectory(prefix="towpath-staged-") as folder:
         copy = Path(folder) / uri.rpartition("/")[2]
@@ -124,31 +145,46 @@ def local_transactions(
             entries = everything if offset is None else read_entries(copy, offset, length)
         except DamagedError as error:
             raise DamagedError(error.message, place=uri + INDEX_SUFFIX, remedy=_REMEDY) from None
-        wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
-        runs = _runs(int(everything["offset"][0]), wanted) if len(everything) else []
+        runs = _wanted_runs(int(everything["offset"][0]), entries, table_mask, only) if len(everything) else []
         if 2 * sum(stop - start for start, stop in runs) < _end(everything):
-            _fetch_runs(uri, copy, runs)
+            _fetch_runs(uri, copy, runs, _end(everything))
         else:
             _fetch(uri, copy, _sha256_of(uri))
-        yield copy, entries
+        with storage_errors(copy):
+            mapped = map_content(copy)
+            _load(mapped, runs)
+        yield mapped, entries
 
 
-@contextmanager
+def _load_wanted(
+    mapped: MappedContent, head: int, entries: Entries, table_mask: int, only: Sequence[tuple[int, int]] | None
+) -> None:
+    """Decrypts what is wanted of a local segment. Raises DamagedError if something of that is damaged; bytes between
+    two transactions may be lost ones."""
+    try:
+        _load(mapped, _wanted_runs(head, entries, table_mask, only))
+    except DamagedError:
+        _load(mapped, _wanted_runs(head, entries, table_mask, only, gap_bytes=0))
+
+
+def _load(mapped: MappedContent, runs: list[tuple[int, int]]) -> None:
+    for start, stop in runs:
+        mapped.load(start, stop)
+
+
 def _served_transactions(
-    served: ServedFile, offset: int | None, length: int | None, table_mask: int
-) -> Iterator[tuple[Path, Entries]]:
+    served: ServedFile, offset: int | None, length: int | None, table_mask: int, only: Sequence[tuple[int, int]] | None
+) -> tuple[MappedContent, Entries]:
     if offset is None or length is None:
         raise UsageError("only ranges of a server's segment can be read", place=served.path)
     with tempfile.TemporaryDirectory(prefix="towpath-served-") as folder:
-        copy = Path(folder) / served.name
-        entries = _served_entries(served, copy, offset, length)
-        wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
-        runs = _runs(min(offset, _HEAD_BYTES), wanted)
-        with storage_errors(copy), copy.open("wb") as target:
-            for start, data in served.ranges(runs):
-                target.seek(start)
-                target.write(data)
-        yield copy, entries
+        entries = _served_entries(served, Path(folder) / served.name, offset, length)
+    runs = _wanted_runs(min(offset, _HEAD_BYTES), entries, table_mask, only)
+    buf, memory = empty_memory(max(stop for _, stop in runs))
+    target = memoryview(memory)
+    for start, data in served.ranges(runs):
+        target[start : start + len(data)] = data
+    return MappedContent(buf), entries
 
 
 def _served_entries(served: ServedFile, copy: Path, offset: int, length: int) -> Entries:
@@ -162,12 +198,26 @@ def _served_entries(served: ServedFile, copy: Path, offset: int, length: int) ->
         raise DamagedError(error.message, place=f"{served.connection.place}/{served.path}{INDEX_SUFFIX}") from None
 
 
-def _runs(head: int, wanted: Entries) -> list[tuple[int, int]]:
-    """Returns the byte ranges of the file's first ``head`` bytes and of the wanted transactions; neighbours are
-    joined."""
-    starts = np.concatenate([[0], wanted["offset"].astype(np.int64)])
-    ends = np.concatenate([[head], (wanted["offset"] + wanted["length"]).astype(np.int64)])
-    breaks = np.flatnonzero(starts[1:] - ends[:-1] > _GAP_BYTES)
+def _wanted_runs(
+    head: int,
+    entries: Entries,
+    table_mask: int,
+    only: Sequence[tuple[int, int]] | None,
+    *,
+    gap_bytes: int | None = None,
+) -> list[tuple[int, int]]:
+    """Returns the byte ranges of the file's first ``head`` bytes and of the wanted transactions, or of ``only``;
+    neighbours are joined."""
+    gap_bytes = _GAP_BYTES if gap_bytes is None else gap_bytes
+    if only is None:
+        wanted = entries[(entries["table_mask"] & np.uint64(table_mask)) != 0]
+        starts = wanted["offset"].astype(np.int64)
+        ends = (wanted["offset"] + wanted["length"]).astype(np.int64)
+    else:
+        starts, ends = np.array(sorted(only), dtype=np.int64).reshape(-1, 2).T
+    starts, ends = np.concatenate([[0], starts]), np.concatenate([[head], ends])
+    ends = np.maximum.accumulate(ends)
+    breaks = np.flatnonzero(starts[1:] - ends[:-1] > gap_bytes)
     firsts = starts[np.concatenate([[0], breaks + 1])]
     lasts = ends[np.concatenate([breaks, [len(ends) - 1]])]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
@@ -197,6 +247,21 @@ def staged_entries(path: Path | str, offset: int, length: int) -> Entries:
             raise DamagedError(error.message, place=uri + INDEX_SUFFIX, remedy=_REMEDY) from None
 
 
+def keys_of(paths: Iterable[str]) -> tuple[Key, ...]:
+    """Returns the keys that open these segments, staged or not, for other processes that read them. Raises ConfigError
+    if a key of a local one is not known, StorageError, DamagedError."""
+    found: dict[str, Key] = {}
+    for path in dict.fromkeys(paths):
+        if not is_uri(path):
+            with storage_errors(Path(path)):
+                header = header_of(Path(path))
+            if header is not None and header.key_id not in found:
+                found[header.key_id] = keys.find(header.key_id, path)
+        elif path.endswith(SEALED_SUFFIX):
+            found |= {key.id: key for key in keys.known()}
+    return tuple(found.values())
+
+
 def _sha256_of(uri: str) -> str:
     match = _NAME.fullmatch(uri.rpartition("/")[2])
     if match is None:
@@ -204,13 +269,16 @@ def _sha256_of(uri: str) -> str:
     return match[1]
 
 
-def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]]) -> None:
-    """Fetches byte ranges of a file to the same offsets in a copy, some at a time, so that memory is bounded."""
+def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]], size_bytes: int) -> None:
+    """Fetches byte ranges of a file, whose content has ``size_bytes``, to the same offsets in a copy, some at a time,
+    so that memory is bounded."""
     fs, path = filesystem(uri)
     size = _CHUNK_BYTES
+    if uri.endswith(SEALED_SUFFIX):
+        runs = container.ranges_of(runs, size_bytes)
     steps = [(start, min(start + size, stop)) for first, stop in runs for start in range(first, stop, size)]
     _sha256_of(uri)
-    with fetch_errors(uri), target.open("wb") as copy:
+    with fetch_errors(uri), _new_file(target) as copy:
         for at in range(0, len(steps), _AT_ONCE):
             some = steps[at : at + _AT_ONCE]
             starts, stops = [start for start, _ in some], [stop for _, stop in some]
@@ -222,10 +290,15 @@ def _fetch_runs(uri: str, target: Path, runs: list[tuple[int, int]]) -> None:
                 copy.write(data)
 
 
+def _new_file(path: Path) -> IO[bytes]:
+    """Creates a file that only this user can read."""
+    return os.fdopen(files.plain.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+
+
 def _fetch(uri: str, target: Path, sha256: str | None) -> None:
     fs, path = filesystem(uri)
     digest = hashlib.sha256()
-    with fetch_errors(uri), cast(IO[bytes], fs.open(path, "rb")) as source, target.open("wb") as copy:
+    with fetch_errors(uri), cast(IO[bytes], fs.open(path, "rb")) as source, _new_file(target) as copy:
         while chunk := source.read(_CHUNK_BYTES):
             digest.update(chunk)
             copy.write(chunk)

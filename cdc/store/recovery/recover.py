@@ -33,6 +33,9 @@ from cdc import files
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE, HEADER_SIZE, Entries
 from cdc.binlog.file import Scan, rows_to_entries, scan
 from cdc.durable import replace_file, storage_errors, sync_folder
+from cdc.encryption.append import truncate_content
+from cdc.encryption.container import HEADER_SIZE as ENCRYPTED_HEADER_SIZE
+from cdc.encryption.read import content_size, file_is_encrypted, file_range
 from cdc.errors import DamagedError
 from cdc.log import get_logger
 from cdc.store.formats import layout
@@ -178,7 +181,7 @@ def _covers(checkpoint: Checkpoint, segment: Path) -> bool:
         return segment.name < checkpoint.segment
     with storage_errors(segment):
         index = layout.index_path(segment)
-        if segment.stat().st_size != checkpoint.log_bytes or not index.exists():
+        if content_size(segment) != checkpoint.log_bytes or not index.exists():
             return False
         return index.stat().st_size == checkpoint.index_bytes
 
@@ -300,8 +303,8 @@ def repair(verified: Verification, flushed: int) -> None:
         _keep_evidence(segment, found)
     with _opened(segment) as fd:
         if found.end < found.size:
-            files.layer.ftruncate(fd, found.end)
-        _write_again(fd, max(flushed, verified.visible_end), found.end)
+            truncate_content(segment, fd, found.end)
+        _write_again(fd, *file_range(segment, max(flushed, verified.visible_end), found.end))
         files.layer.fdatasync(fd)
     path = layout.index_path(segment)
     entries = merge(verified.visible, rows_to_entries(found.rows))
@@ -387,27 +390,37 @@ def keep_tail(segment: Path, start: int) -> Path:
     """Copies the bytes from ``start`` on to ``SEGMENT.START.cut``, durably. Returns its path."""
     keep = segment.with_name(f"{segment.name}.{start}.cut")
     with storage_errors(keep):
-        source = files.layer.open(segment, os.O_RDONLY)
-        try:
-            target = files.layer.open(keep, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            try:
-                at = start
-                while chunk := files.layer.pread(source, _CHUNK_BYTES, at):
-                    files.write_all(target, chunk)
-                    at += len(chunk)
-                files.layer.fsync(target)
-            finally:
-                files.layer.close(target)
-        finally:
-            files.layer.close(source)
+        copy_tail(segment, start, keep)
         sync_folder(segment.parent)
     return keep
+
+
+def copy_tail(segment: Path, start: int, target: Path) -> None:
+    """Copies the bytes from ``start`` on to another file, and syncs it. The copy of an encrypted segment is encrypted:
+    it has the header and the last frames at their places, and zeros between them. Raises OSError, DamagedError."""
+    source = files.layer.open(segment, os.O_RDONLY)
+    try:
+        copy = files.layer.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            at = start
+            if file_is_encrypted(segment):
+                at, _ = file_range(segment, start, start + 1)
+                files.pwrite_all(copy, files.layer.pread(source, ENCRYPTED_HEADER_SIZE, 0), 0)
+                files.layer.seek(copy, at)
+            while chunk := files.layer.pread(source, _CHUNK_BYTES, at):
+                files.write_all(copy, chunk)
+                at += len(chunk)
+            files.layer.fsync(copy)
+        finally:
+            files.layer.close(copy)
+    finally:
+        files.layer.close(source)
 
 
 def truncate(segment: Path, size: int) -> None:
     """Truncates a segment to ``size``, durably."""
     with _opened(segment) as fd:
-        files.layer.ftruncate(fd, size)
+        truncate_content(segment, fd, size)
         files.layer.fsync(fd)
 
 

@@ -21,6 +21,7 @@ from cdc import files
 from cdc.binlog.entry import ENTRY, Entries, EntryFlag
 from cdc.binlog.file import rows_to_entries
 from cdc.durable import remove_file, replace_file, storage_errors
+from cdc.encryption.read import MappedContent, content_size, map_content
 from cdc.errors import DamagedError, UsageError
 from cdc.log import get_logger
 from cdc.store.formats import layout
@@ -72,10 +73,11 @@ def examine(segment: Path, *, is_last: bool, number: Callable[[str], int] | None
     """
     known = {name: number for number, name in enumerate(TableNumbers(segment.parent.parent).names)}
     verified = verify(segment, number or (lambda name: known.setdefault(name, len(known))))
-    size = segment.stat().st_size
+    size, mapped = _content(segment)
     scanned = np.zeros(0, ENTRY) if verified.scan is None else rows_to_entries(verified.scan.rows)
     visible, why, end = verified.visible, verified.why, 0 if verified.scan is None else verified.scan.end
-    buf: npt.NDArray[np.uint8] = np.memmap(segment, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
+    mapped.load(end, len(mapped.buf), lenient=True)
+    buf = mapped.buf
     after = visible[(visible["length"] > 0) & (visible["offset"] >= end)]
     entries = merge(visible, np.concatenate([scanned, after]))
     readable = size > 0 and _has_header(segment)
@@ -87,6 +89,15 @@ def examine(segment: Path, *, is_last: bool, number: Callable[[str], int] | None
     keep = np.ones(len(entries), dtype=bool)
     keep[bad] = False
     return Examination(segment, size, entries[keep], losses, why)
+
+
+def _content(segment: Path) -> tuple[int, MappedContent]:
+    """Returns the size of a segment, and its bytes: none if the header of an encrypted one is damaged."""
+    with storage_errors(segment):
+        try:
+            return content_size(segment), map_content(segment)
+        except DamagedError:
+            return segment.stat().st_size, MappedContent(np.zeros(0, dtype=np.uint8))
 
 
 def is_sound(buf: npt.NDArray[np.uint8], entry: np.void) -> bool:

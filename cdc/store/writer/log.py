@@ -20,6 +20,8 @@ import numpy as np
 
 from cdc import files
 from cdc.binlog.entry import Entries
+from cdc.encryption import keys
+from cdc.encryption.append import truncate_content
 from cdc.errors import CdcError, StorageError, StoreClosedError, UsageError
 from cdc.log import get_logger
 from cdc.permissions import Permissions
@@ -58,6 +60,8 @@ class LogTail:
         """The end of the newest whole transaction."""
         self._store = store
         self._finishing: list[SegmentWriter] = []
+        self._has_other_key = segment is not None and segment.key_id != _key_id(segment.path)
+        """Whether new segments are encrypted with another key than the current one, or one of the two is not."""
         if segment is not None:
             self._set_end(segment)
 
@@ -75,6 +79,7 @@ class LogTail:
             and segment.file == file
             and layout.segment_epoch(segment.path) == epoch
             and segment.size < self.segment_bytes
+            and not self._has_other_key
             and segment.has_header(header)
         )
 
@@ -97,14 +102,14 @@ class LogTail:
         if self.segment is not None:
             self._finishing.append(self.segment)
         self.segment = new
+        self._has_other_key = False
         self._set_end(new)
         return new
 
     def rolled_header(self, pos: int) -> bytes:
         """Returns the header of a segment that continues the current one's source file. Raises StorageError."""
         assert self.segment is not None
-        with open(self.segment.path, "rb") as old:
-            return with_rotate_pos(old.read(self.segment.header_size), pos)
+        return with_rotate_pos(self.segment.header(), pos)
 
     def take_finished(self) -> tuple[SegmentWriter, ...]:
         """Returns the segments that were finished since the last call."""
@@ -290,10 +295,10 @@ class LogWriter:
                 try:
                     fd = files.layer.open(segment.path, os.O_RDWR)
                     try:
-                        files.layer.ftruncate(fd, segment.synced)
+                        truncate_content(segment.path, fd, segment.synced)
                     finally:
                         files.layer.close(fd)
-                except OSError as error:
+                except (OSError, CdcError) as error:
                     log.error("cannot truncate a segment", segment=str(segment.path), at=segment.synced, why=str(error))
 
 
@@ -321,11 +326,12 @@ class RelayLog(LogWriter):
             self._new_segment(epoch, self._current.file, pos, self._tail.rolled_header(pos))
             return self._current.size
 
-    def append(self, data: memoryview) -> None:
-        """Appends bytes of whole or unfinished transactions. Waits while too many bytes are not durable."""
+    def append(self, data: memoryview, boundary: int = 0) -> None:
+        """Appends bytes of whole or unfinished transactions. ``boundary`` is the offset in the segment at which the
+        last whole one ends, if an unfinished one follows. Waits while too many bytes are not durable."""
         with self._writing():
             segment = self._current
-            segment.append(data)
+            segment.append(data, boundary)
             if segment.size - segment.synced > _SYNC_BYTES and self._flusher.idle:
                 self._flusher.add(FlushRequest((FlushRange(segment, segment.size),), now=True))
             if segment.size - segment.synced > DIRTY_BYTES:
@@ -385,6 +391,12 @@ class RelayLog(LogWriter):
             except BaseException as error:
                 self._fail(error)
                 raise
+
+
+def _key_id(segment: Path) -> str:
+    """Returns the id of the key for new segments; empty: they are not encrypted."""
+    key = keys.writing_key(segment)
+    return "" if key is None else key.id
 
 
 def _segment_name(epoch: int, file: str, pos: int) -> str:

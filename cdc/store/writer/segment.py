@@ -1,17 +1,20 @@
-"""A segment that is being written: a binlog file and its index."""
+"""A segment that is being written: a binlog file, encrypted or not, and its index."""
 
 from __future__ import annotations
 
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from cdc import files
 from cdc.binlog.entry import ENTRY_SIZE, HEADER_SIZE, Entries
-from cdc.errors import StorageError
+from cdc.encryption import append
+from cdc.encryption.append import AppendFile
+from cdc.encryption.read import content_size
+from cdc.errors import CdcError, StorageError
 from cdc.store.formats.index import make_header, seal
 from cdc.store.formats.layout import index_path
 from cdc.store.formats.segment_header import segment_header_size, without_rotate_pos
@@ -27,16 +30,15 @@ class SegmentWriter:
     bytes that the operating system reported as written may be gone, and it would not say so if asked again.
     """
 
-    def __init__(self, path: Path, fd: int, index_fd: int, size: int, file: str, header_size: int) -> None:
+    def __init__(self, path: Path, content: AppendFile, index_fd: int, file: str, header_size: int) -> None:
         self.path = path
         self.file = file
         self.header_size = header_size
-        self.size = size
         self.synced = 0
         self.index_size = HEADER_SIZE
         self.last_seq = 0
         """Seq of the newest visible entry; 0 if there is none."""
-        self._fd = fd
+        self._content = content
         self._index_fd = index_fd
         self._named = False
         self._truncated = False
@@ -45,8 +47,9 @@ class SegmentWriter:
 
     @classmethod
     def create(cls, path: Path, data: bytes, file: str) -> Self:
-        """Creates a segment that begins with the header ``data``; replaces one without transactions. Raises
-        StorageError if a segment of that name holds transactions."""
+        """Creates a segment that begins with the header ``data``; replaces one without transactions. It is encrypted if
+        a key is registered for its folder. Raises StorageError if a segment of that name holds transactions, and
+        ConfigError, RetryableError if the key cannot be had."""
         fds: list[int] = []
         try:
             if _holds_transactions(path):
@@ -57,13 +60,15 @@ class SegmentWriter:
                 )
             fds.append(files.layer.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
             fds.append(files.layer.open(index_path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
-            files.write_all(fds[0], data)
+            content = append.create(path, fds[0], data)
             files.write_all(fds[1], make_header())
-        except OSError as error:
+        except (OSError, CdcError) as error:
             for fd in fds:
                 files.layer.close(fd)
+            if isinstance(error, CdcError):
+                raise
             raise _failed(path, error) from None
-        return cls(path, fds[0], fds[1], len(data), file, len(data))
+        return cls(path, content, fds[1], file, len(data))
 
     @classmethod
     def reopen(cls, path: Path, file: str, header_size: int) -> Self:
@@ -72,17 +77,29 @@ class SegmentWriter:
         try:
             fds.append(files.layer.open(path, os.O_RDWR))
             fds.append(files.layer.open(index_path(path), os.O_RDWR | os.O_APPEND))
-            size = files.layer.seek(fds[0], 0, os.SEEK_END)
+            content = append.reopen(path, fds[0])
             index_size = files.layer.seek(fds[1], 0, os.SEEK_END)
             newest = files.layer.pread(fds[1], 8, index_size - ENTRY_SIZE) if index_size > HEADER_SIZE else b""
-        except OSError as error:
+        except (OSError, CdcError) as error:
             for fd in fds:
                 files.layer.close(fd)
+            if isinstance(error, CdcError):
+                raise
             raise _failed(path, error) from None
-        segment = cls(path, fds[0], fds[1], size, file, header_size)
-        segment.synced, segment.index_size, segment._named = size, index_size, True
+        segment = cls(path, content, fds[1], file, header_size)
+        segment.synced, segment.index_size, segment._named = content.size, index_size, True
         segment.last_seq = int.from_bytes(newest, "little")
         return segment
+
+    @property
+    def size(self) -> int:
+        """Bytes of the segment, as a binlog file."""
+        return self._content.size
+
+    @property
+    def key_id(self) -> str:
+        """The id of the key with which the segment is encrypted; empty: it is not."""
+        return self._content.key_id
 
     @property
     def is_empty(self) -> bool:
@@ -92,19 +109,27 @@ class SegmentWriter:
     def has_header(self, data: bytes) -> bool:
         """Returns whether the segment has this header, apart from the position in the rotate event."""
         with self._storage_errors(self.path):
-            mine = files.layer.pread(self._fd, self.header_size, 0)
+            mine = self.header()
         return len(data) == self.header_size and without_rotate_pos(mine) == without_rotate_pos(data)
 
-    def append(self, data: memoryview) -> None:
+    def header(self) -> bytes:
+        """Returns the segment's header. Raises StorageError."""
+        with self._storage_errors(self.path):
+            return self._content.pread(self.header_size, 0)
+
+    def append(self, data: memoryview, boundary: int = 0) -> None:
         """Appends bytes, which are durable after :meth:`sync`. If the disk is full, the segment is left as it was, and
-        the call may be repeated. Raises StorageError."""
+        the call may be repeated. ``boundary`` is the end of the last whole transaction: of an encrypted segment,
+        :meth:`set_statement_end` must not write bytes again that count already. Raises StorageError."""
         self._check()
         try:
-            files.write_all(self._fd, data)
+            self._content.append(data, boundary)
         except OSError as error:
-            self._restore(self.path, self._fd, self.size, seek=True)
+            try:
+                self._content.restore()
+            except OSError as failure:
+                self._broken = _failed(self.path, failure)
             raise _failed(self.path, error) from None
-        self.size += len(data)
 
     def needs_sync(self, size: int) -> bool:
         """Whether :meth:`sync` is needed so that the segment is durable up to ``size``, and bytes that were cut off
@@ -118,7 +143,7 @@ class SegmentWriter:
         size = self.size
         try:
             if size > self.synced or self._truncated:
-                files.layer.fdatasync(self._fd)
+                self._content.sync()
                 self._truncated = False
             if not self._named:
                 files.layer.sync_folder(self.path.parent)
@@ -150,7 +175,8 @@ class SegmentWriter:
             except OSError:
                 written = 0
             self.index_size += max(0, written) // ENTRY_SIZE * ENTRY_SIZE
-            self._restore(index_path(self.path), self._index_fd, self.index_size, seek=False)
+            with suppress(OSError):  # what was left after whole entries; the segment is not used any more
+                files.layer.ftruncate(self._index_fd, self.index_size)
             self._broken = _failed(index_path(self.path), error)
             raise self._broken from None
         self.index_size += len(data)
@@ -159,9 +185,7 @@ class SegmentWriter:
     def truncate(self, size: int) -> None:
         """Truncates the segment to ``size``; only bytes that are not visible yet may go."""
         with self._storage_errors(self.path, final=True):
-            files.layer.ftruncate(self._fd, size)
-            files.layer.seek(self._fd, size)
-        self.size = size
+            self._content.truncate(size)
         self.synced = min(self.synced, size)
         self._truncated = True
 
@@ -169,14 +193,14 @@ class SegmentWriter:
         """Sets STMT_END_F on the row event at ``offset`` and computes its checksum anew. Returns the checksum. A large
         event is read in chunks."""
         with self._storage_errors(self.path, final=True):
-            flags = files.layer.pread(self._fd, 1, offset + 25)[0] | 1
-            files.pwrite_all(self._fd, bytes([flags]), offset + 25)
+            flags = self._content.pread(1, offset + 25)[0] | 1
+            self._content.overwrite(bytes([flags]), offset + 25)
             crc, at, end = 0, offset, offset + length - 4
             while at < end:
-                chunk = files.layer.pread(self._fd, min(_CHUNK_BYTES, end - at), at)
+                chunk = self._content.pread(min(_CHUNK_BYTES, end - at), at)
                 crc = zlib.crc32(chunk, crc)
                 at += len(chunk)
-            files.pwrite_all(self._fd, crc.to_bytes(4, "little"), end)
+            self._content.overwrite(crc.to_bytes(4, "little"), end)
         self.synced = min(self.synced, offset)
         return crc
 
@@ -184,13 +208,13 @@ class SegmentWriter:
         """Yields the bytes from ``offset`` on, in chunks. Raises StorageError."""
         with self._storage_errors(self.path):
             while offset < self.size:
-                chunk = files.layer.pread(self._fd, min(_CHUNK_BYTES, self.size - offset), offset)
+                chunk = self._content.pread(min(_CHUNK_BYTES, self.size - offset), offset)
                 offset += len(chunk)
                 yield chunk
 
     def close(self) -> None:
         """Closes the files without syncing them."""
-        files.layer.close(self._fd)
+        self._content.close()
         files.layer.close(self._index_fd)
 
     def _check(self) -> None:
@@ -209,20 +233,11 @@ class SegmentWriter:
                 self._broken = failure
             raise failure from None
 
-    def _restore(self, path: Path, fd: int, size: int, *, seek: bool) -> None:
-        """Removes what a failed write left after the end."""
-        try:
-            files.layer.ftruncate(fd, size)
-            if seek:
-                files.layer.seek(fd, size)
-        except OSError as error:
-            self._broken = _failed(path, error)
-
 
 def _holds_transactions(path: Path) -> bool:
     """Returns whether a segment exists that has entries, or bytes after its header. Raises OSError."""
     try:
-        size, entries = path.stat().st_size, index_path(path).stat().st_size
+        size, entries = content_size(path), index_path(path).stat().st_size
     except FileNotFoundError:
         return False  # a segment without an index never became visible; recovery removes it
     return entries > HEADER_SIZE or (size > 0 and size > segment_header_size(path))

@@ -305,8 +305,8 @@ class Fetched:
             whole(uri, target, sha256)
             self.bytes += target.stat().st_size if sha256 is not None else 0
 
-        def fetch_runs(uri: str, target: Path, wanted: list[tuple[int, int]]) -> None:
-            runs(uri, target, wanted)
+        def fetch_runs(uri: str, target: Path, wanted: list[tuple[int, int]], size_bytes: int) -> None:
+            runs(uri, target, wanted, size_bytes)
             self.bytes += sum(stop - start for start, stop in wanted)
 
         monkeypatch.setattr(staged, "_fetch", fetch)

@@ -1,0 +1,32 @@
+"""Keys for tests, and stores that are encrypted with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from cdc.encryption import keys
+from cdc.encryption.keys import Key, KeySources
+
+FIRST, SECOND = bytes(range(32)), bytes(range(1, 33))
+
+
+def use(folder: Path | str, current: bytes | None, *old: bytes) -> None:
+    """Registers a key for new files below a folder, and old ones."""
+    sources = KeySources(
+        (str(folder), current, old),
+        None if current is None else partial(bytes, current),
+        tuple(partial(bytes, one) for one in old),
+    )
+    keys.register(folder, sources)
+
+
+@contextmanager
+def encrypted(folder: Path | str, current: bytes | None = FIRST, *old: bytes) -> Iterator[Key]:
+    """In this context only these keys are known, and new files below the folder are encrypted. Yields the current
+    key."""
+    with keys.isolated():
+        use(folder, current, *old)
+        yield Key.of(FIRST if current is None else current)
