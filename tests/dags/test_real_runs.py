@@ -53,6 +53,7 @@ def test_a_run_applies_statements_and_rows(loop: Loop, apply: Callable[[], State
     assert apply() == {"run": "success", "fetch": "success", "merge": "skipped", "finalize": "skipped"}
 
 
+@pytest.mark.long  # test_runs.py has the same without Spark
 def test_a_run_that_fails_in_the_middle_keeps_what_was_acked(
     loop: Loop, apply: Callable[[], States], monkeypatch: pytest.MonkeyPatch
 ) -> None:

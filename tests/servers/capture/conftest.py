@@ -13,7 +13,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
-@pytest.fixture(params=["mysql9", "mariadb10", "mariadb11"])
+@pytest.fixture(params=["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Server:
     """The shared server of each kind."""
     found: Server = request.getfixturevalue(request.param)

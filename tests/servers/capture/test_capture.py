@@ -304,6 +304,11 @@ def test_another_server_is_refused(mariadb10: Server, mysql9: Server, tmp_path: 
 
 
 @pytest.mark.rule("canal-server-1")
+@pytest.mark.parametrize(
+    "server",
+    ["mariadb11", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mysql9", "mariadb10"))],
+    indirect=True,
+)
 def test_sigkill_of_capture_loses_nothing(server: Server, db: str, tmp_path: Path) -> None:
     config = configure(tmp_path, server, db, start=position(server))
     server.execute(f"CREATE TABLE {db}.t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(200))")

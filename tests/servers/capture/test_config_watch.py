@@ -54,6 +54,11 @@ def stored(config: DestinationConfig) -> list[str]:
     return ["+".join(sorted(name for at, name in enumerate(names) if mask >> at & 1)) for mask in masks]
 
 
+@pytest.mark.parametrize(
+    "server",
+    ["mysql9", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("mariadb10", "mariadb11"))],
+    indirect=True,
+)
 def test_tables_come_and_go_while_capture_runs(server: Server, database: Database, tmp_path: Path) -> None:
     db = database(server)
     server.execute(*(f"CREATE TABLE {db}.{name} (id INT AUTO_INCREMENT PRIMARY KEY)" for name in ("a", "b", "c")))

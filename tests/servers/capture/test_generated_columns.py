@@ -31,7 +31,7 @@ KEPT = [{"id": 2, "a": None, "b": None}, {"id": 3, "a": 31, "b": "replaced"},
         {"id": 5, "a": 41, "b": "moved" * 100}, {"id": 6, "a": 60, "b": "new"}]  # fmt: skip
 
 
-@pytest.fixture(params=["mysql9", "mariadb10", "mariadb11"])
+@pytest.fixture(params=["mysql9", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)])
 def begun(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> tuple[Server, str, DestinationConfig]:
     server: Server = request.getfixturevalue(request.param)
     db = database(server)

@@ -34,7 +34,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
-@pytest.fixture(scope="module", params=["mysql9", "mariadb10"])
+@pytest.fixture(scope="module", params=["mysql9", pytest.param("mariadb10", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of this module, since its settings are changed."""
     with Server(request.param) as found:

@@ -24,7 +24,7 @@ EAST_ASIAN = {"big5", "cp932", "eucjpms", "euckr", "gb18030", "gb2312", "gbk", "
 UNICODE = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be"}
 
 
-@pytest.fixture(params=("mysql9", "mysql56", "mariadb10", "mariadb11"))
+@pytest.fixture(params=("mysql9", "mysql56", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)))
 def server(request: pytest.FixtureRequest) -> Server:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Server)

@@ -42,7 +42,10 @@ def runs(request: pytest.FixtureRequest) -> Runs:
     return of
 
 
-@pytest.mark.parametrize("kind", page.TITLES)
+KINDS = [pytest.param(kind, marks=[pytest.mark.long] if kind == "mariadb10" else []) for kind in page.TITLES]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_type_equals_select(kind: str, runs: Runs) -> None:
     run = runs(kind)
     assert not run.result.faults, "\n".join(run.result.faults[:40])
@@ -52,6 +55,7 @@ def test_every_type_equals_select(kind: str, runs: Runs) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_page_is_what_the_runs_find(runs: Runs) -> None:
     found = page.render([runs(kind) for kind in page.TITLES])
     written = PAGE.read_text(encoding="utf-8")
@@ -61,7 +65,7 @@ def test_the_page_is_what_the_runs_find(runs: Runs) -> None:
         assert page.types(written) <= page.types(found), "`make types` makes it anew"
 
 
-@pytest.mark.parametrize("kind", page.TITLES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_collation_is_known(kind: str, runs: Runs) -> None:
     """A table map gives a text's character set by the number of a collation."""
     found = runs(kind).catalog.collations

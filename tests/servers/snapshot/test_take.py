@@ -58,7 +58,7 @@ snapshot.take(load(Path(sys.argv[1])), sys.argv[2], SourceIdentity.model_validat
 """
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_a_killed_snapshot_continues(kind: str, request: pytest.FixtureRequest, database: Any, tmp_path: Path) -> None:
     server: Server = request.getfixturevalue(kind)
     db = database(server)
@@ -245,7 +245,7 @@ def test_the_key_of_a_hashed_column_is_not_shown(
     assert b"person" not in everything and b"person".hex().encode() not in everything
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mysql56", "mariadb11", "mariadb10"])
+@pytest.mark.parametrize("kind", ["mysql9", "mysql56", "mariadb11", pytest.param("mariadb10", marks=pytest.mark.long)])
 def test_empty_tables_and_tables_without_a_key(
     kind: str, request: pytest.FixtureRequest, database: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

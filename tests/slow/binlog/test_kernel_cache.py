@@ -217,7 +217,9 @@ def test_a_compiled_kernel_runs_without_numba(tmp_path: Path) -> None:
     assert answer(started(package, _WITHOUT_NUMBA)) == (folder, value)
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "bit", "other format"])
+@pytest.mark.parametrize(
+    "damage", ["bit", *(pytest.param(one, marks=pytest.mark.long) for one in ("cut", "empty", "other format"))]
+)
 def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: str) -> None:
     package = installed(tmp_path, read_only=False)
     folder, value = answer(started(package))

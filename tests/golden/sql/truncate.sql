@@ -1,0 +1,9 @@
+-- TRUNCATE, DROP and CREATE … LIKE between rows.
+-- servers: mysql9 mariadb11 mariadb10 mysql56
+CREATE TABLE t (id INT PRIMARY KEY);
+INSERT INTO t VALUES (1), (2);
+TRUNCATE TABLE t;
+INSERT INTO t VALUES (1);
+CREATE TABLE copy LIKE t;
+INSERT INTO copy SELECT id + 10 FROM t;
+DROP TABLE t;
