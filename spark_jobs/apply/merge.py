@@ -47,7 +47,7 @@ from spark_jobs.runtime.session import view_of
 from spark_jobs.source import null_dates
 from spark_jobs.source.changes import changes_frame, is_small
 from spark_jobs.source.columns import SourceColumns
-from spark_jobs.source.key_plan import FileOutput, KeyPlan, KeyRanges, make_plan, planned_frame
+from spark_jobs.source.key_plan import FileOutput, KeyPlan, KeyRanges, integer_spans, make_plan, planned_frame
 from spark_jobs.source.row_choice import SEEN
 from spark_jobs.source.row_files import row_files
 
@@ -194,9 +194,9 @@ def _merge_plan(
     reader = merge.changes.reader(columns, state.applied_seq, "after")
     rows = planned_frame(merge.session, reader, splits, plan, seen=marks)
     # Spark compiles numbers into its code, so a statement with other ranges is compiled anew for each batch. That takes
-    # longer than reading a small table.
+    # longer than reading a small table, or what ranges leave out that have most of a large one.
     is_small_table = files is not None and files.is_small
-    ranges = [] if is_small_table else _plan_ranges(plan, keys, columns)
+    ranges = [] if is_small_table else _plan_ranges(plan, keys, columns, files)
     names = [field.name for field in columns.fields]
 
     def make(view: str) -> str:
@@ -217,10 +217,13 @@ def _merge_plan(
     return replace(stats, null_dates=plan.null_dates) if stats.ran else stats
 
 
-def _plan_ranges(plan: KeyPlan, keys: Keys, columns: SourceColumns) -> list[str]:
-    """Returns conditions that hold for every row that can match."""
+def _plan_ranges(plan: KeyPlan, keys: Keys, columns: SourceColumns, files: TableFiles | None) -> list[str]:
+    """Returns conditions that hold for every row that can match; none if they would leave out little of the table."""
     kinds = {field.name: field.dataType for field in columns.fields}
     spans = plan.spans(keys.names)
+    integers = integer_spans(keys.names, spans)
+    if files is not None and len(integers) == len(keys.names) and files.are_wide(integers):
+        return []
     texts = [[(bound_text(low), bound_text(high)) for low, high in ranges] for ranges in spans]
     return range_conditions(keys.names, [kinds[key] for key in keys.names], texts)
 

@@ -27,6 +27,8 @@ SMALL_BYTES = 32 * 1024 * 1024
 """Tables of at most this size are read whole by each statement, and by one task if few rows are replaced."""
 SCATTERED_SHARE = 0.1
 """Changed rows are scattered if they are at most this share of the rows in the files that hold them."""
+WIDE_SHARE = 0.5
+"""Ranges of keys are wide from this share of the values in the files that may hold them."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,20 @@ class TableFiles:
         """Whether a file may have a row with each of these columns in one of its ranges. Returns True if the statistics
         do not tell."""
         return bool(self._candidates(keys).any())
+
+    def are_wide(self, keys: Mapping[str, KeyRanges]) -> bool:
+        """Whether reading only the rows in these ranges saves little in the files that may have some: each column's
+        ranges have most of the values between the least and the greatest of a file. Returns False if the statistics do
+        not tell."""
+        if self.is_mapped:
+            return False
+        candidates = self._candidates(keys)
+        for column, ranges in keys.items():
+            least = self._numbers(f"min.{column}", _LIMITS.min)[candidates].astype(np.float64)
+            greatest = self._numbers(f"max.{column}", _LIMITS.max)[candidates].astype(np.float64)
+            if ranges.values_between(least, greatest).sum() < WIDE_SHARE * (greatest - least + 1).sum():
+                return False
+        return True
 
     def touched(self, keys: Mapping[str, KeyRanges], changed: int) -> Touched:
         """Returns what a merge of ``changed`` rows with these keys has to change, at most one file for each row."""

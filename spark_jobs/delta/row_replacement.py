@@ -188,24 +188,31 @@ def _begin(jvm: DriverJvm, known: LoggedTable, new: NewRows) -> _Replacement | N
     if not (has_statistics and features <= _FEATURES and _are_plain(properties) and _are_whole(found, schema)):
         return None
     # Delta also knows the least and the greatest value of other keys than integers.
-    is_listed = is_known and (not new.ranges or {*new.keys} == {*known.keys})
-    is_listed = is_listed and "deletionVectors" not in features and not metadata["partitionColumns"]
-    listed = _listed(known, txn.snapshot()) if is_listed else None
+    is_listed = is_known and (not new.ranges or {*new.keys} == {*known.keys}) and not metadata["partitionColumns"]
+    listed = _listed(jvm, known, txn.snapshot(), "deletionVectors" in features) if is_listed else None
     has_vectors = properties.get(VECTORS_PROPERTY, "false").lower() == "true"
     is_small = known.files is not None and known.files.is_small and new.count <= _FEW_ROWS
     return _Replacement(jvm, log, txn, helper, schema, new, rows, has_vectors, listed, is_small)
 
 
-def _listed(known: LoggedTable, snapshot: Any) -> Sequence[Mapping[str, Any]] | None:
-    """Returns the content of ``add`` actions for the files that may have rows with one of the keys, as far as a
-    transaction needs it. Returns None if Delta has to find them, which takes jobs of Spark: the files are many, have
-    unusual names or no number of rows, or Delta's checksum of the version has another number of files or bytes."""
+def _listed(jvm: DriverJvm, known: LoggedTable, snapshot: Any, has_vectors: bool) -> Sequence[Any] | None:
+    """Returns the files that may have rows with one of the keys, as ``AddFile``. Returns None if Delta has to find
+    them, which takes more jobs of Spark: the files are many, have unusual names or no number of rows, or Delta's
+    checksum of the version has another number of files or bytes. ``has_vectors``: files may have deletion vectors,
+    which only Delta knows; its list of all files takes one job."""
     files = known.files
     if files is None or not has_files(snapshot, files.count, files.size_bytes):
         return None
     found = files.adds(known.keys)
-    plain = all(PLAIN_NAME.fullmatch(one["path"]) for one in found)
-    return found if plain and len(found) <= _MOST_LISTED else None
+    if len(found) > _MOST_LISTED or not all(PLAIN_NAME.fullmatch(one["path"]) for one in found):
+        return None
+    if not has_vectors:
+        return [delta_action(jvm.view, {"add": one}) for one in found]
+    if files.count > _MOST_LISTED:
+        return None
+    paths = {one["path"] for one in found}
+    listed = [one for one in snapshot.allFiles().collectAsList() if one.path() in paths]
+    return listed if len(listed) == len(paths) else None
 
 
 @dataclass(frozen=True)
@@ -221,6 +228,8 @@ class _Match:
     """Those of them that are deleted; the others are replaced."""
     remaining: int
     """The rows of the file that stay."""
+    bitmap: bytes | None
+    """The numbers of the rows that go, in the format of a deletion vector; None if they were not asked for."""
 
 
 @dataclass
@@ -236,8 +245,8 @@ class _Replacement:
     rows: Any
     """The new rows, as ``Dataset``."""
     has_vectors: bool
-    listed: Sequence[Mapping[str, Any]] | None
-    """The files that may have rows with one of the keys; None if Delta finds them."""
+    listed: Sequence[Any] | None
+    """The files that may have rows with one of the keys, as ``AddFile``; None if Delta finds them."""
     is_small: bool
     """The table is small, and so are the new rows."""
 
@@ -245,18 +254,15 @@ class _Replacement:
         began = time.monotonic()
         marks = marks and self.has_vectors
         files = self._candidates()
-        with self._keys() as keys, self._matched(keys, files, marks=marks) as matched:
+        with self._keys() as keys:
             # Without a file that may have one of the keys, nothing is looked for.
-            matches = [] if files.isEmpty() else self._count(matched, keys, files)
+            matches = [] if files.isEmpty() else self._matches(keys, files, marks=marks)
             scanned = time.monotonic()
             partly = [one for one in matches if one.remaining]
             removed = [one.file.remove() for one in matches if not one.remaining]
             marked: list[Any] = []
             if marks:
-                if removed:
-                    paths = self._seq(one.path for one in partly)
-                    matched = matched.filter(matched.col(_FILE).isin(paths))
-                marked = self._mark(matched, files) if partly else []
+                marked = self._mark(partly) if partly else []
                 partly = []
             removed += [one.file.remove() for one in partly]
             added = self._write(keys, partly)
@@ -301,7 +307,7 @@ class _Replacement:
             condition = self._true()
         if self.listed is None:
             return self.txn.filterFiles(self._seq([condition]), True)
-        files = self._seq([delta_action(self.jvm.view, {"add": one}) for one in self.listed])
+        files = self._seq(self.listed)
         default = [getattr(self.txn, f"trackReadPredicates$default${number}")() for number in (2, 3)]
         self.txn.trackReadPredicates(self._seq([condition]), *default)
         self.txn.trackFilesRead(files)
@@ -323,9 +329,38 @@ class _Replacement:
             is_few = self.new.is_stored and self.new.count <= _FEW_ROWS
             yield self._functions.broadcast(keys) if is_few else keys
 
-    @contextmanager
-    def _matched(self, keys: Any, files: Any, *, marks: bool) -> Iterator[Any]:
-        """Yields the rows of the table that go, by file and, with ``marks``, number in it."""
+    def _matches(self, keys: Any, files: Any, *, marks: bool) -> list[_Match]:
+        """Returns the files with rows that go; with ``marks``, with the numbers of these rows. Raises RetryableError if
+        Spark reads other than the new rows."""
+        matched = self._matched(keys, files, marks=marks)
+        if self.is_small:  # one task each, and no exchange of rows
+            matched, keys = matched.coalesce(1), keys.coalesce(1)
+        counts = [self._column("count(1) AS n"), self._column(f"count_if({_DELETES}) AS deleted")]
+        numbers = [self._bitmap(matched.col(_ROW)).alias("rows")] if marks else []
+        by_file = matched.groupBy(self._seq([matched.col(_FILE)])).agg(counts[0], self._seq([*counts[1:], *numbers]))
+        whole = keys.agg(counts[0], self._seq(counts[1:]))
+        of_file, of_none = [_FILE, "n", "deleted"], ["CAST(NULL AS STRING)", "n", "deleted"]
+        if marks:
+            of_file += ["rows.cardinality", "rows.bitmap"]
+            of_none += ["CAST(NULL AS BIGINT)", "CAST(NULL AS BINARY)"]
+        by_file, whole = by_file.selectExpr(self._seq(of_file)), whole.selectExpr(self._seq(of_none))
+        rows = by_file.union(whole).collectAsList()
+        read = sum(int(row.get(1)) for row in rows if row.isNullAt(0))
+        if read != self.new.count:
+            raise _lost(read, self.new.count, "read")
+        by_path = self.helper.generateCandidateFileMap(self.log.dataPath(), files)
+        return [self._match(by_path, row, marks=marks) for row in rows if not row.isNullAt(0)]
+
+    def _match(self, by_path: Any, row: Any, *, marks: bool) -> _Match:
+        path, rows, deleted = row.get(0), int(row.get(1)), int(row.get(2))
+        if marks and int(row.get(3)) != rows:
+            raise _lost(int(row.get(3)), rows, "found again")
+        file = self.helper.getTouchedFile(self.log.dataPath(), path, by_path)
+        remaining = _rows_of(file.numLogicalRecords()) - rows
+        return _Match(path, file, rows, deleted, remaining, row.get(4) if marks else None)
+
+    def _matched(self, keys: Any, files: Any, *, marks: bool) -> Any:
+        """Returns the rows of the table that go, by file and, with ``marks``, number in it."""
         table = self._frame(files)
         if self.new.ranges:  # Parquet's readers pass over parts of files
             table = table.alias("t").filter(" AND ".join(self.new.ranges))
@@ -336,46 +371,44 @@ class _Replacement:
         theirs = [table.col(quote(key)).alias(f"{_THEIRS}{i}") for i, key in enumerate(self.new.keys)]
         same = " AND ".join(f"{_THEIRS}{i} = {_OURS}{i}" for i in range(len(self.new.keys)))
         columns = [self._column(name) for name in (_DELETES, _FILE, *([_ROW] if marks else []))]
-        matched = table.select(self._seq([*theirs, *places])).join(keys, self._column(same)).select(self._seq(columns))
-        with self.jvm.persisted(matched) if marks else nullcontext(matched) as found:  # read twice
-            yield found
+        return table.select(self._seq([*theirs, *places])).join(keys, self._column(same)).select(self._seq(columns))
 
-    def _count(self, matched: Any, keys: Any, files: Any) -> list[_Match]:
-        """Returns the files with rows that go. Raises RetryableError if Spark reads other than the new rows."""
-        counts = self._column("count(1) AS n"), self._seq([self._column(f"count_if({_DELETES}) AS deleted")])
-        if self.is_small:  # one task each, and no exchange of rows
-            matched, keys = matched.coalesce(1), keys.coalesce(1)
-        whole = keys.groupBy(self._seq([self._column(f"CAST(NULL AS STRING) AS {_FILE}")])).agg(*counts)
-        rows = matched.groupBy(self._seq([self._column(_FILE)])).agg(*counts).union(whole).collectAsList()
-        found = [(row.get(0), int(row.get(1)), int(row.get(2))) for row in rows]
-        read = sum(n for path, n, _ in found if path is None)
-        if read != self.new.count:
-            raise _lost(read, self.new.count, "read")
-        by_path = self._by_path(files)
-        return [self._match(by_path, *one) for one in found if one[0] is not None]
+    def _bitmap(self, numbers: Any) -> Any:
+        """Returns the column of Delta's aggregate that makes a deletion vector of numbers of rows."""
+        sql = self.jvm.view.org.apache.spark.sql
+        columns = scala_object(sql.classic, "ExpressionUtils")
+        portable = scala_object(sql.delta.deletionvectors, "RoaringBitmapArrayFormat").Portable()
+        aggregate = sql.catalyst.expressions.aggregation.BitmapAggregator(columns.expression(numbers), portable)
+        return columns.column(aggregate.toAggregateExpression())
 
-    def _match(self, by_path: Any, path: str, rows: int, deleted: int) -> _Match:
-        file = self.helper.getTouchedFile(self.log.dataPath(), path, by_path)
-        return _Match(path, file, rows, deleted, _rows_of(file.numLogicalRecords()) - rows)
-
-    def _by_path(self, files: Any) -> Any:
-        return self.helper.generateCandidateFileMap(self.log.dataPath(), files)
-
-    def _mark(self, rows: Any, files: Any) -> list[Any]:
-        """Writes deletion vectors for the rows that go. Returns for each of their files the action that removes it and
-        the one that adds it again."""
-        view, session = self.jvm.view, self.jvm.session
-        delta, option = view.org.apache.spark.sql.delta, view.scala.Option
-        generator = scala_object(delta.commands, "DeletionVectorBitmapGenerator")
-        found = generator.buildRowIndexSetsForFilesMatchingCondition(
-            session, self.txn, True, rows, files, self._true(),
-            option.apply(rows.col(_FILE)), option.apply(rows.col(_ROW)),
-        )  # fmt: skip
-        touched = self.helper.findFilesWithMatchingRows(self.txn, self._by_path(files), found)
-        longest = scala_object(delta.stats, "StatsCollectionUtils").getDataSkippingStringPrefixLength(
-            session, self.txn.metadata()
+    def _mark(self, matches: Sequence[_Match]) -> list[Any]:
+        """Writes deletion vectors for the rows that go, with those that the files have already. Returns for each file
+        the action that removes it and the one that adds it again."""
+        delta = self.jvm.view.org.apache.spark.sql.delta
+        option, to_scala = self.jvm.view.scala.Option, self.jvm.view.scala.jdk.javaapi.CollectionConverters
+        whole = {one.path(): one for one in self._whole_files(matches)}
+        rows = self.jvm.view.java.util.ArrayList()
+        for one in matches:
+            vector = whole[one.file.path()].deletionVector()
+            before = option.empty() if vector is None else option.apply(vector.serializeToBase64())
+            rows.add(delta.commands.DeletionVectorData(one.path, before, one.bitmap, one.rows))
+        prefix = scala_object(delta.util, "Utils").getRandomPrefixLength(self.txn.metadata())
+        write = scala_object(delta.commands, "DeletionVectorWriter").createMapperToStoreDeletionVectors(
+            self.jvm.session, self.log.newDeltaHadoopConf(), self.log.dataPath(), prefix
         )
-        return from_scala(self.helper.processUnmodifiedData(session, touched, self.txn.snapshot(), longest)._1())
+        written = from_scala(write.apply(to_scala.asScala(rows).iterator()).toVector())
+        vectors = {one.filePath(): one.deletionVector() for one in written}
+        pairs = [whole[one.file.path()].removeRows(vectors[one.path], True, True) for one in matches]
+        return [action for pair in pairs for action in (pair._2(), pair._1())]
+
+    def _whole_files(self, matches: Sequence[_Match]) -> Iterable[Any]:
+        """Returns the files with all their statistics, which Delta leaves out where it chooses files."""
+        if self.listed is not None:
+            return self.listed
+        files = self.txn.snapshot().allFiles()
+        paths = [self._functions.lit(one.file.path()) for one in matches]
+        found: Iterable[Any] = files.filter(files.col("path").isin(self._seq(paths))).collectAsList()
+        return found
 
     def _write(self, keys: Any, rewritten: Sequence[_Match]) -> list[Any]:
         """Writes the new rows, and those that stay of files that are rewritten. Raises RetryableError if other than

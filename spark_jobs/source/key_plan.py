@@ -56,6 +56,22 @@ class KeyRanges:
     lows: npt.NDArray[np.int64]
     highs: npt.NDArray[np.int64]
 
+    def values_between(
+        self, least: npt.NDArray[np.float64], greatest: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Returns for each pair of limits, both included, how many values the ranges have between them."""
+        floor, ceiling = least.min(initial=np.inf), greatest.max(initial=-np.inf)
+        lows = np.clip(self.lows.astype(np.float64), floor, ceiling + 1)
+        highs = np.clip(self.highs.astype(np.float64), floor - 1, ceiling)
+        before = np.concatenate([[0.0], np.cumsum(highs - lows + 1)])
+
+        def upto(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            begun = np.searchsorted(lows, limits, side="right")
+            beyond = np.where(begun > 0, np.maximum(0.0, highs[begun - 1] - limits), 0.0)
+            return before[begun] - beyond
+
+        return upto(greatest) - upto(least - 1)
+
 
 @dataclass(frozen=True)
 class KeyPlan:
@@ -124,6 +140,17 @@ class KeyPlan:
         import pyarrow as pa
 
         return pa.chunked_array([chunk for table in self.tables for chunk in table.column(name).chunks])
+
+
+def integer_spans(names: Sequence[str], spans: Sequence[Sequence[tuple[Any, Any]]]) -> dict[str, KeyRanges]:
+    """Returns those of :meth:`KeyPlan.spans` that are of integers, by column."""
+    import pyarrow as pa
+
+    return {
+        name: KeyRanges(*(np.array([pair[end].as_py() for pair in ranges], dtype=np.int64) for end in range(2)))
+        for name, ranges in zip(names, spans, strict=True)
+        if ranges and pa.types.is_integer(ranges[0][0].type)
+    }
 
 
 def clusters(values: npt.NDArray[np.int64], most: int = MAX_RANGES) -> list[tuple[int, int]]:

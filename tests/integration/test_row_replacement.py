@@ -96,6 +96,7 @@ def test_only_files_of_which_rows_stay_are_written_again(
         ("", 2),
         pytest.param("", 20, marks=pytest.mark.long),
         pytest.param("DB.t: {deletion_vectors: true}", 20, marks=pytest.mark.long),
+        pytest.param("DB.t: {deletion_vectors: true, partition_by: [a]}", 8, marks=pytest.mark.long),
         pytest.param("mapped", 8, marks=pytest.mark.long),
         pytest.param("DB.t: {partition_by: [a]}", 8, marks=pytest.mark.long),
         pytest.param("DB.t: {cluster_by: [a]}", 8, marks=pytest.mark.long),

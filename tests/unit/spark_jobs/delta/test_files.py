@@ -51,6 +51,29 @@ def test_files_that_hold_keys_are_found(state: DeltaState) -> None:
     assert files.touched({"v": ranges((1, 1))["id"]}, 1000).files == 3  # no statistics of integers
 
 
+def test_ranges_are_wide_if_they_have_most_of_the_values(state: DeltaState) -> None:
+    write_deltalake(
+        state.path,
+        pa.table({"id": pa.array([*range(10), *range(20, 30)]), "v": ["x"] * 20}),
+        mode="overwrite",
+    )
+    found = read_state(state.path, "shop", "shop.t")
+    assert found is not None
+    files = files_of(found)  # one file, 0..29
+    assert files.are_wide(ranges((0, 29)))
+    assert files.are_wide(ranges((-100, 14)))
+    assert not files.are_wide(ranges((-100, 13)))
+    assert files.are_wide(ranges((-5, -1), (0, 4), (6, 10), (15, 19), (40, 50)))
+    assert not files.are_wide(ranges((-5, -1), (0, 4), (6, 10), (15, 18), (40, 50)))
+    assert not files.are_wide(ranges((-(2**63), -1), (3, 3)))
+    assert files.are_wide(ranges((-(2**63), 2**63 - 1)))
+    assert not files.are_wide({**ranges((0, 29)), "v": ranges((1, 1))["id"]})  # no statistics of integers
+
+
+def test_nothing_is_wide_without_statistics(state: DeltaState) -> None:
+    assert not files_of(state).are_wide(ranges((0, 30)))
+
+
 def test_one_row_touches_one_file(state: DeltaState) -> None:
     found = files_of(state).touched(ranges((0, 30)), 1)
     assert (found.files, found.rows) == (1, 22 // 3)
