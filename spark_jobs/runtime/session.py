@@ -57,6 +57,7 @@ APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
@@ -92,6 +93,9 @@ def settings(config: SparkConfig) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(_cores(config.master)),
+            # Delta writes a checksum file with each commit. Hadoop's default way starts five processes for it on a
+            # local disk (chmod, readlink), a sixth of the CPU time of a small table.
+            "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         }
     found = jars.of_session(config.conf, with_s3=config.lake is not None)
     values["spark.jars"] = ",".join(found)
