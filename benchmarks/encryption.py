@@ -68,12 +68,13 @@ def _round(capture: TowpathCapture) -> Sample:
 
 
 def _encrypt(capture: TowpathCapture) -> None:
-    """Adds a key to the configurations."""
+    """Adds a key to the configurations, and gives them other server ids: the server may still know the last replica."""
     conf = capture.folder / "conf"
     (conf / "store.key").write_text(_KEY)
     for file in conf.glob("*.yaml"):
         text = file.read_text()
-        file.write_text(text.replace("store: {", "store: {encryption: {key_file: store.key}, "))
+        text = text.replace("store: {", "store: {encryption: {key_file: store.key}, ")
+        file.write_text(text.replace("server_id: 47", "server_id: 48"))
 
 
 def measure(rows: int, rounds: int) -> list[tuple[Sample, Sample]]:
