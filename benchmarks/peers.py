@@ -75,10 +75,10 @@ def debezium() -> Peer:
 
 def go_mysql() -> Peer:
     name = "go-mysql"
-    if missing := _missing(name, "go"):
+    if missing := missing_tools(name, "go"):
         return Peer(name, (), missing)
     try:
-        folder = _built("go", ("go.mod", "go.sum", "main.go"), [["go", "build", "-o", "peer", "."]])
+        folder = built("go", ("go.mod", "go.sum", "main.go"), [["go", "build", "-o", "peer", "."]])
     except RuntimeError as error:
         return Peer(name, (), f"{name} cannot be built: {error}.")
     return Peer(name, (str(folder / "peer"),))
@@ -97,25 +97,25 @@ PEERS: dict[str, Callable[[], Peer]] = {
 
 
 def _java(name: str, main_class: str) -> Peer:
-    if missing := _missing(name, "mvn", "javac", "java"):
+    if missing := missing_tools(name, "mvn", "javac", "java"):
         return Peer(name, (), missing)
     steps = [
         ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"],
         ["javac", "-cp", "lib/*", "-d", "classes", "ConnectorJava.java", "DebeziumReader.java"],
     ]
     try:
-        folder = _built("java", ("pom.xml", "ConnectorJava.java", "DebeziumReader.java"), steps)
+        folder = built("java", ("pom.xml", "ConnectorJava.java", "DebeziumReader.java"), steps)
     except RuntimeError as error:
         return Peer(name, (), f"{name} cannot be built: {error}.")
     return Peer(name, ("java", "-Xmx2g", "-cp", f"{folder}/classes:{folder}/lib/*", main_class))
 
 
-def _missing(name: str, *tools: str) -> str | None:
+def missing_tools(name: str, *tools: str) -> str | None:
     absent = [tool for tool in tools if shutil.which(tool) is None]
     return f"{name} is not compared, because {' and '.join(absent)} cannot be found." if absent else None
 
 
-def _built(kind: str, sources: tuple[str, ...], steps: list[list[str]]) -> Path:
+def built(kind: str, sources: tuple[str, ...], steps: list[list[str]]) -> Path:
     """Returns the folder in which these programs are built; builds them if they changed since. Raises RuntimeError."""
     contents = [(PROGRAMS / source).read_bytes() for source in sources]
     digest = hashlib.sha256(b"\0".join(contents)).hexdigest()[:16]

@@ -45,6 +45,34 @@ def copy_bytes(dst: Bytes, dst_at: int, src: Bytes, src_at: int, n: int) -> None
     _memcpy(dst, np.int64(dst_at), src, np.int64(src_at), np.int64(n))
 
 
+@intrinsic
+def _memmove() -> Any:
+    from numba import extending, types
+    from numba.core import cgutils
+
+    @extending.intrinsic
+    def memmove(typingctx: Any, buf: Any, to: Any, at: Any, n: Any) -> Any:
+        signature = types.void(buf, types.int64, types.int64, types.int64)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            data = context.make_array(sig.args[0])(context, builder, args[0]).data
+            cgutils.raw_memmove(builder, builder.gep(data, [args[1]]), builder.gep(data, [args[2]]), args[3], 1)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return memmove
+
+
+@njit
+def move_bytes(buf: Bytes, to: int, at: int, n: int) -> None:
+    """Moves ``buf[at:at+n]`` to ``buf[to:to+n]``; the two may overlap. Raises IndexError for a move that would leave
+    the array."""
+    if n < 0 or to < 0 or at < 0 or to + n > buf.shape[0] or at + n > buf.shape[0]:
+        raise IndexError("move outside of an array")
+    _memmove(buf, np.int64(to), np.int64(at), np.int64(n))
+
+
 @njit
 def load_u(buf: Bytes, at: int, n: int) -> int:
     """The unsigned integer of ``n`` (≤ 7) bytes at ``at``."""

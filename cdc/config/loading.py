@@ -167,6 +167,9 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
         "server": {
             "certificate": of_file(config.server.certificate),
             "key": of_file(config.server.key),
+            "canal": config.server.canal.model_copy(
+                update={"password_file": of_file(config.server.canal.password_file)}
+            ),
             "tokens": {
                 name: one.model_copy(update={"file": of_file(one.file)}) for name, one in config.server.tokens.items()
             },

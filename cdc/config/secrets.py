@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config.apply import ApplyConfig
 from cdc.config.metrics import MetricsConfig
 from cdc.config.s3 import S3Config
-from cdc.config.server import TokenConfig
+from cdc.config.server import CanalConfig, TokenConfig
 from cdc.config.source import SourceConfig
 from cdc.config.store import EncryptionConfig, StandbyConfig, StoreConfig
 from cdc.encryption.keys import KEY_BYTES, KeySources
@@ -172,6 +172,21 @@ def subscriber_token(subscriber: str, token: TokenConfig) -> str:
             f"the token of {subscriber}", env_key=f"{key}.env", env=token.env, file_key=f"{key}.file", file=token.file
         )
     )
+
+
+def canal_password(canal: CanalConfig) -> str | None:
+    """Returns the password of Canal's clients; None if they need none. Raises ConfigError."""
+    secret = _Secret(
+        "the password of Canal's clients",
+        env_key="server.canal.password_env",
+        env=canal.password_env,
+        file_key="server.canal.password_file",
+        file=canal.password_file,
+    )
+    text = secret.text()
+    if text is not None and not text:
+        raise ConfigError("the password of Canal's clients is empty", place=secret.place, remedy=secret.remedy)
+    return text
 
 
 def _token(secret: _Secret) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from cdc.addresses import is_loopback
-from cdc.config.values import Doc, FilledText, Section, Whole
+from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 
 _SUBSCRIBER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
@@ -29,6 +29,48 @@ class TokenConfig(Section):
         return self
 
 
+class CanalConfig(Section):
+    """Canal's protocol, by which clients of Canal get this destination's changes. Destinations that one process serves
+    agree on everything in it."""
+
+    enabled: bool = False
+    """Whether `cdc server` serves this destination to Canal's clients."""
+    port: Whole = Field(default=11111, ge=1, le=65535)
+    """Port of the protocol. `cdc server --port` takes precedence."""
+    host: FilledText = "127.0.0.1"
+    """Address of this machine at which it listens. Another one than a loopback address needs a password."""
+    user: FilledText = "canal"
+    """Name with which clients log in if there is a password; without one any name is taken."""
+    password_env: FilledText | None = None
+    """Environment variable that holds the clients' password. Without it and `password_file`, clients need none."""
+    password_file: Path | None = None
+    """File whose first line is the clients' password. A relative path is taken from the folder of this file."""
+    tls: bool = False
+    """Whether clients connect by TLS, with `server.certificate`. Canal's own clients cannot."""
+    time_zone: FilledText = "UTC"
+    """Time zone in which a TIMESTAMP is written, such as `Asia/Shanghai`. Canal's server takes that of its machine."""
+    max_clients: Whole = Field(default=100, ge=1, le=10_000)
+    """Connections at once, and client ids with a subscription. Further ones are refused."""
+    max_request_bytes: Whole = Field(default=65_536, ge=1024, le=16_777_216)
+    """Largest packet that a client may send. A client that sends a larger one is disconnected."""
+    max_answer_bytes: Whole = Field(default=8_388_608, ge=65_536, le=1_073_741_824)
+    """Size at which a batch ends, whatever its client asks for. A single row event may make it larger. One client's
+    answers take about this much memory at a time."""
+    idle_s: DurationS = 3600.0
+    """After this time without a packet a client is disconnected. A client that logs in may ask for less."""
+
+    @model_validator(mode="after")
+    def _open_to_others(self) -> Self:
+        if self.password_env is not None and self.password_file is not None:
+            raise ValueError("password_env and password_file are both given; give one of them")
+        if self.password_env is None and self.password_file is None and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} needs a password, because the protocol hands out all rows; add password_env or "
+                "password_file, or use host: 127.0.0.1"
+            )
+        return self
+
+
 class ServerConfig(Section):
     """The server that hands out batches and bytes of this store to other machines (`cdc server`). It needs the package
     `towpath[server]`. Destinations that one process serves agree on everything but their tokens."""
@@ -45,6 +87,7 @@ class ServerConfig(Section):
     tokens: Annotated[dict[str, TokenConfig], Doc(example={"apply": {"env": "SHOP_APPLY_TOKEN"}})] = Field(default={})
     """The token of each subscriber, `{env: VARIABLE}` or `{file: PATH}`, of at least 16 characters; `apply` fills the
     tables. A token opens its own subscription only."""
+    canal: CanalConfig = CanalConfig()
 
     @field_validator("tokens")
     @classmethod
@@ -58,6 +101,8 @@ class ServerConfig(Section):
     def _tls(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key belong together; give both, or neither")
+        if self.certificate is None and self.canal.tls:
+            raise ValueError("canal.tls needs certificate and key")
         if self.certificate is None and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} needs certificate and key: tokens must not cross the network in clear; add both, or "

@@ -87,7 +87,7 @@ class Server:
     def __init__(self, destinations: Sequence[ServedDestination], stopping: Callable[[], bool] = lambda: False) -> None:
         self._served = {one.name: one for one in destinations}
         self._stopping = stopping
-        self._counters = Counters()
+        self.counters = Counters()
         self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
         self._health_threads = CapacityLimiter(_HEALTH_THREADS)
 
@@ -149,7 +149,7 @@ class Server:
                 "the server failed", place=destination or None, remedy="Its log says why; try again."
             )
             answer, outcome = _json(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR), "failed"
-        self._counters.count(destination, operation, outcome)
+        self.counters.count(destination, operation, outcome)
         return answer
 
     def _admit(self, request: Request) -> tuple[ServedDestination, str]:
@@ -232,7 +232,7 @@ class Server:
                 raise UsageError(f"the range {asked!r} is not like bytes=0-99", place=request.path_params["path"])
             start, stop = int(match[1]), int(match[2]) + 1
         data = await to_thread.run_sync(read_bytes, path, start, stop, limiter=self._byte_threads)
-        self._counters.add_bytes(served.name, len(data))
+        self.counters.add_bytes(served.name, len(data))
         answer = _bytes(data, HTTPStatus.OK if start is None else HTTPStatus.PARTIAL_CONTENT)
         if start is not None and stop is not None:
             answer.headers["content-range"] = f"bytes {start}-{stop - 1}/*"
@@ -257,7 +257,7 @@ class Server:
 
     async def _metrics(self, _request: Request) -> Response:
         held = {name: len(one.locks) for name, one in self._served.items()}
-        return _text(await to_thread.run_sync(metrics_text, self._counters, held, limiter=self._health_threads))
+        return _text(await to_thread.run_sync(metrics_text, self.counters, held, limiter=self._health_threads))
 
 
 class _Refused(Exception):

@@ -35,12 +35,12 @@ class ServedDestination:
                 place=str(config.file),
                 remedy="Name the destinations whose store is on this machine.",
             )
-        if not config.server.tokens:
+        if not config.server.tokens and not config.server.canal.enabled:
             raise ConfigError(
                 "no subscriber has a token, so nobody could use the server",
                 place=f"{config.file}: server.tokens",
                 remedy="Add tokens: {apply: {env: VARIABLE}}, and set the variable; make a token with: openssl rand "
-                "-hex 32.",
+                "-hex 32. For Canal's clients, add canal: {enabled: true}.",
             )
         self.config = config
         self.meta: Meta = open_meta(config)
@@ -99,14 +99,14 @@ def listening(configs: Sequence[DestinationConfig], port: int | None = None) -> 
     other."""
     ports = {config.name: config.server.http for config in configs} if port is None else {"--http": port}
     return Listening(
-        _agreed("host", {config.name: config.server.host for config in configs}),
-        _agreed("http", ports),
-        _agreed("certificate", {config.name: config.server.certificate for config in configs}),
-        _agreed("key", {config.name: config.server.key for config in configs}),
+        agreed("host", {config.name: config.server.host for config in configs}),
+        agreed("http", ports),
+        agreed("certificate", {config.name: config.server.certificate for config in configs}),
+        agreed("key", {config.name: config.server.key for config in configs}),
     )
 
 
-def _agreed(key: str, values: Mapping[str, _Value]) -> _Value:
+def agreed(key: str, values: Mapping[str, _Value]) -> _Value:
     """Returns the one value that all destinations have for ``server.key``. Raises ConfigError if they differ."""
     if len(set(values.values())) > 1:
         shown = ", ".join(f"{name} {value}" for name, value in values.items())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from cdc.config import DestinationConfig
+    from cdc.server.canal_listener import CanalListener
 
 _MOST_CONNECTIONS = 500
 _IDLE_S = 30
@@ -27,10 +28,15 @@ _log = get_logger(__name__)
 
 
 def serve(
-    configs: Sequence[DestinationConfig], port: int | None = None, ready: Callable[[str], object] = lambda url: None
+    configs: Sequence[DestinationConfig],
+    port: int | None = None,
+    ready: Callable[[str, str | None], object] = lambda url, canal: None,
+    *,
+    canal_port: int | None = None,
 ) -> None:
-    """Serves destinations until the process is told to stop. ``port``: instead of the configured one; 0: any that is
-    free. ``ready`` is called with the server's address once it listens.
+    """Serves destinations until the process is told to stop. ``port`` and ``canal_port``: instead of the configured
+    ones; 0: any that is free. ``ready`` is called with the addresses for HTTP and for Canal's clients (None: there is
+    no such port) once the process listens.
 
     Raises ConfigError if a package, a token or a certificate is missing, or the port cannot be had.
     """
@@ -69,25 +75,52 @@ def serve(
             remedy="Give both in PEM format, the key without a password.",
         ) from None
     listener = _listen(where)
+    of_canal = [one for one in served if one.config.server.canal.enabled]
+    canal = None
+    if of_canal:
+        from cdc.server.canal_listener import CanalListener
+
+        canal = CanalListener(of_canal, answers.counters, canal_port)
     server = uvicorn.Server(settings)
-    address = listener.getsockname()
-    url = Listening(where.host, address[1], where.certificate, where.key).url
+    url = Listening(where.host, listener.getsockname()[1], where.certificate, where.key).url
     _log.info("serving", address=url, destinations=", ".join(one.name for one in served))
-    ready(url)
+    if canal is not None:
+        _log.info("serving Canal's clients", address=canal.address, destinations=", ".join(o.name for o in of_canal))
     for one in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal that ended it once more
         signal.signal(one, lambda *_: None)
     try:
-        asyncio.run(_run(server, answers.expire_locks, listener))
+        asyncio.run(
+            _run(
+                server,
+                answers.expire_locks,
+                listener,
+                canal,
+                lambda: ready(url, None if canal is None else canal.address),
+            )
+        )
     finally:
+        if canal is not None:
+            canal.close()
         answers.close()
         listener.close()
 
 
-async def _run(server: uvicorn.Server, expire: Callable[[], Awaitable[None]], listener: socket.socket) -> None:
+async def _run(
+    server: uvicorn.Server,
+    expire: Callable[[], Awaitable[None]],
+    listener: socket.socket,
+    canal: CanalListener | None,
+    ready: Callable[[], object],
+) -> None:
     expiry = asyncio.ensure_future(expire())
     try:
+        if canal is not None:
+            await canal.start()
+        ready()
         await server.serve(sockets=[listener])
     finally:
+        if canal is not None:
+            await canal.stop()
         expiry.cancel()
         with suppress(asyncio.CancelledError):
             await expiry

@@ -1,0 +1,10 @@
+"""Canal's protocol: packets, and the entries in which row changes arrive at Canal's clients.
+
+``tables`` describes a table's columns to the kernels, ``texts`` has values whose text a conversion makes,
+``statements`` writes the entries of statements, and ``encoder`` turns byte ranges of segments into entries. ``packets``
+has the packets that frame them, ``fields`` the protobuf encoding of both, ``filters`` the filter expressions, ``zones``
+the offsets of time zones. ``canal.proto`` defines all messages.
+
+The server imports it; it imports the decoder, and knows no network. It promises that an entry has the fields and texts
+that Canal's own server gives it, apart from the differences listed in ``docs/formats/canal.md``.
+"""

@@ -1,0 +1,167 @@
+"""The client ids of the destinations that a process serves, and when their stores grow."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from cdc.canal.zones import zone_of
+from cdc.errors import CdcError, UsageError
+from cdc.log import get_logger
+from cdc.server.canal_cursor import ClientCursor, subscriber_of
+
+if TYPE_CHECKING:
+    from cdc.server.destinations import Counters, ServedDestination
+
+_THREADS, _WATCH_THREADS = 8, 2
+_WATCH_S = 0.02
+_PARK_S = 600.0
+"""How long the batches of a client id without connections are remembered."""
+_CLIENT_ID = re.compile(r"-?\d{1,5}")
+_T = TypeVar("_T")
+_log = get_logger(__name__)
+
+
+class Client:
+    """A client id: its batches, and the connections that use it."""
+
+    def __init__(self, destination: str, cursor: ClientCursor) -> None:
+        self.destination = destination
+        self.cursor = cursor
+        self.lock = asyncio.Lock()
+        """Held while the cursor is used."""
+        self.connections = 0
+        self.left = time.monotonic()
+        """When its last connection went."""
+
+
+class Clients:
+    """All client ids. Used in the event loop alone; work on disks is done in threads."""
+
+    def __init__(self, destinations: Sequence[ServedDestination], counters: Counters) -> None:
+        self._served = {one.name: one for one in destinations}
+        self.config = destinations[0].config.server.canal
+        self.counters = counters
+        self._zone = zone_of(self.config.time_zone)
+        self._clients: dict[tuple[str, int], Client] = {}
+        self._threads, self._watch_threads = CapacityLimiter(_THREADS), CapacityLimiter(_WATCH_THREADS)
+        self._waiting: dict[str, int] = {}
+        self._grown: dict[str, asyncio.Event] = {}
+        self._seen: dict[str, int | None] = {}
+        self._versions: dict[str, int] = {}
+
+    def client(self, destination: str, client_id: str) -> Client:
+        """Returns a client id of a destination. Raises UsageError."""
+        served = self._served.get(destination)
+        if served is None:
+            raise UsageError(f"destination:{destination} should start first", remedy="Name one that the server serves.")
+        if not _CLIENT_ID.fullmatch(client_id) or not -32768 <= int(client_id) <= 32767:
+            raise UsageError(f"the clientId {client_id!r} is not a number from -32768 to 32767")
+        key = (destination, int(client_id))
+        if key not in self._clients:
+            if len(self._clients) >= 4 * self.config.max_clients:
+                raise UsageError("too many client ids are in use", remedy="Try again later.")
+            self._clients[key] = Client(destination, ClientCursor(served, key[1], self._zone))
+        return self._clients[key]
+
+    def leave(self, client: Client) -> None:
+        """Notes that a connection does not use a client id any more."""
+        client.connections -= 1
+        client.left = time.monotonic()
+        if not client.connections and client.cursor.is_idle and not client.lock.locked():
+            self._clients.pop((client.destination, client.cursor.client_id), None)
+
+    def require_room(self, client: Client, destination: str) -> None:
+        """Refuses a new subscription if there are as many as clients may have: each holds back retention. Raises
+        UsageError."""
+        names = self._served[destination].meta.read().subscriptions
+        if client.cursor.subscriber in names:
+            return
+        if sum(name.startswith(subscriber_of(0)[:-1]) for name in names) >= self.config.max_clients:
+            raise UsageError(
+                f"destination:{destination} has {self.config.max_clients} subscriptions of Canal's clients already",
+                remedy="Unsubscribe the client ids that are not used any more, or raise server.canal.max_clients.",
+            )
+
+    def count(self, destination: str, operation: str, outcome: str) -> None:
+        """Counts a request; those of unknown destinations together."""
+        self.counters.count(destination if destination in self._served else "", operation, outcome)
+
+    async def in_thread(self, run: Callable[[], _T]) -> _T:
+        """Runs work that waits for a disk or a decoder."""
+        return await to_thread.run_sync(run, limiter=self._threads)
+
+    # --- growth of stores
+
+    def version(self, destination: str) -> int:
+        """A number that rises when the store grows while clients wait for it."""
+        return self._versions.get(destination, 0)
+
+    async def wait_for_growth(self, destination: str, version: int, most_s: float) -> None:
+        """Waits until the store has more than at that version, at most so long."""
+        if version != self.version(destination):
+            return
+        self._waiting[destination] = self._waiting.get(destination, 0) + 1
+        event = self._grown.setdefault(destination, asyncio.Event())
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), most_s)
+        finally:
+            self._waiting[destination] -= 1
+
+    async def watch(self) -> None:
+        """Looks, until it is cancelled, for what stores have got that clients wait for."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            for name, count in list(self._waiting.items()):
+                if not count:
+                    self._seen.pop(name, None)
+                    continue
+                try:
+                    seq = await to_thread.run_sync(self._last_seq, name, limiter=self._watch_threads)
+                except CdcError as error:
+                    _log.warning("store cannot be read", destination=name, reason=str(error))
+                    seq = None
+                if name not in self._seen or self._seen[name] != seq:
+                    self._seen[name] = seq
+                    self._versions[name] = self.version(name) + 1
+                    self._grown.pop(name, asyncio.Event()).set()
+
+    def _last_seq(self, name: str) -> int | None:
+        return self._served[name].reader().last_seq()
+
+    # --- upkeep
+
+    async def keep(self) -> None:
+        """Renews leases, and forgets the batches of clients that are gone, until it is cancelled."""
+        while True:
+            await asyncio.sleep(30)
+            for key, one in list(self._clients.items()):
+                if one.lock.locked():  # it is being served, and renews its leases itself
+                    continue
+                async with one.lock:
+                    try:
+                        if one.connections or time.monotonic() - one.left < _PARK_S:
+                            await self.in_thread(one.cursor.renew)
+                            continue
+                        await self.in_thread(one.cursor.park)
+                    except CdcError as error:
+                        _log.warning("client's batches are rolled back", client=key[1], reason=str(error))
+                        await self.in_thread(one.cursor.forget)
+                    if not one.connections:
+                        self._clients.pop(key, None)
+
+    async def close(self) -> None:
+        """Keeps what clients have acked, and rolls back the rest."""
+        for key, one in list(self._clients.items()):
+            async with one.lock:
+                try:
+                    await self.in_thread(one.cursor.park)
+                except CdcError as error:
+                    _log.warning("client's batches are not rolled back", client=key[1], reason=str(error))

@@ -1,0 +1,267 @@
+"""One connection of a client: packets in, answers out, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdc.canal import packets as p
+from cdc.canal.fields import MalformedError, number
+from cdc.canal.filters import table_pattern
+from cdc.canal.packets import Packet, Request, parse_packet, parse_request
+from cdc.errors import CdcError, UsageError
+from cdc.log import get_logger
+
+if TYPE_CHECKING:
+    from cdc.canal.encoder import Taken
+    from cdc.server.canal_clients import Client, Clients
+
+_LOGIN_S = 10.0
+_SEND_S = 60.0
+"""How long a client may take to take a part of an answer."""
+_PART_BYTES = 256 * 1024
+_FETCH_SIZE, _UNIT_BYTES = 1000, 1024
+"""The fetch size of a client that gives none, and the bytes of events for which each of it stands."""
+_MOST_LOGINS, _WRONG_S = 3, 0.5
+_POLL_S = 1.0
+_MOST_IDS = 16
+_log = get_logger(__name__)
+
+
+class _ClosedError(Exception):
+    """The client is gone, or is to be disconnected."""
+
+
+@dataclass
+class _Login:
+    """The state of a connection."""
+
+    seed: bytes
+    is_known: bool = False
+    wrong: int = 0
+    idle_s: float = 0.0
+
+
+class Connection:
+    """Speaks with one client until it goes."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, clients: Clients, password: str | None
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._clients, self._password = clients, password
+        self._config = clients.config
+        self._login = _Login(secrets.token_bytes(p.SEED_BYTES), idle_s=self._config.idle_s)
+        self._used: dict[tuple[str, str], Client] = {}
+        peer = writer.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+
+    async def run(self) -> None:
+        """Answers until the client goes, sends what is no packet, or is idle for too long."""
+        try:
+            await self._send(p.handshake(self._login.seed))
+            while True:
+                await self._answer(await self._packet())
+        except (_ClosedError, ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            pass
+        finally:
+            for one in self._used.values():
+                self._clients.leave(one)
+
+    async def refuse(self, message: str) -> None:
+        """Sends an error instead of a handshake."""
+        with suppress(_ClosedError, ConnectionError, TimeoutError):
+            await self._send(p.refused(p.BAD_REQUEST, message))
+
+    # --- packets
+
+    async def _packet(self) -> Packet:
+        most_s = self._login.idle_s if self._login.is_known else _LOGIN_S
+        async with asyncio.timeout(most_s):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            if not 0 < size <= self._config.max_request_bytes:
+                await self._send(
+                    p.refused(
+                        p.BAD_REQUEST,
+                        f"the packet has {size} bytes; this server takes up to {self._config.max_request_bytes}",
+                    )
+                )
+                raise _ClosedError
+            frame = await self._reader.readexactly(size)
+        try:
+            return parse_packet(frame, self._config.max_request_bytes)
+        except MalformedError as error:
+            await self._send(p.refused(p.BAD_REQUEST, f"the packet cannot be read: {error}"))
+            raise _ClosedError from None
+
+    async def _send(self, *parts: bytes | memoryview) -> None:
+        for part in parts:
+            view = memoryview(part)
+            for at in range(0, len(view), _PART_BYTES):
+                if self._writer.is_closing():
+                    raise _ClosedError
+                self._writer.write(view[at : at + _PART_BYTES])
+                try:
+                    await asyncio.wait_for(self._writer.drain(), _SEND_S)
+                except TimeoutError:
+                    self._writer.transport.abort()
+                    raise _ClosedError from None
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._reader.at_eof() or self._writer.is_closing()
+
+    async def _answer(self, packet: Packet) -> None:
+        operation, destination = _OPERATIONS.get(packet.type, "unknown"), ""
+        try:
+            request = parse_request(packet)
+            destination = request.destination
+            if packet.type == p.CLIENT_AUTHENTICATION:
+                await self._authenticate(request)
+            elif not self._login.is_known:
+                await self._send(p.refused(p.BAD_REQUEST, "the client has to log in first"))
+                raise _ClosedError
+            elif packet.type in _OPERATIONS:
+                await self._operate(packet, request)
+            else:
+                await self._send(p.refused(p.BAD_REQUEST, f"packet type={packet.type} is NOT supported!"))
+            outcome = "ok"
+        except MalformedError as error:
+            outcome = "refused"
+            await self._send(p.refused(p.BAD_REQUEST, f"the request cannot be read: {error}"))
+        except CdcError as error:
+            outcome = type(error).__name__
+            await self._send(p.refused(p.BAD_REQUEST, str(error)))
+        except (_ClosedError, ConnectionError, TimeoutError):
+            raise
+        except Exception:  # noqa: BLE001 - the process serves others, too
+            _log.exception("request failed", client=self._peer, operation=operation, destination=destination)
+            outcome = "failed"
+            await self._send(p.refused(p.BAD_REQUEST, "the server failed; its log says why"))
+        self._clients.count(destination, operation, outcome)
+
+    # --- requests
+
+    async def _authenticate(self, request: Request) -> None:
+        login = self._login
+        right = self._password is None or (
+            request.user == self._config.user and p.is_password(request.password, self._password, login.seed)
+        )
+        if not right:
+            login.wrong += 1
+            login.is_known = False
+            _log.warning("login refused", client=self._peer, user=request.user[:64])
+            await asyncio.sleep(_WRONG_S)
+            await self._send(p.refused(p.BAD_REQUEST, f"auth failed for user:{request.user[:64]}"))
+            if login.wrong >= _MOST_LOGINS:
+                raise _ClosedError
+            return
+        login.is_known = True
+        if request.read_timeout_ms > 0:
+            login.idle_s = min(self._config.idle_s, request.read_timeout_ms / 1000)
+        if request.destination and request.client_id:
+            await self._subscribe(request)
+        await self._send(p.acknowledged())
+
+    async def _operate(self, packet: Packet, request: Request) -> None:
+        if packet.type == p.HEARTBEAT:
+            await self._send(p.acknowledged())
+            return
+        if not request.destination or not request.client_id:
+            await self._send(p.refused(p.MISSING_FIELD, "destination or clientId is null"))
+            return
+        if packet.type == p.SUBSCRIPTION:
+            await self._subscribe(request)
+            await self._send(p.acknowledged())
+            return
+        if packet.type == p.GET:
+            await self._get(packet, request)
+            return
+        client = self._client(request)
+        async with client.lock:
+            if packet.type == p.UNSUBSCRIPTION:
+                await self._clients.in_thread(client.cursor.unsubscribe)
+                await self._send(p.acknowledged())
+            elif packet.type == p.CLIENT_ACK:
+                await self._ack(client, request)
+            elif await self._clients.in_thread(lambda: client.cursor.is_subscribed):
+                await self._clients.in_thread(lambda: client.cursor.rollback(request.batch or None))
+
+    def _client(self, request: Request) -> Client:
+        client = self._clients.client(request.destination, request.client_id)
+        key = (request.destination, request.client_id)
+        if key not in self._used:
+            if len(self._used) >= _MOST_IDS:
+                raise UsageError(f"a connection is for at most {_MOST_IDS} client ids")
+            self._used[key] = client
+            client.connections += 1
+        return self._used[key]
+
+    async def _subscribe(self, request: Request) -> None:
+        pattern = table_pattern(request.filter) if request.filter else None
+        client = self._client(request)
+
+        def subscribe() -> None:
+            self._clients.require_room(client, request.destination)
+            client.cursor.subscribe(pattern, keep=not request.filter)
+
+        async with client.lock:
+            await self._clients.in_thread(subscribe)
+
+    async def _ack(self, client: Client, request: Request) -> None:
+        if request.batch == 0:
+            await self._send(p.refused(p.MISSING_BATCH, "batchId should assign value"))
+        elif request.batch != p.NO_BATCH:
+            await self._clients.in_thread(lambda: client.cursor.ack(request.batch))
+
+    async def _get(self, packet: Packet, request: Request) -> None:
+        client = self._client(request)
+        wanted = (request.fetch_size if request.fetch_size > 0 else _FETCH_SIZE) * _UNIT_BYTES
+        wanted = min(wanted, self._config.max_answer_bytes)
+        if request.timeout_s >= 0:
+            await self._wait(client, request, wanted)
+        if self._is_gone:
+            raise _ClosedError
+        async with client.lock:
+            found = await self._clients.in_thread(lambda: client.cursor.take(wanted, self._config.max_answer_bytes))
+            if found is None:
+                await self._send(p.framed(p.MESSAGES, _NOTHING))
+                return
+            await self._send_batch(found[0], found[1], packet.compression)
+            client.cursor.give_back(found[1])
+
+    async def _send_batch(self, batch: int, parts: list[Taken], compression: int) -> None:
+        if compression in (p.ZLIB, p.GZIP):
+            entries = b"".join(one.data for one in parts)
+            await self._send(await self._clients.in_thread(lambda: p.compressed_messages(batch, entries, compression)))
+            return
+        size = sum(one.size for one in parts)
+        await self._send(p.messages_head(batch, size), *(one.data for one in parts))
+
+    async def _wait(self, client: Client, request: Request, wanted: int) -> None:
+        """Waits until the batch would be full, or the client's time is over."""
+        loop = asyncio.get_running_loop()
+        deadline = None if request.timeout_s == 0 else loop.time() + request.timeout_s
+        while not self._is_gone:
+            version = self._clients.version(request.destination)
+            async with client.lock:
+                pending = await self._clients.in_thread(lambda: client.cursor.pending_bytes(wanted))
+            left_s = _POLL_S if deadline is None else deadline - loop.time()
+            if pending >= wanted or left_s <= 0:
+                return
+            await self._clients.wait_for_growth(request.destination, version, min(left_s, _POLL_S))
+
+
+_NOTHING = number(1, p.NO_BATCH)
+_OPERATIONS = {
+    p.CLIENT_AUTHENTICATION: "canal-login",
+    p.SUBSCRIPTION: "canal-subscribe",
+    p.UNSUBSCRIPTION: "canal-unsubscribe",
+    p.GET: "canal-get",
+    p.CLIENT_ACK: "canal-ack",
+    p.CLIENT_ROLLBACK: "canal-rollback",
+    p.HEARTBEAT: "canal-heartbeat",
+}

@@ -1,0 +1,326 @@
+"""The batches of one client id: which entries it has, which it gets next, and what it has acked.
+
+The server takes leases of whole transactions from the batch service and hands their entries out in Canal's batches,
+which may end inside a transaction. Once all entries of a lease are acked, the lease is acked; then the cursor on disk
+moves. After a kill of the server, the entries of the leases that were not acked come again.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from cdc.batches.manifest import schemas_of
+from cdc.batches.service import limits_of
+from cdc.batches.subscribers import make_filter
+from cdc.canal.encoder import EntryEncoder, Mark, Taken
+from cdc.canal.zones import Zone
+from cdc.errors import BatchError, BatchOrderError, CdcError, StorageError, UsageError
+from cdc.log import get_logger
+
+if TYPE_CHECKING:
+    from cdc.batches.lease import Lease
+    from cdc.server.destinations import ServedDestination
+
+LEASE_BYTES = 8 << 20
+"""Bytes of transactions in a lease; a larger transaction is one of its own."""
+MOST_UNACKED_BYTES = 64 << 20
+"""A client that has not acked so many bytes of transactions gets nothing more until it acks."""
+MOST_UNACKED_BATCHES = 10_000
+_LEASE_S = 3600.0
+_ID_BITS = 20
+_log = get_logger(__name__)
+
+
+@dataclass(eq=False)
+class _Held:
+    """A lease, and the entries that are made of it."""
+
+    lease: Lease
+    encoder: EntryEncoder
+    start: Mark
+    done_seq: int = 0
+    """The last transaction of which the client has acked all entries."""
+    taken_bytes: int = 0
+    """Bytes of the events that were handed out."""
+
+
+@dataclass(eq=False)
+class _Batch:
+    id: int
+    held: _Held
+    """The lease in which it begins."""
+    mark: Mark
+    taken_bytes: int
+    """Of the lease, before the batch."""
+    ends: list[_Held] = field(default_factory=list)
+    """The leases whose last entry is in it."""
+    last: _Held | None = None
+    """The lease in which it ends, and the last transaction that is whole by then."""
+    done_seq: int = 0
+
+
+class ClientCursor:
+    """The batches of one client id of a destination. Calls must not overlap."""
+
+    def __init__(self, served: ServedDestination, client_id: int, zone: Zone) -> None:
+        self._served = served
+        self._service = served.batches
+        self._zone = zone
+        self.client_id = client_id
+        self.subscriber = subscriber_of(client_id)
+        self._owner = f"canal:{socket.gethostname()}:{served.config.file}"
+        self._held: deque[_Held] = deque()
+        self._at = 0
+        """The lease from which the next entry comes."""
+        self._batches: deque[_Batch] = deque()
+        self._last_id = 0
+        self._is_fresh = True
+
+    # --- subscription
+
+    @property
+    def is_subscribed(self) -> bool:
+        return self.subscriber in self._served.meta.read().subscriptions
+
+    def subscribe(self, pattern: str | None, *, keep: bool) -> None:
+        """Subscribes, or replaces the filter; ``keep``: a filter that is there stays. Raises UsageError."""
+        known = self._served.meta.read().subscriptions.get(self.subscriber)
+        if known is not None and (keep or known.filter == pattern):
+            return
+        if not self._served.reader().exists():  # else the meta would look like that of a lost store
+            raise StorageError(
+                "nothing was captured yet",
+                place=self._served.name,
+                remedy=f"Start `cdc capture {self._served.name}`, then connect again.",
+            )
+        self.forget()
+        self._service.subscribe(self.subscriber, pattern)
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription. Its cursor goes, too."""
+        self.forget()
+        if self.is_subscribed:
+            self._service.unsubscribe(self.subscriber)
+
+    # --- batches
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing in memory."""
+        return not self._held
+
+    @property
+    def unacked(self) -> int:
+        return len(self._batches)
+
+    def pending_bytes(self, enough: int) -> int:
+        """About how many bytes of events the client could get now, counted up to ``enough``."""
+        self._require_subscribed()
+        found = 0
+        for held in list(self._held)[self._at :]:
+            if held.lease.manifest.ddl:  # it is a batch of its own, and ends the one before it
+                return enough
+            if not held.encoder.is_finished:
+                found += max(1, held.lease.manifest.bytes - held.taken_bytes)
+        if found >= enough:
+            return found
+        state = self._served.meta.read()
+        known = state.subscriptions[self.subscriber]
+        reader = self._served.reader()
+        if not reader.exists():
+            return found
+        limits = replace(limits_of(self._served.config.batch), max_bytes=enough)
+        selection = reader.select(known.start_seq(), limits, make_filter(known.filter))
+        if selection is None:
+            return found
+        return found + (enough if selection.ddl else selection.bytes)
+
+    def take(self, max_bytes: int, max_out: int) -> tuple[int, list[Taken]] | None:
+        """Hands out a batch: its id and entries; None if there are none, or too many are not acked. Raises what the
+        batch service and the decoder raise; the client then begins again with its first entry that is not acked."""
+        self._require_subscribed()
+        if self._unacked_bytes() >= MOST_UNACKED_BYTES or len(self._batches) >= MOST_UNACKED_BATCHES:
+            return None
+        try:
+            self.renew()
+            return self._take(max_bytes, max_out)
+        except CdcError:
+            self.forget()
+            raise
+
+    def _take(self, max_bytes: int, max_out: int) -> tuple[int, list[Taken]] | None:
+        batch: _Batch | None = None
+        parts: list[Taken] = []
+        size = out = 0
+        while size < max_bytes and out < max_out:
+            if self._at == len(self._held):
+                if parts and self._unacked_bytes() >= MOST_UNACKED_BYTES:
+                    break
+                if not self._lease_next():
+                    break
+            held = self._held[self._at]
+            if batch is not None and (held.lease.manifest.ddl or batch.held.lease.manifest.ddl):
+                break
+            mark = held.encoder.mark()
+            taken = held.encoder.take(max_bytes - size, max_out - out)
+            if taken is not None and taken.size == 0:  # statements that clients do not get
+                held.encoder.spare, taken = taken.out, None
+            if taken is not None:
+                if batch is None:
+                    self._last_id = max(self._last_id + 1, held.lease.batch << _ID_BITS)
+                    batch = _Batch(self._last_id, held, mark, held.taken_bytes)
+                parts.append(taken)
+                size, out = size + taken.source_bytes, out + taken.size
+                held.taken_bytes += taken.source_bytes
+                batch.last, batch.done_seq = held, taken.done_seq
+            if held.encoder.is_finished:
+                held.encoder.rest()
+                self._at += 1
+                if batch is not None:
+                    batch.ends.append(held)
+                elif self._batches:
+                    self._batches[-1].ends.append(held)
+                else:
+                    self._ack(held)
+        if batch is None:
+            return None
+        self._batches.append(batch)
+        return batch.id, parts
+
+    def give_back(self, parts: list[Taken]) -> None:
+        """Lets the buffer of a batch that was sent be used again."""
+        if self._at < len(self._held) and parts:
+            self._held[self._at].encoder.spare = parts[-1].out
+
+    def ack(self, batch: int) -> None:
+        """Acks a batch. Raises BatchOrderError if it is not the first one, BatchError if it is not there."""
+        first = self._batches[0] if self._batches else None
+        if first is None or all(one.id != batch for one in self._batches):
+            raise BatchError(
+                f"ack error, clientId:{self.client_id} batchId:{batch} is not exist, please check",
+                remedy="The batch was acked or rolled back before, or the server was started again. Get again.",
+            )
+        if first.id != batch:
+            raise BatchOrderError(
+                f"batchId:{batch} is not the firstly:{first.id}", remedy=f"Ack batch {first.id} first."
+            )
+        self._batches.popleft()
+        for held in first.ends:
+            self._ack(held)
+        if first.last is not None:
+            first.last.done_seq = max(first.last.done_seq, first.done_seq)
+
+    def rollback(self, batch: int | None) -> None:
+        """Rolls back a batch and all later ones; None: all. Raises BatchError."""
+        if batch is None:
+            if self._batches:
+                self._roll_back(0)
+            return
+        for number, one in enumerate(self._batches):
+            if one.id == batch:
+                self._roll_back(number)
+                return
+        raise BatchError(f"rollback error, clientId:{self.client_id} batchId:{batch} is not exist, please check")
+
+    def _roll_back(self, number: int) -> None:
+        first = self._batches[number]
+        while len(self._batches) > number:
+            self._batches.pop()
+        self._at = self._held.index(first.held)
+        for held in list(self._held)[self._at + 1 :]:
+            held.encoder.seek(held.start)
+            held.taken_bytes = 0
+        first.held.taken_bytes = first.taken_bytes
+        first.held.encoder.seek(first.mark)
+
+    # --- leases
+
+    def _require_subscribed(self) -> None:
+        if not self.is_subscribed:
+            raise UsageError(
+                f"clientId:{self.client_id} should subscribe first", place=self._served.name, remedy="Subscribe."
+            )
+
+    def _unacked_bytes(self) -> int:
+        return sum(held.lease.manifest.bytes for held in list(self._held)[: self._at])
+
+    def _lease_next(self) -> bool:
+        """Leases the next transactions. Returns False if there are none."""
+        if self._is_fresh:
+            # An earlier process's leases are rolled back, so that ids of its batches mean nothing any more.
+            self._service.release(self._owner, subscriber=self.subscriber)
+            self._is_fresh = False
+        limits = replace(limits_of(self._served.config.batch), max_bytes=LEASE_BYTES)
+        lease = self._service.get(
+            self._owner,
+            subscriber=self.subscriber,
+            limits=limits,
+            wait_s=0,
+            lease_s=_LEASE_S,
+            ahead=bool(self._held),
+        )
+        if lease is None:
+            return False
+        pattern = make_filter(lease.manifest.table_filter)
+        encoder = EntryEncoder(
+            [(one.path, one.offset, one.length) for one in lease.manifest.ranges],
+            schemas=schemas_of(lease.manifest),
+            is_wanted=(lambda name: True) if pattern is None else pattern.matches,
+            file_of=self._served.reader().source_file,
+            zone=self._zone,
+        )
+        self._held.append(_Held(lease, encoder, encoder.mark()))
+        return True
+
+    def _ack(self, held: _Held) -> None:
+        lease = held.lease
+        if lease.expires - datetime.now(UTC) < timedelta(seconds=_LEASE_S / 10):
+            self._renew(held)
+        try:
+            self._service.ack(held.lease.batch, held.lease.token, subscriber=self.subscriber)
+        except CdcError:
+            self.forget()
+            raise
+        self._held.remove(held)
+        self._at -= 1
+
+    def renew(self) -> None:
+        """Renews the leases that will expire soon."""
+        for held in list(self._held):
+            if held.lease.expires - datetime.now(UTC) < timedelta(seconds=_LEASE_S / 2):
+                self._renew(held)
+
+    def _renew(self, held: _Held) -> None:
+        expires = self._service.renew(held.lease.batch, held.lease.token, subscriber=self.subscriber, lease_s=_LEASE_S)
+        held.lease = replace(held.lease, expires=expires)
+
+    def forget(self) -> None:
+        """Rolls back all leases. What is not acked comes again in new batches."""
+        self._held.clear()
+        self._batches.clear()
+        self._at = 0
+        self._service.release(self._owner, subscriber=self.subscriber)
+
+    def park(self) -> None:
+        """Rolls back all leases, after the whole transactions at their begin that the client has acked."""
+        first = self._held[0] if self._held else None
+        done = 0 if first is None else first.done_seq
+        self.forget()
+        if first is None or done <= first.lease.manifest.after_seq or done >= first.lease.manifest.last_seq:
+            return
+        limits = replace(limits_of(self._served.config.batch), max_bytes=1 << 62, until_seq=done)
+        lease = self._service.get(self._owner, subscriber=self.subscriber, limits=limits, wait_s=0, lease_s=_LEASE_S)
+        if lease is not None:
+            if lease.manifest.last_seq <= done:
+                self._service.ack(lease.batch, lease.token, subscriber=self.subscriber)
+            else:
+                self._service.rollback(lease.batch, lease.token, subscriber=self.subscriber)
+
+
+def subscriber_of(client_id: int) -> str:
+    """Returns the name of a client id's subscription."""
+    return f"canal-{client_id}"

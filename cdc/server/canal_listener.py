@@ -1,0 +1,120 @@
+"""Accepts the connections of Canal's clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cdc.canal.encoder import warm_up
+from cdc.config.secrets import canal_password
+from cdc.errors import ConfigError
+from cdc.log import get_logger
+from cdc.server.canal_clients import Clients
+from cdc.server.canal_connection import Connection
+from cdc.server.destinations import Counters, agreed
+
+if TYPE_CHECKING:
+    from cdc.server.destinations import ServedDestination
+
+_BACKLOG = 128
+_log = get_logger(__name__)
+
+
+class CanalListener:
+    """The port of Canal's clients."""
+
+    def __init__(self, destinations: Sequence[ServedDestination], counters: Counters, port: int | None = None) -> None:
+        """``port``: instead of the configured one; 0: any that is free.
+
+        Raises ConfigError if the destinations contradict each other, a secret or certificate is missing, or the port
+        cannot be had.
+        """
+        self._config = agreed("canal", {one.name: one.config.server.canal for one in destinations})
+        server = destinations[0].config.server
+        self._password = canal_password(self._config)
+        self._tls: ssl.SSLContext | None = None
+        if self._config.tls:
+            self._tls = _tls(server.certificate, server.key)
+        self._clients = Clients(destinations, counters)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._socket = _listen(self._config.host, self._config.port if port is None else port)
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
+        return f"{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Begins to accept connections, once the kernels are loaded."""
+        await asyncio.to_thread(warm_up)
+        self._server = await asyncio.start_server(
+            self._accept,
+            sock=self._socket,
+            ssl=self._tls,
+            limit=max(1 << 16, self._config.max_request_bytes),
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=10.0 if self._tls else None,
+        )
+        self._upkeep = [asyncio.create_task(self._clients.watch()), asyncio.create_task(self._clients.keep())]
+
+    async def stop(self) -> None:
+        """Disconnects all clients, and keeps what they have acked."""
+        if self._server is not None:
+            self._server.close()
+        for task in [*self._upkeep, *self._tasks]:
+            task.cancel()
+        for task in [*self._upkeep, *self._tasks]:
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+        await self._clients.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = Connection(reader, writer, self._clients, self._password)
+        try:
+            if len(self._tasks) >= self._config.max_clients:
+                await connection.refuse(f"the server has {self._config.max_clients} clients already")
+                return
+            self._tasks.add(task)
+            await connection.run()
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+            with suppress(Exception):
+                await asyncio.wait_for(writer.wait_closed(), 5)
+
+
+def _tls(certificate: object, key: object) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(str(certificate), str(key))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"the certificate or its key cannot be used: {error}",
+            place="server.certificate",
+            remedy="Give both in PEM format, the key without a password.",
+        ) from None
+    return context
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {host}, port {port}: {error.strerror or error}",
+            place="server.canal.port",
+            remedy="Choose another port, with --port or server.canal.port, or another server.canal.host.",
+        ) from None

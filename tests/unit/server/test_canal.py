@@ -1,0 +1,300 @@
+"""Canal's protocol as its clients see it: login, subscription, batches, ack, rollback, errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdc.canal import packets as p
+from cdc.canal.fields import data, number
+from cdc.config import load
+from cdc.meta import open_meta
+from cdc.server.destinations import ServedDestination
+from tests.support.canal_client import Batch, CanalRefusedError, RawClient, listening
+from tests.support.canal_proto import parsed
+from tests.support.unit_batches import IDENTITY, make_config, make_store
+
+
+def served_destination(folder: Path, **canal: Any) -> ServedDestination:
+    config = make_config(folder)
+    document = yaml.safe_load(config.file.read_text())
+    document["server"] = {"canal": {"enabled": True, **canal}}
+    document["batch"] = {}
+    config.file.write_text(yaml.safe_dump(document))
+    config = load(config.file)
+    if not config.store.path.exists():
+        make_store(config.store.path)
+        open_meta(config).bind_source(IDENTITY)
+    return ServedDestination(config)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> ServedDestination:
+    return served_destination(tmp_path)
+
+
+@pytest.fixture
+def port(served: ServedDestination) -> Iterator[int]:
+    with listening([served]) as found:
+        yield found
+
+
+@pytest.fixture
+def client(port: int) -> Iterator[RawClient]:
+    with RawClient(port) as found:
+        yield found.login().subscribe()
+
+
+def everything(client: RawClient, fetch_size: int = 1000) -> list[Batch]:
+    """All batches, each acked."""
+    found = []
+    while (batch := client.get(fetch_size)).id != -1:
+        client.ack(batch.id)
+        found.append(batch)
+    return found
+
+
+def kinds(batches: list[Batch]) -> list[tuple[int, int]]:
+    """Entry type and event type of each entry."""
+    return [(one.entry_type, one.header.event_type) for batch in batches for one in batch.entries]
+
+
+WHOLE = [
+    *[(2, 4)],
+    *[(1, 0), (2, 1), (3, 0)] * 4,
+    *[(1, 0), (2, 2), (3, 0)],
+    *[(2, 5)],
+    *[(1, 0), (2, 3), (3, 0)],
+]
+"""CREATE TABLE, four inserts, an update, ALTER TABLE, a delete."""
+
+
+@pytest.mark.rule("canal-server-18")
+def test_all_changes_arrive_once_and_in_order(client: RawClient) -> None:
+    batches = everything(client)
+    assert kinds(batches) == WHOLE
+    assert everything(client) == []
+    ddl = [one for batch in batches for one in batch.entries if one.header.event_type in (4, 5)]
+    for one, alone in zip(ddl, [batch for batch in batches if batch.entries[0] in ddl], strict=True):
+        change = parsed("RowChange", one.store_value)
+        assert change.is_ddl
+        assert change.sql
+        assert (one.header.schema_name, one.header.table_name) == ("bat", "o")
+        assert len(alone.entries) == 1, "a DDL statement is a batch of its own"
+
+
+def test_headers_name_the_place_in_the_source(client: RawClient) -> None:
+    headers = [one.header for batch in everything(client) for one in batch.entries]
+    assert {one.logfile_name for one in headers} == {"binlog.000007"}
+    offsets = [one.logfile_offset for one in headers]
+    assert offsets == sorted(offsets)
+    assert offsets[0] > 4
+    assert all(one.execute_time % 1000 == 0 and one.execute_time > 1_600_000_000_000 for one in headers)
+    assert {one.serveren_code for one in headers} == {"UTF-8"}
+    assert {one.source_type for one in headers} == {2}
+    assert {one.version for one in headers} == {1}
+
+
+def test_small_batches_end_inside_transactions_and_have_the_same_entries(client: RawClient) -> None:
+    whole = everything(client)
+    client.unsubscribe()
+    client.subscribe()
+    small = []
+    while (batch := client.get(fetch_size=-5)).id != -1:
+        client.ack(batch.id)
+        small.append(batch)
+    assert kinds(small) == kinds(whole)
+    assert [one.rows() for one in whole if one.rows()]
+
+
+def test_without_ack_the_next_get_returns_the_next_batch(client: RawClient) -> None:
+    first = client.get()
+    second = client.get()
+    assert kinds([first]) == WHOLE[:1]
+    assert kinds([first, second]) == WHOLE[: len(first.entries) + len(second.entries)]
+    assert second.id > first.id
+
+
+def test_rollback_of_all_returns_everything_again_under_new_ids(client: RawClient) -> None:
+    first, second = client.get(), client.get()
+    client.rollback()
+    again = [client.get(), client.get()]
+    assert kinds(again) == kinds([first, second])
+    assert min(one.id for one in again) > second.id
+
+
+def test_rollback_of_one_returns_it_and_later_ones(client: RawClient) -> None:
+    first, second = client.get(), client.get()
+    client.rollback(second.id)
+    assert kinds([client.get()]) == kinds([second])
+    client.ack(first.id)
+    assert client.get().id != -1
+
+
+def test_batches_are_acked_in_order(client: RawClient) -> None:
+    first, second = client.get(), client.get()
+    client.ack(second.id)
+    with pytest.raises(CanalRefusedError, match=f"batchId:{second.id} is not the firstly:{first.id}") as refused:
+        client.expect_ack()
+    assert refused.value.code == 400
+    client.ack(first.id)
+    client.ack(second.id)
+    client.ack(second.id)
+    with pytest.raises(CanalRefusedError, match=f"batchId:{second.id} is not exist"):
+        client.expect_ack()
+
+
+def test_a_connection_is_replaced_without_losing_batches(port: int, client: RawClient) -> None:
+    first, second = client.get(), client.get()
+    client.socket.close()
+    with RawClient(port) as other:
+        other.login().subscribe()
+        third = other.get()
+        assert kinds([first, second, third]) == WHOLE[: sum(len(one.entries) for one in (first, second, third))]
+        other.ack(first.id)
+        other.rollback()
+        assert kinds([other.get()]) == kinds([second])
+
+
+def test_a_server_that_stops_keeps_what_was_acked(tmp_path: Path, served: ServedDestination) -> None:
+    with listening([served]) as port, RawClient(port) as client:
+        client.login().subscribe()
+        done = client.get()
+        client.ack(done.id)
+        lost = client.get()
+    with listening([served_destination(tmp_path)]) as port, RawClient(port) as client:
+        client.login().subscribe()
+        again = client.get()
+        assert kinds([again]) == kinds([lost])
+        assert again.id > lost.id
+        client.ack(lost.id)
+        with pytest.raises(CanalRefusedError, match="is not exist"):
+            client.expect_ack()
+
+
+def test_two_client_ids_get_everything_each(port: int, client: RawClient) -> None:
+    assert kinds(everything(client)) == WHOLE
+    with RawClient(port, client_id="1002") as other:
+        other.login().subscribe()
+        assert kinds(everything(other)) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (r".*\..*", WHOLE),
+        (r"BAT\.O", WHOLE),
+        (r"shop\..*,bat\.o", WHOLE),
+        (r"shop\..*", []),
+        (r"bat\.o2", []),
+    ],
+)
+def test_filters(client: RawClient, expression: str, expected: list[Any]) -> None:
+    client.unsubscribe()
+    client.subscribe(expression)
+    assert kinds(everything(client)) == expected
+
+
+@pytest.mark.parametrize("expression", ["(", r"(a+)+\..*", r"(.)\1", ".*.*.*.*.*a", "x" * 5000, "(?P<a>b)"])
+def test_wrong_and_slow_filters_are_refused(client: RawClient, expression: str) -> None:
+    with pytest.raises(CanalRefusedError, match="the filter") as refused:
+        client.subscribe(expression)
+    assert refused.value.code == 400
+    assert client.get().id != -1, "the subscription stays as it was"
+
+
+def test_time_outs(client: RawClient) -> None:
+    for _ in range(3):  # a DDL statement is a batch of its own, and ends the one before it: neither is waited for
+        client.get(1 << 20, timeout_ms=60_000)
+    begin = time.monotonic()
+    assert client.get(1 << 20, timeout_ms=300).id != -1
+    assert 0.25 < time.monotonic() - begin < 5, "a batch that is not full is waited for"
+    while client.get().id != -1:
+        pass
+    begin = time.monotonic()
+    assert client.get(timeout_ms=300).id == -1
+    assert 0.25 < time.monotonic() - begin < 5
+    client.ask(timeout_ms=0)
+    client.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        client.receive()
+
+
+def test_a_client_that_did_not_subscribe_is_told_so(port: int) -> None:
+    with RawClient(port) as client:
+        client.login()
+        client.rollback()  # clients do so before they subscribe
+        with pytest.raises(CanalRefusedError, match="should subscribe first") as refused:
+            client.get()
+        assert refused.value.code == 400
+
+
+def test_a_login_with_destination_subscribes(port: int) -> None:
+    with RawClient(port) as client:
+        client.login(destination=data(5, "shop"), client=data(6, "1001"), filter=data(7, r".*\..*"))
+        assert client.get().id != -1
+
+
+def test_errors_are_packets_of_canal(port: int) -> None:
+    with RawClient(port) as client:
+        client.login()
+        for kind, body, code in [
+            (p.SUBSCRIPTION, b"", 401),
+            (p.GET, data(1, "shop"), 401),
+            (p.CLIENT_ACK, data(2, "1001"), 401),
+            (p.CLIENT_ROLLBACK, b"", 401),
+            (p.UNSUBSCRIPTION, b"", 401),
+            (p.CLIENT_ACK, data(1, "shop") + data(2, "1001"), 402),
+            (99, b"", 400),
+            (p.SUBSCRIPTION, data(1, "shed") + data(2, "1001"), 400),
+            (p.SUBSCRIPTION, data(1, "shop") + data(2, "me"), 400),
+            (p.SUBSCRIPTION, data(1, "shop") + data(2, "40000"), 400),
+            (p.GET, b"\xff", 400),
+            (p.GET, data(1, "shop") + data(2, "1001") + number(4, 5) + number(5, 9), 400),
+        ]:
+            client.send(kind, body)
+            with pytest.raises(CanalRefusedError) as refused:
+                client.expect_ack()
+            assert refused.value.code == code, (kind, body)
+        client.send(p.HEARTBEAT, b"")
+        client.expect_ack()
+
+
+@pytest.mark.parametrize("compression", [p.ZLIB, p.GZIP])
+def test_an_answer_is_compressed_as_its_request(client: RawClient, compression: int) -> None:
+    import gzip
+    import zlib
+
+    pack = zlib.compress if compression == p.ZLIB else gzip.compress
+    unpack = zlib.decompress if compression == p.ZLIB else gzip.decompress
+    body = data(1, "shop") + data(2, "1001") + number(3, 1000) + number(4, -1)
+    client.send(p.GET, pack(body), compression)
+    kind, packed, used = client.receive()
+    assert (kind, used) == (p.MESSAGES, compression)
+    assert parsed("Messages", unpack(packed)).batch_id > 0
+
+
+def test_passwords(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "canal.password").write_text("secret\n")
+    served = served_destination(tmp_path, password_file="canal.password")
+    with listening([served]) as port:
+        with RawClient(port) as client:
+            client.login(password="secret")
+        for user, password in (("canal", None), ("canal", "Secret"), ("root", "secret")):
+            with RawClient(port) as client:
+                with pytest.raises(CanalRefusedError, match=f"auth failed for user:{user}"):
+                    client.login(user, password)
+                with pytest.raises(CanalRefusedError, match="log in first"):
+                    client.subscribe()
+        with RawClient(port) as client:
+            for _ in range(3):
+                with pytest.raises(CanalRefusedError):
+                    client.login(password="wrong")
+            with pytest.raises(ConnectionError):
+                client.login(password="secret")
