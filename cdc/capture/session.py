@@ -108,6 +108,7 @@ class Session:
             place=f"source {place_of(config.source)}",
             may_lack=self._schemas.are_generated,
         )
+        self._described = False  # whether the current file's format description has come
         self._broken = False  # later transactions must not become visible
         self._unpublished: list[Numbers] = []  # rows that are not published yet; position rows wait to be coalesced
         self._published_at = time.monotonic()
@@ -234,6 +235,7 @@ class Session:
     def format_description(self, event: bytes, description: events.FormatDescription) -> None:
         if self._tracked is not None:
             self._tracked.written_by(description.server_version)
+        self._described = True
         # A server that crashed in a transaction leaves it unfinished at the end of its file.
         self._drop_unfinished()
         stored = self._stored_up_to(BinlogPosition(self._file, 4).file_number)
@@ -273,6 +275,7 @@ class Session:
 
     def _start_file(self, position: BinlogPosition) -> None:
         self._file = position.file
+        self._described = False
         number = position.file_number
         self._framer.start_file(
             position.file,
@@ -303,6 +306,13 @@ class Session:
     def flush(self, framer: Framer) -> None:
         if self._broken:
             return
+        if not self._described and (framer.definite() or framer.st[k.N_ROWS]):
+            self._broken = True
+            raise CorruptStreamError(
+                f"events come before the format description of {self._file}",
+                place=framer.where,
+                remedy="Capture reconnects by itself.",
+            )
         rows = framer.take_rows()
         self._prepared.sync()
         # Write schemas before the transactions' bytes are in the log, where recovery would find them.

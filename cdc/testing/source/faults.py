@@ -89,6 +89,16 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class Omit:
+    """An event is left out."""
+
+    event: int
+
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        yield b"".join([*packets[: self.event], *packets[self.event + 1 :]])
+
+
+@dataclass(frozen=True)
 class ErrorPacket:
     """The server ends the dump with an error before event number ``event``."""
 

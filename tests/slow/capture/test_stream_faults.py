@@ -10,15 +10,24 @@ from contextlib import closing
 
 import pytest
 
+from cdc.binlog.constants import EventType
 from cdc.capture import Capture, reconnect
 from cdc.config import DestinationConfig
-from cdc.errors import CdcError, DamagedError, IdentityError, SourceRefusedError, StorageError, UsageError
+from cdc.errors import (
+    CdcError,
+    CorruptStreamError,
+    DamagedError,
+    IdentityError,
+    SourceRefusedError,
+    StorageError,
+    UsageError,
+)
 from cdc.positions import make_seq
 from cdc.store.formats.index import IndexFile
 from cdc.store.formats.layout import list_segments
 from cdc.store.writer.log import RelayLog
 from cdc.store.writer.segment import SegmentWriter
-from cdc.testing.source import BitFlip, Cut, ErrorPacket, FakeSource, Fault, History, Stall, sample_history
+from cdc.testing.source import BitFlip, Cut, ErrorPacket, FakeSource, Fault, History, Omit, Stall, sample_history
 from cdc.testing.source.check import find_problems
 from cdc.testing.source.harness import SessionHarness
 from cdc.testing.source.history import EXCLUDED, random_history
@@ -91,6 +100,27 @@ def test_nothing_is_appended_after_an_incomplete_transaction(configure: Configur
         assert sizes(config) == size
         harness.close()
     assert find_problems(config.store.path, history) == []
+
+
+@pytest.mark.parametrize("file", [0, 1])
+def test_a_format_description_that_is_missing_ends_the_connection(configure: Configure, file: int) -> None:
+    history = History()
+    for n in range(2):
+        history.transaction([("orders", [n])])
+        history.rotate()
+    history.transaction([("orders", [2])])
+    events = history.dump(history.files[0].name, 4)
+    described = [number for number, event in enumerate(events) if event[4] == EventType.FORMAT_DESCRIPTION]
+    with FakeSource(history) as source:
+        config = configure(source)
+        harness = SessionHarness(config, source)
+        with closing(harness):
+            error = harness.connect(history, Omit(described[file]))
+            assert isinstance(error, CorruptStreamError)
+            assert "format description" in error.message
+            assert find_problems(config.store.path, history, whole=False) == []
+            assert harness.connect(history) is None
+        assert find_problems(config.store.path, history) == []
 
 
 # --- positions beyond 32 bits
