@@ -150,7 +150,7 @@ def listening(served: Sequence[ServedDestination], counters: Counters | None = N
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(run()), name="test-canal", daemon=True)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(180)  # kernels may have to be compiled first
     try:
         yield listener.port
     finally:
