@@ -416,12 +416,12 @@ def map_content(path: Path) -> MappedContent:
     if not file_is_encrypted(path):
         return MappedContent(np.memmap(path, dtype=np.uint8, mode="r"))
     fd = files.layer.open(path, os.O_RDONLY)
+    held = _OpenFile(fd)
     try:
-        held = _OpenFile(fd)
         content = EncryptedContent(held.read, os.fstat(fd).st_size, str(path))
         size = content.size
     except BaseException:
-        files.layer.close(fd)
+        held.close()
         raise
     if size == 0:
         held.close()
@@ -442,9 +442,9 @@ class _OpenFile:
         return self._pread(self._fd, size, offset)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._close(fd)
 
     def __del__(self) -> None:
         self.close()
