@@ -15,6 +15,7 @@ The first level of the tree says whether another try may succeed::
     │   ├── SchemaChangedError           a table was altered while a snapshot of it was read
     │   ├── CatalogUnavailableError      the catalog of the Delta tables cannot be reached, or refuses
     │   ├── MetaUnavailableError         ZooKeeper cannot be reached, or the session with it was lost
+    │   ├── NotLeaderError               another server of the cluster leads the destination, or none does now
     │   └── ChannelFullError             a channel has no room for a transaction, or cannot be made smaller
     └── PermanentError                 exit code 2
         ├── UsageError                   wrong arguments of a command or call
@@ -118,6 +119,17 @@ class CatalogUnavailableError(RetryableError):
 
 class MetaUnavailableError(RetryableError):
     """The meta cannot be reached, or the right to change it was lost. It holds the old state or the new one, whole."""
+
+
+class NotLeaderError(RetryableError):
+    """This server of a cluster does not lead the destination. ``leader`` is the URL of the one that does; None if none
+    does, or it is not known. Nothing was done."""
+
+    def __init__(
+        self, message: str, *, place: str | None = None, remedy: str | None = None, leader: str | None = None
+    ) -> None:
+        super().__init__(message, place=place, remedy=remedy)
+        self.leader = leader
 
 
 class ChannelFullError(RetryableError):

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +55,9 @@ class ZooKeeperMeta(DurableMeta):
     ``hosts`` is a list like ``h1:2181,h2:2181``, ``source_address`` host and port of the source, which Canal's tools
     show beside a position. A holder of the lock that is silent for ``session_timeout_s`` loses it. A call waits for
     ZooKeeper up to ``wait_s``, and :meth:`change` for another holder up to ``lock_wait_s``.
+
+    ``fence`` is that of a server which leads the destination: it returns a node and the version that it must still have
+    when a change is made, and raises the error of a change that must not begin.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class ZooKeeperMeta(DurableMeta):
         session_timeout_s: float = 10.0,
         wait_s: float = 10.0,
         lock_wait_s: float = 30.0,
+        fence: Callable[[], tuple[str, int]] | None = None,
     ) -> None:
         if not destination or "/" in destination or destination in (".", ".."):
             raise UsageError(f"{destination!r} cannot be the name of a destination: it must be the name of a node")
@@ -74,6 +78,7 @@ class ZooKeeperMeta(DurableMeta):
         self._base = f"{root.rstrip('/')}/destinations/{destination}"
         self._address = None if source_address is None else Address(*source_address)
         self._lock_wait_s = lock_wait_s
+        self._fence = fence
         self._connection = Connection(hosts, session_timeout_s, wait_s)
         self._holder = f"{_process_name()} ({secrets.token_hex(4)})"
 
@@ -86,6 +91,7 @@ class ZooKeeperMeta(DurableMeta):
 
     @contextmanager
     def change(self) -> Iterator[State]:
+        fence = None if self._fence is None else self._fence()
         client = self._connection.client()
         with self._locked(client) as lock:
             loaded = self._load(client)
@@ -93,7 +99,7 @@ class ZooKeeperMeta(DurableMeta):
             yield loaded.state
             if loaded.nodes.get(nodes.OURS) and nodes.render(loaded.state, self._address, "") == before:
                 return
-            self._commit(client, lock, loaded)
+            self._commit(client, lock, loaded, fence)
 
     @contextmanager
     def lock(self, name: str, what: str, *, wait_s: float = 0.0, shared: bool = False) -> Iterator[None]:
@@ -209,8 +215,9 @@ class ZooKeeperMeta(DurableMeta):
 
     # changing ---------------------------------------------------------------------------------------------------
 
-    def _commit(self, client: Any, lock: str, loaded: _Loaded) -> None:
-        """Writes a change whole. If the answer is lost, checks whether it was done. Raises MetaUnavailableError."""
+    def _commit(self, client: Any, lock: str, loaded: _Loaded, fence: tuple[str, int] | None) -> None:
+        """Writes a change whole. If the answer is lost, checks whether it was done. Raises MetaUnavailableError, and
+        what the fence raises."""
         from kazoo.exceptions import ConnectionLoss, KazooException, OperationTimeoutError
 
         change = secrets.token_hex(8)
@@ -220,7 +227,7 @@ class ZooKeeperMeta(DurableMeta):
         unsure = False
         while True:
             try:
-                refused = self._write(client, lock, loaded, after)
+                refused = self._write(client, lock, loaded, after, fence)
                 break
             except (ConnectionLoss, OperationTimeoutError):
                 unsure = True  # the next try either succeeds, or finds the change done
@@ -230,6 +237,8 @@ class ZooKeeperMeta(DurableMeta):
         if refused is None or (unsure and self._was_made(change)):
             return
         if type(refused).__name__ in _CONFLICTS:
+            if self._fence is not None and self._fence() != fence:
+                _log.warning("change refused: it began in an earlier leadership", place=self.place)
             raise MetaUnavailableError(
                 f"another process changed it, or the lock was lost with the session ({type(refused).__name__})",
                 place=self.place,
@@ -238,12 +247,16 @@ class ZooKeeperMeta(DurableMeta):
         with self._connection.errors("write the meta"):
             raise refused
 
-    def _write(self, client: Any, lock: str, loaded: _Loaded, after: Nodes) -> Exception | None:
+    def _write(
+        self, client: Any, lock: str, loaded: _Loaded, after: Nodes, fence: tuple[str, int] | None
+    ) -> Exception | None:
         """Tries the transaction; returns None if it was done, else the error of the first failed check."""
         from kazoo.exceptions import RolledBackError
 
         transaction = client.transaction()
         transaction.check(lock, 0)
+        if fence is not None:
+            transaction.check(*fence)
         for path in sorted(loaded.nodes, reverse=True):  # children before their parent
             if path not in after and not loaded.foreign.get(path):
                 transaction.delete(self._path(path), loaded.versions[path])

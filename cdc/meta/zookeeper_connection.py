@@ -63,18 +63,9 @@ class Connection:
             self._stop = None
 
     def _start(self) -> None:
-        try:
-            from kazoo.client import KazooClient
-            from kazoo.handlers.threading import KazooTimeoutError
-        except ImportError:
-            raise ConfigError(
-                "ZooKeeper needs the package kazoo", remedy="Install it: pip install 'towpath[zookeeper]'."
-            ) from None
-        # Requests wait for a connection; the deadline ends the wait.
-        retry = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": self.wait_s}
-        client = KazooClient(
-            _repeated(self.hosts), timeout=self.session_timeout_s, connection_retry=retry, command_retry=dict(retry)
-        )
+        client = new_client(self.hosts, self.session_timeout_s, self.wait_s)
+        from kazoo.handlers.threading import KazooTimeoutError
+
         try:
             client.start(timeout=self.wait_s)
         except KazooTimeoutError:
@@ -106,6 +97,20 @@ class Connection:
                 place=f"zookeeper://{self.hosts}",
                 remedy="Nothing was changed; try again when ZooKeeper answers.",
             ) from error
+
+
+def new_client(hosts: str, session_timeout_s: float, wait_s: float | None = None) -> Any:
+    """Returns a KazooClient that is not started. Requests and connecting end after ``wait_s`` without an answer; None:
+    they go on. Raises ConfigError if kazoo is missing."""
+    try:
+        from kazoo.client import KazooClient
+    except ImportError:
+        raise ConfigError(
+            "ZooKeeper needs the package kazoo", remedy="Install it: pip install 'towpath[zookeeper]'."
+        ) from None
+    # Requests wait for a connection; the deadline ends the wait.
+    retry = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, **({} if wait_s is None else {"deadline": wait_s})}
+    return KazooClient(_repeated(hosts), timeout=session_timeout_s, connection_retry=retry, command_retry=dict(retry))
 
 
 def _repeated(hosts: str) -> str:

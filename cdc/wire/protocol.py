@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import cdc.errors
-from cdc.errors import CdcError, RetryableError
+from cdc.errors import CdcError, NotLeaderError, RetryableError
 
 API = 1
 """The version of the protocol, which is the first part of each path: ``/v1/…``."""
@@ -32,15 +32,16 @@ MOST_MANIFESTS = 100
 
 def error_document(error: CdcError) -> dict[str, Any]:
     """Returns an error as the JSON object of an answer."""
-    return {
-        "error": {
-            "type": _public_type(error),
-            "retryable": error.retryable,
-            "message": error.message,
-            "place": error.place,
-            "remedy": error.remedy,
-        }
+    document: dict[str, Any] = {
+        "type": _public_type(error),
+        "retryable": error.retryable,
+        "message": error.message,
+        "place": error.place,
+        "remedy": error.remedy,
     }
+    if isinstance(error, NotLeaderError):
+        document["leader"] = error.leader
+    return {"error": document}
 
 
 def _public_type(error: CdcError) -> str:
@@ -56,12 +57,13 @@ def error_of(document: Any) -> CdcError | None:
     kind = getattr(cdc.errors, str(found.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, CdcError)):  # of a newer server
         kind = RetryableError if found.get("retryable") else cdc.errors.PermanentError
-    place, remedy = found.get("place"), found.get("remedy")
-    return kind(
-        found["message"],
-        place=place if isinstance(place, str) else None,
-        remedy=remedy if isinstance(remedy, str) else None,
-    )
+    place, remedy = (value if isinstance(value, str) else None for value in (found.get("place"), found.get("remedy")))
+    if kind is NotLeaderError:
+        leader = found.get("leader")
+        return NotLeaderError(
+            found["message"], place=place, remedy=remedy, leader=leader if isinstance(leader, str) else None
+        )
+    return kind(found["message"], place=place, remedy=remedy)
 
 
 def status_of(error: CdcError) -> HTTPStatus:
@@ -69,6 +71,8 @@ def status_of(error: CdcError) -> HTTPStatus:
     document."""
     if isinstance(error, cdc.errors.BatchError | cdc.errors.LeaseHeldError):
         return HTTPStatus.CONFLICT
+    if isinstance(error, NotLeaderError):
+        return HTTPStatus.MISDIRECTED_REQUEST
     if error.retryable:
         return HTTPStatus.SERVICE_UNAVAILABLE
     return HTTPStatus.UNPROCESSABLE_ENTITY
