@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import stat
 import threading
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from cdc.config import DestinationConfig, TablesConfig, load
+from cdc.config.watch import READ_AT_START, WatchedFile
 from cdc.errors import CdcError
 from cdc.log import get_logger
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.schemas import list_tables
 from cdc.source.server import Source
 
-Stamp: TypeAlias = tuple[int, ...]
-
 log = get_logger(__name__)
-
-_RESTARTED = ("source", "store", "meta", "metrics")
-"""Sections that a capture reads once, when it starts."""
 
 
 class ConfigWatch:
@@ -31,7 +25,7 @@ class ConfigWatch:
 
     def __init__(self, config: DestinationConfig) -> None:
         self._config = config
-        self._seen = self._pending = _stamp(config.file)
+        self._file = WatchedFile(config.file)
         self._asked = threading.Event()
 
     def ask(self) -> None:
@@ -41,13 +35,11 @@ class ConfigWatch:
     def look(self) -> DestinationConfig | None:
         """Returns the configuration with other tables if the file names them now. All other settings stay as they were
         when capture began. A file that cannot be used is logged, and changes nothing."""
-        stamp = _stamp(self._config.file)
-        is_asked = self._asked.is_set()
-        if not is_asked and (stamp is None or stamp == self._seen or stamp != self._pending):
-            self._pending = stamp
+        if self._asked.is_set():
+            self._asked.clear()
+            self._file.take()
+        elif not self._file.look() or not self._file.is_there:
             return None
-        self._asked.clear()
-        self._seen = self._pending = stamp
         try:
             found = load(self._config.file)
         except CdcError as error:
@@ -63,7 +55,7 @@ class ConfigWatch:
         self._config = config
 
     def _tell_of_others(self, found: DestinationConfig) -> None:
-        others = [name for name in _RESTARTED if getattr(found, name) != getattr(self._config, name)]
+        others = [name for name in READ_AT_START if getattr(found, name) != getattr(self._config, name)]
         if others:
             log.warning("settings have changed that count when capture is started again", sections=others)
 
@@ -83,17 +75,6 @@ def tell_tables(control: Source, before: DestinationConfig, after: DestinationCo
             remedy=f"Run `cdc snapshot {after.name} {' '.join(added)}`, unless source.start: snapshot and the DAG "
             "of snapshots do it.",
         )
-
-
-def _stamp(file: Path) -> Stamp | None:
-    """Returns what tells one content of a file from another; None if there is no file."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _captured(tables: TablesConfig) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import typer
 from cdc.commands.common import options, say
 
 if TYPE_CHECKING:
-    from cdc.config import DestinationConfig
+    from cdc.server.embedded import EmbeddedServer
 
 
 def register(app: typer.Typer) -> None:
@@ -49,35 +49,15 @@ def server(
     ] = None,
 ) -> None:
     """Serve stores on this machine to others until stopped, for tasks and executors that do not see its disk."""
-    from cdc.config import destinations, load_destination
-    from cdc.errors import ConfigError, UsageError
     from cdc.server.process import serve
 
-    folder = options(ctx).conf_dir
-    configs = [load_destination(folder, name) for name in dict.fromkeys(dest or destinations(folder))]
-    if not dest:
-        configs = [config for config in configs if config.store.kind == "file" and _is_served(config)]
-    if not configs:
-        raise ConfigError(
-            "no destination has server.tokens, so there is nothing to serve",
-            place=str(folder),
-            remedy="Add server: {tokens: {apply: {env: VARIABLE}}} to the configuration of each that is to be served; "
-            "for Canal's clients, server: {canal: {enabled: true}}.",
-        )
-    if port is not None and not any(config.server.canal.enabled for config in configs):
-        raise UsageError(
-            "--port is of Canal's protocol, which no destination has enabled",
-            remedy="Add server: {canal: {enabled: true}} to its configuration; the port of HTTP is --http.",
-        )
+    given = options(ctx)
 
-    def ready(url: str, canal: str | None) -> None:
-        say(f"Serving {', '.join(config.name for config in configs)} at {url}.")
-        if canal is not None:
-            names = ", ".join(config.name for config in configs if config.server.canal.enabled)
-            say(f"Serving {names} to Canal's clients at {canal}.")
+    def ready(server: EmbeddedServer) -> None:
+        say(f"Serving {', '.join(server.live.names()) or 'nothing yet'} at {server.url}.")
+        if server.canal_address is not None:
+            names = ", ".join(one.name for one in server.live if one.config.server.canal.enabled)
+            say(f"Serving {names or 'nothing yet'} to Canal's clients at {server.canal_address}.")
 
-    serve(configs, http, ready, canal_port=port)
-
-
-def _is_served(config: DestinationConfig) -> bool:
-    return bool(config.server.tokens) or config.server.canal.enabled
+    common = ["--log-format", given.log_format, *(["-v"] if given.verbose else [])]
+    serve(given.conf_dir, dest or (), http, ready, canal_port=port, options=common)

@@ -173,6 +173,13 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
             "tokens": {
                 name: one.model_copy(update={"file": of_file(one.file)}) for name, one in config.server.tokens.items()
             },
+            "roles": config.server.roles.model_copy(
+                update={
+                    role: one.model_copy(update={"file": of_file(one.file)})
+                    for role in ("viewer", "operator")
+                    if (one := getattr(config.server.roles, role)) is not None
+                }
+            ),
         },
         "s3": {"secret_access_key_file": of_file(config.s3.secret_access_key_file)},
         "spark": {},

@@ -166,12 +166,16 @@ def server_token(store: StoreConfig) -> str:
 
 def subscriber_token(subscriber: str, token: TokenConfig) -> str:
     """Returns the token of a subscriber, for the server. Raises ConfigError."""
-    key = f"server.tokens.{subscriber}"
-    return _token(
-        _Secret(
-            f"the token of {subscriber}", env_key=f"{key}.env", env=token.env, file_key=f"{key}.file", file=token.file
-        )
-    )
+    return _named_token(f"server.tokens.{subscriber}", f"the token of {subscriber}", token)
+
+
+def _named_token(key: str, what: str, token: TokenConfig) -> str:
+    return _token(_Secret(what, env_key=f"{key}.env", env=token.env, file_key=f"{key}.file", file=token.file))
+
+
+def role_token(role: str, token: TokenConfig) -> str:
+    """Returns the token of a role, for the server and those who ask it. Raises ConfigError."""
+    return _named_token(f"server.roles.{role}", f"the token of the {role}", token)
 
 
 def canal_password(canal: CanalConfig) -> str | None:

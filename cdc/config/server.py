@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -71,6 +71,17 @@ class CanalConfig(Section):
         return self
 
 
+class RolesConfig(Section):
+    """Tokens of people and programs that look after `cdc server` (`cdc instance`, `/v1/instances`). Without them only
+    this machine can see the instances, and nobody can start or stop one. Destinations that one process serves agree on
+    them, or leave them out."""
+
+    viewer: Annotated[TokenConfig | None, Doc(example={"env": "TOWPATH_VIEWER_TOKEN"})] = None
+    """The token that may see instances and their logs, `{env: VARIABLE}` or `{file: PATH}`."""
+    operator: Annotated[TokenConfig | None, Doc(example={"env": "TOWPATH_OPERATOR_TOKEN"})] = None
+    """The token that may start, stop, restart and reload them as well."""
+
+
 class ServerConfig(Section):
     """The server that hands out batches and bytes of this store to other machines (`cdc server`). It needs the package
     `towpath[server]`. Destinations that one process serves agree on everything but their tokens."""
@@ -88,6 +99,21 @@ class ServerConfig(Section):
     """The token of each subscriber, `{env: VARIABLE}` or `{file: PATH}`, of at least 16 characters; `apply` fills the
     tables. A token opens its own subscription only."""
     canal: CanalConfig = CanalConfig()
+    capture: Annotated[
+        Literal["none", "always", "subscribed"],
+        Doc(
+            choices={
+                "none": "`cdc capture` runs beside it",
+                "always": "it runs, and is started again, as long as the server serves the destination",
+                "subscribed": "it runs while somebody has a subscription, and for a minute afterwards",
+            }
+        ),
+    ] = "none"
+    """Whether `cdc server` runs the capture of this destination, as a process of its own."""
+    scan_s: DurationS = 5.0
+    """How often `cdc server` looks for new, changed and removed configurations. Destinations that one process serves
+    agree on it, or leave it out."""
+    roles: RolesConfig = RolesConfig()
 
     @field_validator("tokens")
     @classmethod

@@ -230,6 +230,15 @@ SERVER_REQUESTS = Metric(
 )
 SERVER_BYTES = _counter("towpath_server_sent_bytes_total", "Bytes of segments and table definitions that were sent.")
 SERVER_LOCKS = Metric("towpath_server_locks", "Locks that clients hold.")
+SERVER_STATE = Metric(
+    "towpath_server_instance_state",
+    "1 for the state of the instance: `starting`, `running`, `waiting` (nobody subscribes, so nothing is captured), "
+    "`stopped` (by an operator), `standby` (another server has it) or `failed`; 0 for the other states.",
+    labels=("state",),
+)
+SERVER_RESTARTS = _counter(
+    "towpath_server_capture_restarts_total", "How often the server has started the destination's capture again."
+)
 
-SERVER = (SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS)
+SERVER = (SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS, SERVER_STATE, SERVER_RESTARTS)
 """Metrics that `cdc server` serves."""

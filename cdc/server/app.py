@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from pydantic import ValidationError
@@ -17,31 +15,33 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from cdc import __version__
 from cdc.errors import CdcError, ConfigError, RetryableError, StoreIncompleteError, UsageError, VersionError
 from cdc.log import get_logger
+from cdc.server.answers import Refused, binary, document, of_error, text
 from cdc.server.destinations import Counters, ServedDestination
 from cdc.server.files import read_bytes, served_path
+from cdc.server.live import LiveDestinations
 from cdc.server.metrics import metrics_text
 from cdc.server.operations import OPERATIONS, Call, Get
 from cdc.validation import first_fault
 from cdc.wire.protocol import (
     API,
-    DIGEST_HEADER,
     LONGEST_WAIT_S,
     MOST_BODY_BYTES,
     REPEATED_HEADER,
-    VERSION_HEADER,
     error_document,
-    status_of,
 )
 
+if TYPE_CHECKING:
+    from cdc.server.operators import Operators
+
+_SUBSCRIBING = ("get", "subscribe")
+"""Operations that make a subscription."""
 _THREADS, _BYTE_THREADS, _HEALTH_THREADS = 24, 8, 2
-_BODY_S, _SEND_S = 30.0, 30.0
-"""How long a client may take to send a request, and to take a part of an answer."""
-_PART_BYTES = 256 * 1024
+_BODY_S = 30.0
+"""How long a client may take to send a request."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _EXPIRY_S = 1.0
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
@@ -49,44 +49,18 @@ _T = TypeVar("_T")
 _log = get_logger(__name__)
 
 
-class _Answer(Response):
-    """An answer that gives up on a client that does not take it."""
-
-    def __init__(
-        self, content: bytes, status: int = HTTPStatus.OK, kind: str = "application/json", **headers: str
-    ) -> None:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        super().__init__(content, status, {VERSION_HEADER: __version__, "cache-control": "no-store", **named}, kind)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await asyncio.wait_for(send(start), _SEND_S)
-        body = memoryview(self.body)
-        for at in range(0, max(1, len(body)), _PART_BYTES):
-            part = bytes(body[at : at + _PART_BYTES])
-            more = at + _PART_BYTES < len(body)
-            await asyncio.wait_for(send({"type": "http.response.body", "body": part, "more_body": more}), _SEND_S)
-
-
-def _json(document: Any, status: int = HTTPStatus.OK) -> _Answer:
-    return _Answer(json.dumps(document, ensure_ascii=False).encode(), status)
-
-
-def _text(text: str, status: int = HTTPStatus.OK) -> _Answer:
-    return _Answer(text.encode(), status, "text/plain; charset=utf-8")
-
-
-def _bytes(data: bytes, status: int = HTTPStatus.OK) -> _Answer:
-    digest = {DIGEST_HEADER: hashlib.sha256(data).hexdigest()}
-    return _Answer(data, status, "application/octet-stream", **digest)
-
-
 class Server:
     """The answers of one process. ``stopping``: whether waiting requests should end."""
 
-    def __init__(self, destinations: Sequence[ServedDestination], stopping: Callable[[], bool] = lambda: False) -> None:
-        self._served = {one.name: one for one in destinations}
+    def __init__(
+        self,
+        live: LiveDestinations,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._live = live
         self._stopping = stopping
+        self.operators: Operators | None = None
+        """The routes of instances, and what is wrong with those that are not open. Set before :meth:`application`."""
         self.counters = Counters()
         self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
         self._health_threads = CapacityLimiter(_HEALTH_THREADS)
@@ -97,6 +71,7 @@ class Server:
             routes=[
                 Route("/health", self._health, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
+                *([] if self.operators is None else self.operators.routes()),
                 Route("/v{api:int}/{destination}/bytes/{path:path}", self._read, methods=["GET"]),
                 Route("/v{api:int}/{destination}/{operation}", self._call, methods=["POST"]),
             ]
@@ -106,14 +81,8 @@ class Server:
         """Releases, until it is cancelled, the locks that clients do not renew."""
         while True:
             await asyncio.sleep(_EXPIRY_S)
-            for one in self._served.values():
+            for one in self._live:
                 await to_thread.run_sync(one.locks.expire, limiter=self._health_threads)
-
-    def close(self) -> None:
-        """Releases the locks of clients."""
-        for one in self._served.values():
-            one.locks.close()
-            one.meta.close()
 
     # --- requests
 
@@ -137,25 +106,25 @@ class Server:
             destination = served.name
             answer = await work(request, served, subscriber)
             outcome = "ok"
-        except _Refused as refused:
-            answer, outcome = _json(error_document(refused.error), refused.status), "refused"
+        except Refused as refused:
+            answer, outcome = refused.answer(), "refused"
         except CdcError as error:
-            answer, outcome = _json(error_document(error), status_of(error)), type(error).__name__
+            answer, outcome = of_error(error), type(error).__name__
         except ClientDisconnect:
-            answer, outcome = _text("", HTTPStatus.BAD_REQUEST), "disconnected"
+            answer, outcome = text("", HTTPStatus.BAD_REQUEST), "disconnected"
         except Exception:  # noqa: BLE001 - the process serves others, too
             _log.exception("request failed", destination=destination, operation=operation)
             failed = RetryableError(
                 "the server failed", place=destination or None, remedy="Its log says why; try again."
             )
-            answer, outcome = _json(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR), "failed"
+            answer, outcome = document(error_document(failed), HTTPStatus.INTERNAL_SERVER_ERROR), "failed"
         self.counters.count(destination, operation, outcome)
         return answer
 
     def _admit(self, request: Request) -> tuple[ServedDestination, str]:
-        """Returns what is asked for, and the subscriber whose token the client has. Raises _Refused."""
+        """Returns what is asked for, and the subscriber whose token the client has. Raises Refused."""
         if request.path_params["api"] != API:
-            raise _Refused(
+            raise Refused(
                 HTTPStatus.NOT_FOUND,
                 VersionError(
                     f"the client speaks version {request.path_params['api']} of the protocol, and this server version "
@@ -164,10 +133,12 @@ class Server:
                 ),
             )
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        served = self._served.get(request.path_params["destination"])
+        name = request.path_params["destination"]
+        suspended = self._live.suspended(name)
+        served = self._live.get(name) if suspended is None else suspended[0]
         subscriber = None if served is None or kind.lower() != "bearer" else served.subscriber_of(token.strip())
         if served is None or subscriber is None:  # the same answer: names are not to be guessed
-            raise _Refused(
+            raise Refused(
                 HTTPStatus.UNAUTHORIZED,
                 ConfigError(
                     "the server does not serve this destination to the token that it was given",
@@ -176,13 +147,15 @@ class Server:
                     "name of the configuration file with that there.",
                 ),
             )
+        if suspended is not None:
+            raise suspended[1].with_traceback(None)
         return served, subscriber
 
     async def _operate(self, request: Request, served: ServedDestination, subscriber: str) -> Response:
         name = request.path_params["operation"]
         operation = OPERATIONS.get(name)
         if operation is None:
-            raise _Refused(
+            raise Refused(
                 HTTPStatus.NOT_FOUND,
                 VersionError(
                     f"the server has no operation {name!r}", remedy=f"Install towpath {__version__} on both sides."
@@ -198,10 +171,12 @@ class Server:
                 place=served.name,
                 remedy=f"Use the token of {given.subscriber}; server.tokens names it where the server runs.",
             )
+        if name in _SUBSCRIBING and served.begin is not None:
+            await served.begin()
         call = Call(served, subscriber, given, is_repeated=request.headers.get(REPEATED_HEADER) == "1")
         run = partial(operation.run, call)
         found = await (self._wait(request, given, run) if isinstance(given, Get) else self._in_thread(run))
-        return _bytes(found) if isinstance(found, bytes) else _json({"result": found})
+        return binary(found) if isinstance(found, bytes) else document({"result": found})
 
     async def _wait(self, request: Request, given: Get, run: Callable[[], Any]) -> Any:
         """Asks for a batch until there is one, or the client does not want to wait any more."""
@@ -233,7 +208,7 @@ class Server:
             start, stop = int(match[1]), int(match[2]) + 1
         data = await to_thread.run_sync(read_bytes, path, start, stop, limiter=self._byte_threads)
         self.counters.add_bytes(served.name, len(data))
-        answer = _bytes(data, HTTPStatus.OK if start is None else HTTPStatus.PARTIAL_CONTENT)
+        answer = binary(data, HTTPStatus.OK if start is None else HTTPStatus.PARTIAL_CONTENT)
         if start is not None and stop is not None:
             answer.headers["content-range"] = f"bytes {start}-{stop - 1}/*"
         return answer
@@ -244,32 +219,28 @@ class Server:
     # --- for operators
 
     async def _health(self, _request: Request) -> Response:
-        faults = [
-            fault
-            for one in self._served.values()
-            if (fault := await to_thread.run_sync(_fault_of, one, limiter=self._health_threads)) is not None
-        ]
+        """200 as long as the process serves something, with a line for each destination that has a fault."""
+        faults: dict[str, str] = {} if self.operators is None else self.operators.faults()
+        for one in self._live:
+            fault = await to_thread.run_sync(_fault_of, one, limiter=self._health_threads)
+            if fault is not None:
+                faults.setdefault(one.name, fault)
+        serving = [name for name in self._live.names() if name not in faults]
+        lines = [f"{name}: {fault}\n" for name, fault in sorted(faults.items())]
         if self._stopping():
-            faults.append("the server is stopping")
-        if faults:
-            return _text("".join(f"{fault}\n" for fault in faults), HTTPStatus.SERVICE_UNAVAILABLE)
-        return _text(f"serving {', '.join(sorted(self._served))}\n")
+            return text("".join([*lines, "the server is stopping\n"]), HTTPStatus.SERVICE_UNAVAILABLE)
+        if serving or not faults:
+            return text("".join([f"serving {', '.join(serving)}\n", *lines]))
+        return text("".join(lines), HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _metrics(self, _request: Request) -> Response:
-        held = {name: len(one.locks) for name, one in self._served.items()}
-        return _text(await to_thread.run_sync(metrics_text, self.counters, held, limiter=self._health_threads))
-
-
-class _Refused(Exception):
-    """A request that is not worked on."""
-
-    def __init__(self, status: HTTPStatus, error: CdcError) -> None:
-        super().__init__(str(error))
-        self.status, self.error = status, error
+        held = {one.name: len(one.locks) for one in self._live}
+        states = {} if self.operators is None else self.operators.states()
+        return text(await to_thread.run_sync(metrics_text, self.counters, held, states, limiter=self._health_threads))
 
 
 async def _body(request: Request) -> bytes:
-    """Reads the body of a request. Raises _Refused if it is too large, or does not come."""
+    """Reads the body of a request. Raises Refused if it is too large, or does not come."""
     parts: list[bytes] = []
     size = int(request.headers.get("content-length") or 0)
     try:
@@ -282,10 +253,10 @@ async def _body(request: Request) -> bytes:
                         break
                     parts.append(part)
     except TimeoutError:
-        raise _Refused(HTTPStatus.REQUEST_TIMEOUT, RetryableError("the request did not come to its end")) from None
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, RetryableError("the request did not come to its end")) from None
     if size > MOST_BODY_BYTES:
         error = UsageError(f"the request has more than {MOST_BODY_BYTES} bytes", place=request.url.path)
-        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error)
+        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error)
     return b"".join(parts)
 
 
@@ -293,6 +264,8 @@ def _fault_of(served: ServedDestination) -> str | None:
     """Returns what keeps a destination from being served; None if nothing does."""
     try:
         served.meta.read()
-        return None if served.reader().exists() else f"{served.name}: there is no store yet in {served.reader().place}"
+        if served.reader().exists() or served.begin is not None:
+            return None
+        return f"there is no store yet in {served.reader().place}"
     except CdcError as error:
-        return f"{served.name}: {error}"
+        return str(error)

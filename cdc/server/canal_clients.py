@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 
 from cdc.canal.zones import zone_of
 from cdc.errors import CdcError, UsageError
 from cdc.log import get_logger
 from cdc.server.canal_cursor import ClientCursor, subscriber_of
+from cdc.server.threads import in_thread
 
 if TYPE_CHECKING:
+    from cdc.config.server import CanalConfig
     from cdc.server.destinations import Counters, ServedDestination
+    from cdc.server.live import LiveDestinations
 
 _THREADS, _WATCH_THREADS = 8, 2
 _WATCH_S = 0.02
@@ -37,6 +41,8 @@ class Client:
         self.lock = asyncio.Lock()
         """Held while the cursor is used."""
         self.connections = 0
+        self.users: set[asyncio.Task[None]] = set()
+        """The connections' tasks."""
         self.left = time.monotonic()
         """When its last connection went."""
 
@@ -44,10 +50,9 @@ class Client:
 class Clients:
     """All client ids. Used in the event loop alone; work on disks is done in threads."""
 
-    def __init__(self, destinations: Sequence[ServedDestination], counters: Counters) -> None:
-        self._served = {one.name: one for one in destinations}
-        self.config = destinations[0].config.server.canal
-        self.counters = counters
+    def __init__(self, config: CanalConfig, live: LiveDestinations, counters: Counters) -> None:
+        """``config``: what all destinations of the process agree on."""
+        self.config, self._live, self.counters = config, live, counters
         self._zone = zone_of(self.config.time_zone)
         self._clients: dict[tuple[str, int], Client] = {}
         self._threads, self._watch_threads = CapacityLimiter(_THREADS), CapacityLimiter(_WATCH_THREADS)
@@ -58,9 +63,7 @@ class Clients:
 
     def client(self, destination: str, client_id: str) -> Client:
         """Returns a client id of a destination. Raises UsageError."""
-        served = self._served.get(destination)
-        if served is None:
-            raise UsageError(f"destination:{destination} should start first", remedy="Name one that the server serves.")
+        served = self._served(destination)
         if not _CLIENT_ID.fullmatch(client_id) or not -32768 <= int(client_id) <= 32767:
             raise UsageError(f"the clientId {client_id!r} is not a number from -32768 to 32767")
         key = (destination, int(client_id))
@@ -70,17 +73,55 @@ class Clients:
             self._clients[key] = Client(destination, ClientCursor(served, key[1], self._zone))
         return self._clients[key]
 
+    def _served(self, destination: str) -> ServedDestination:
+        served = self._live.get(destination)
+        if served is None or not served.config.server.canal.enabled:
+            suspended = self._live.suspended(destination)
+            raise UsageError(
+                f"destination:{destination} should start first",
+                remedy="Name one that the server serves." if suspended is None else str(suspended[1]),
+            )
+        return served
+
+    async def begin(self, destination: str) -> None:
+        """Waits until the destination has a store, if the server captures it by itself. Raises CdcError."""
+        served = self._served(destination)
+        if served.begin is not None:
+            await served.begin()
+
+    def enter(self, client: Client) -> None:
+        """Notes that the connection of this task uses a client id."""
+        client.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        client.users.add(task)
+
     def leave(self, client: Client) -> None:
-        """Notes that a connection does not use a client id any more."""
+        """Notes that the connection of this task does not use a client id any more."""
         client.connections -= 1
         client.left = time.monotonic()
-        if not client.connections and client.cursor.is_idle and not client.lock.locked():
-            self._clients.pop((client.destination, client.cursor.client_id), None)
+        task = asyncio.current_task()
+        assert task is not None
+        client.users.discard(task)
+        key = (client.destination, client.cursor.client_id)
+        is_unused = not client.connections and client.cursor.is_idle and not client.lock.locked()
+        if is_unused and self._clients.get(key) is client:
+            del self._clients[key]
+
+    async def drop(self, served: ServedDestination) -> None:
+        """Disconnects the clients of a destination that is not served any more, and keeps what they have acked."""
+        gone = [(key, one) for key, one in self._clients.items() if key[0] == served.name]
+        for key, one in gone:
+            for task in one.users:
+                task.cancel()
+            del self._clients[key]
+        for key, one in gone:
+            await self._park(key, one)
 
     def require_room(self, client: Client, destination: str) -> None:
         """Refuses a new subscription if there are as many as clients may have: each holds back retention. Raises
         UsageError."""
-        names = self._served[destination].meta.read().subscriptions
+        names = self._served(destination).meta.read().subscriptions
         if client.cursor.subscriber in names:
             return
         if sum(name.startswith(subscriber_of(0)[:-1]) for name in names) >= self.config.max_clients:
@@ -91,11 +132,11 @@ class Clients:
 
     def count(self, destination: str, operation: str, outcome: str) -> None:
         """Counts a request; those of unknown destinations together."""
-        self.counters.count(destination if destination in self._served else "", operation, outcome)
+        self.counters.count("" if self._live.get(destination) is None else destination, operation, outcome)
 
     async def in_thread(self, run: Callable[[], _T]) -> _T:
         """Runs work that waits for a disk or a decoder."""
-        return await to_thread.run_sync(run, limiter=self._threads)
+        return await in_thread(run, self._threads)
 
     # --- growth of stores
 
@@ -124,7 +165,7 @@ class Clients:
                     self._seen.pop(name, None)
                     continue
                 try:
-                    seq = await to_thread.run_sync(self._last_seq, name, limiter=self._watch_threads)
+                    seq = await in_thread(partial(self._last_seq, name), self._watch_threads)
                 except CdcError as error:
                     _log.warning("store cannot be read", destination=name, reason=str(error))
                     seq = None
@@ -134,7 +175,8 @@ class Clients:
                     self._grown.pop(name, asyncio.Event()).set()
 
     def _last_seq(self, name: str) -> int | None:
-        return self._served[name].reader().last_seq()
+        served = self._live.get(name)
+        return None if served is None else served.reader().last_seq()
 
     # --- upkeep
 
@@ -146,6 +188,8 @@ class Clients:
                 if one.lock.locked():  # it is being served, and renews its leases itself
                     continue
                 async with one.lock:
+                    if self._clients.get(key) is not one:  # its destination was closed
+                        continue
                     try:
                         if one.connections or time.monotonic() - one.left < _PARK_S:
                             await self.in_thread(one.cursor.renew)
@@ -160,8 +204,12 @@ class Clients:
     async def close(self) -> None:
         """Keeps what clients have acked, and rolls back the rest."""
         for key, one in list(self._clients.items()):
-            async with one.lock:
-                try:
-                    await self.in_thread(one.cursor.park)
-                except CdcError as error:
-                    _log.warning("client's batches are not rolled back", client=key[1], reason=str(error))
+            await self._park(key, one)
+        self._clients.clear()
+
+    async def _park(self, key: tuple[str, int], one: Client) -> None:
+        async with one.lock:
+            try:
+                await self.in_thread(one.cursor.park)
+            except CdcError as error:
+                _log.warning("client's batches are not rolled back", client=key[1], reason=str(error))

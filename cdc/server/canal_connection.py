@@ -197,12 +197,13 @@ class Connection:
             if len(self._used) >= _MOST_IDS:
                 raise UsageError(f"a connection is for at most {_MOST_IDS} client ids")
             self._used[key] = client
-            client.connections += 1
+            self._clients.enter(client)
         return self._used[key]
 
     async def _subscribe(self, request: Request) -> None:
         pattern = table_pattern(request.filter) if request.filter else None
         client = self._client(request)
+        await self._clients.begin(request.destination)
 
         def subscribe() -> None:
             self._clients.require_room(client, request.destination)

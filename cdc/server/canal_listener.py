@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,11 @@ from cdc.errors import ConfigError
 from cdc.log import get_logger
 from cdc.server.canal_clients import Clients
 from cdc.server.canal_connection import Connection
-from cdc.server.destinations import Counters, agreed
+from cdc.server.destinations import Counters
 
 if TYPE_CHECKING:
-    from cdc.server.destinations import ServedDestination
+    from cdc.config import ServerConfig
+    from cdc.server.live import LiveDestinations
 
 _BACKLOG = 128
 _log = get_logger(__name__)
@@ -27,19 +27,21 @@ _log = get_logger(__name__)
 class CanalListener:
     """The port of Canal's clients."""
 
-    def __init__(self, destinations: Sequence[ServedDestination], counters: Counters, port: int | None = None) -> None:
-        """``port``: instead of the configured one; 0: any that is free.
+    def __init__(
+        self, server: ServerConfig, live: LiveDestinations, counters: Counters, port: int | None = None
+    ) -> None:
+        """``server``: what the destinations agree on. ``live``: those that clients get; the listener disconnects the
+        clients of each that is closed. ``port``: instead of the configured one; 0: any that is free.
 
-        Raises ConfigError if the destinations contradict each other, a secret or certificate is missing, or the port
-        cannot be had.
+        Raises ConfigError if a secret or certificate is missing, or the port cannot be had.
         """
-        self._config = agreed("canal", {one.name: one.config.server.canal for one in destinations})
-        server = destinations[0].config.server
+        self._config = server.canal
         self._password = canal_password(self._config)
         self._tls: ssl.SSLContext | None = None
         if self._config.tls:
             self._tls = _tls(server.certificate, server.key)
-        self._clients = Clients(destinations, counters)
+        self._clients = Clients(server.canal, live, counters)
+        live.when_closed(self._clients.drop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._upkeep: list[asyncio.Task[None]] = []
@@ -87,7 +89,8 @@ class CanalListener:
                 await connection.refuse(f"the server has {self._config.max_clients} clients already")
                 return
             self._tasks.add(task)
-            await connection.run()
+            with suppress(asyncio.CancelledError):  # its destination is closed, or the server stops
+                await connection.run()
         finally:
             self._tasks.discard(task)
             writer.close()

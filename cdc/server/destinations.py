@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,7 +35,7 @@ class ServedDestination:
                 place=str(config.file),
                 remedy="Name the destinations whose store is on this machine.",
             )
-        if not config.server.tokens and not config.server.canal.enabled:
+        if not is_served(config):
             raise ConfigError(
                 "no subscriber has a token, so nobody could use the server",
                 place=f"{config.file}: server.tokens",
@@ -46,16 +46,21 @@ class ServedDestination:
         self.meta: Meta = open_meta(config)
         self.batches = BatchService(config, meta=self.meta)
         self.locks = LockTable(self.meta)
-        self._digests = {
-            name: sha256(subscriber_token(name, token).encode()).digest()
-            for name, token in config.server.tokens.items()
-        }
-        if len(set(self._digests.values())) < len(self._digests):
-            raise ConfigError(
-                "two subscribers have the same token",
-                place=f"{config.file}: server.tokens",
-                remedy="Make one for each with: openssl rand -hex 32.",
-            )
+        self.begin: Callable[[], Awaitable[None]] | None = None
+        """Waits until there is a store, where the server captures the destination by itself. Subscriptions wait for it,
+        since a meta without a store would look like that of a lost store. Raises CdcError."""
+        self._digests = _digests(config)
+
+    def take(self, config: DestinationConfig) -> None:
+        """Goes over to another configuration of the same store and meta, with new tokens and limits. Raises
+        ConfigError."""
+        digests = _digests(config)
+        self.batches, self.config, self._digests = BatchService(config, meta=self.meta), config, digests
+
+    def close(self) -> None:
+        """Releases the locks of clients, and what the meta holds."""
+        self.locks.close()
+        self.meta.close()
 
     @property
     def name(self) -> str:
@@ -77,6 +82,25 @@ class ServedDestination:
     def table_batches(self) -> TableBatches:
         """Returns the changes of single tables."""
         return TableBatches(self.config, self.meta)
+
+
+def is_served(config: DestinationConfig) -> bool:
+    """Returns whether a server has anything to do for a destination."""
+    server = config.server
+    return config.store.kind == "file" and (bool(server.tokens) or server.canal.enabled or server.capture != "none")
+
+
+def _digests(config: DestinationConfig) -> dict[str, bytes]:
+    found = {
+        name: sha256(subscriber_token(name, token).encode()).digest() for name, token in config.server.tokens.items()
+    }
+    if len(set(found.values())) < len(found):
+        raise ConfigError(
+            "two subscribers have the same token",
+            place=f"{config.file}: server.tokens",
+            remedy="Make one for each with: openssl rand -hex 32.",
+        )
+    return found
 
 
 @dataclass(frozen=True)

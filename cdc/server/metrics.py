@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.metrics.catalogue import SERVER, SERVER_BYTES, SERVER_LOCKS, SERVER_REQUESTS
-from cdc.metrics.families import Values, families
+from cdc.metrics.catalogue import (
+    SERVER,
+    SERVER_BYTES,
+    SERVER_LOCKS,
+    SERVER_REQUESTS,
+    SERVER_RESTARTS,
+    SERVER_STATE,
+    Metric,
+)
+from cdc.metrics.families import Sample, families
+from cdc.server.states import STATES
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,14 +24,22 @@ if TYPE_CHECKING:
     from cdc.server.destinations import Counters
 
 
-def metrics_text(counters: Counters, locks: Mapping[str, int]) -> str:
+@dataclass(frozen=True)
+class InstanceNumbers:
+    """The state of an instance, and how often its capture was started again."""
+
+    state: str
+    restarts: int
+
+
+def metrics_text(counters: Counters, locks: Mapping[str, int], instances: Mapping[str, InstanceNumbers]) -> str:
     """Returns the text of ``/metrics``. ``locks``: how many locks clients hold, by destination."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     except ModuleNotFoundError:
         return "# Install towpath[metrics].\n"
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(counters, locks))
+    registry.register(_Collector(counters, locks, instances))
     ProcessCollector(registry=registry)
     return generate_latest(registry).decode()
 
@@ -29,14 +47,14 @@ def metrics_text(counters: Counters, locks: Mapping[str, int]) -> str:
 class _Collector:
     """A collector of ``prometheus_client``."""
 
-    def __init__(self, counters: Counters, locks: Mapping[str, int]) -> None:
-        self._counters, self._locks = counters, locks
+    def __init__(self, counters: Counters, locks: Mapping[str, int], instances: Mapping[str, InstanceNumbers]) -> None:
+        self._counters, self._locks, self._instances = counters, locks, instances
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         requests = dict(self._counters.requests)
-        names = sorted({*self._locks, *(destination for destination, _, _ in requests)})
+        names = sorted({*self._locks, *self._instances, *(destination for destination, _, _ in requests)})
         for destination in names:
-            values: Values = {
+            values: dict[Metric, Sequence[Sample]] = {
                 SERVER_REQUESTS: [
                     ((operation, outcome), float(count))
                     for (name, operation, outcome), count in sorted(requests.items())
@@ -45,4 +63,8 @@ class _Collector:
                 SERVER_BYTES: [((), float(self._counters.bytes.get(destination, 0)))],
                 SERVER_LOCKS: [((), float(self._locks.get(destination, 0)))],
             }
+            instance = self._instances.get(destination)
+            if instance is not None:
+                values[SERVER_STATE] = [((state,), float(state == instance.state)) for state in STATES]
+                values[SERVER_RESTARTS] = [((), float(instance.restarts))]
             yield from families(SERVER, values, destination)

@@ -28,6 +28,7 @@ from cdc.config import DestinationConfig, load
 from cdc.meta import open_meta
 from cdc.server.app import Server
 from cdc.server.destinations import ServedDestination
+from cdc.server.live import LiveDestinations
 from tests.support.unit_batches import IDENTITY, make_config, make_store
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -73,7 +74,8 @@ def served_destination(folder: Path) -> ServedDestination:
 @contextmanager
 def in_thread(served: Sequence[ServedDestination], port: int = 0) -> Iterator[str]:
     """Serves in a thread while the context lasts; yields the address."""
-    answers = Server(served)
+    live = LiveDestinations(served)
+    answers = Server(live)
     settings = uvicorn.Config(
         answers.application(), port=port, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
     )
@@ -90,7 +92,8 @@ def in_thread(served: Sequence[ServedDestination], port: int = 0) -> Iterator[st
     finally:
         server.should_exit = True
         thread.join(20)
-        answers.close()
+        for one in live:
+            one.close()
 
 
 @dataclass

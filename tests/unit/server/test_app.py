@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.server import app
+from cdc.server import answers, app
 from cdc.server.destinations import ServedDestination
 from cdc.server.operations import OPERATIONS
 from cdc.wire.protocol import MOST_BODY_BYTES, MOST_BYTES
@@ -172,7 +172,7 @@ def test_a_request_that_does_not_end_is_given_up(client: httpx.Client, monkeypat
 def test_a_client_that_takes_nothing_is_given_up(
     client: httpx.Client, served: ServedDestination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_SEND_S", 0.2)
+    monkeypatch.setattr(answers, "_SEND_S", 0.2)
     name = "000-0000009-00000000004.binlog"
     (served.config.store.path / "segments" / name).write_bytes(bytes(MOST_BYTES))
     with socket.socket() as connection:

@@ -1,0 +1,238 @@
+"""The capture of one instance: a child process ``cdc capture DEST`` that is started again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from anyio import CapacityLimiter
+
+from cdc.errors import CdcError, PermanentError, RetryableError
+from cdc.log import get_logger
+from cdc.server.processes import Child, Log, Spawner
+from cdc.server.threads import in_thread
+from cdc.store.formats.state import is_locked, read_capture_state
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+
+_LOOK_S = 2.0
+"""How often a capture outside the server is looked at."""
+_SETTLED_S = 60.0
+"""A capture that has run for so long begins anew with the shortest pause when it ends."""
+_log = get_logger(__name__)
+
+
+class CaptureState(StrEnum):
+    """What the capture of an instance is doing."""
+
+    OFF = "off"
+    """It is not wanted."""
+    STARTING = "starting"
+    RUNNING = "running"
+    OUTSIDE = "outside"
+    """Another process captures the destination."""
+    RETRYING = "retrying"
+    """It has ended, and is started again after a pause."""
+    FAILED = "failed"
+    """It has ended with exit code 2, and is started again when its configuration changes or somebody says so."""
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """How long captures are waited for; tests have shorter ones. In seconds."""
+
+    first_s: float = 1.0
+    """The pause before the second start; each further one is twice as long."""
+    longest_s: float = 60.0
+    stop_s: float = 30.0
+    """How long a capture may take to end before it is killed."""
+
+
+class CaptureSupervisor:
+    """Keeps a capture running while it is wanted. Used in the event loop alone; :meth:`run` does the work."""
+
+    def __init__(self, config: DestinationConfig, spawner: Spawner, pauses: Pauses, log: Log) -> None:
+        self._config, self._spawner, self._pauses = config, spawner, pauses
+        self.log = log
+        self.state = CaptureState.OFF
+        self.pid: int | None = None
+        """Of the running capture, whoever has started it."""
+        self.since = datetime.now(UTC)
+        """When it got into this state."""
+        self.restarts = 0
+        self.exit_code: int | None = None
+        """Of the last capture that has ended by itself."""
+        self.error: CdcError | None = None
+        """Why it is retrying or has failed."""
+        self.retry_at: datetime | None = None
+        self._is_wanted = False
+        self._failures = 0
+        self._child: Child | None = None
+        self._wake = asyncio.Event()
+        self._threads = CapacityLimiter(1)
+
+    # --- orders
+
+    def want(self, wanted: bool) -> None:
+        """Says whether it should run."""
+        if wanted != self._is_wanted:
+            self._is_wanted = wanted
+            self._wake.set()
+
+    def again(self) -> None:
+        """Starts a capture that has failed, or pauses, at once."""
+        self._failures = 0
+        if self.state in (CaptureState.FAILED, CaptureState.RETRYING):
+            self._become(CaptureState.STARTING if self._is_wanted else CaptureState.OFF)
+            self._wake.set()
+
+    def take(self, config: DestinationConfig) -> None:
+        """Goes over to another configuration, for what is started next."""
+        self._config = config
+
+    async def replace(self) -> None:
+        """Ends the present process; the next one reads the configuration anew."""
+        child = self._child
+        if child is None:
+            self.again()
+            return
+        self._become(CaptureState.STARTING)
+        await child.stop(self._pauses.stop_s)
+
+    def reload(self) -> None:
+        """Lets the capture read the tables of its configuration again."""
+        if self._child is not None:
+            self._child.send(signal.SIGHUP)
+        else:
+            self.again()
+
+    # --- work
+
+    async def run(self) -> None:
+        """Starts captures until it is cancelled, which ends the present one cleanly."""
+        try:
+            while True:
+                self._wake.clear()
+                if not self._is_wanted:
+                    self._become(CaptureState.OFF)
+                    await self._wake.wait()
+                elif self.state is CaptureState.FAILED:
+                    await self._wake.wait()
+                elif self.state is CaptureState.RETRYING:
+                    assert self.retry_at is not None
+                    left_s = (self.retry_at - datetime.now(UTC)).total_seconds()
+                    if not await self._woken(left_s):
+                        self._become(CaptureState.STARTING)
+                elif (pid := await self._outside()) is not None:
+                    self._become(CaptureState.OUTSIDE, pid)
+                    await self._woken(_LOOK_S)
+                else:
+                    await self._once()
+        finally:
+            self._is_wanted = False
+            if self._child is not None:
+                await self._child.stop(self._pauses.stop_s)
+            self._become(CaptureState.OFF)
+
+    async def _woken(self, most_s: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), max(0.0, most_s))
+        return self._wake.is_set()
+
+    async def _outside(self) -> int | None:
+        """Returns the process that captures the destination already; 0 if it has not said which. A store that cannot
+        be read is the business of the capture that is started."""
+        store = self._config.store.path
+
+        def look() -> int | None:
+            try:
+                if not is_locked(store):
+                    return None
+                state = read_capture_state(store)
+            except CdcError:
+                return None
+            return state.pid if state is not None and state.running else 0
+
+        return await in_thread(look, self._threads)
+
+    async def _once(self) -> None:
+        """Runs one capture to its end."""
+        config = self._config
+        self._become(CaptureState.STARTING)
+        try:
+            child = await self._spawner.start(["--conf-dir", str(config.file.parent), "capture", config.name], self.log)
+        except CdcError as error:
+            self._failed(error)
+            return
+        self._child = child
+        self._become(CaptureState.RUNNING, child.pid)
+        _log.info("capture started", destination=config.name, pid=child.pid)
+        ended = asyncio.ensure_future(child.wait())
+        try:
+            while not ended.done() and self._is_wanted:
+                woken = asyncio.ensure_future(self._wake.wait())
+                await asyncio.wait({ended, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                self._wake.clear()
+            if not ended.done():
+                await child.stop(self._pauses.stop_s)
+                self._child = None
+                return
+        finally:
+            ended.cancel()
+        self._child = None
+        is_replaced = self.state is CaptureState.STARTING
+        if (datetime.now(UTC) - self.since).total_seconds() > _SETTLED_S:
+            self._failures = 0
+        code = await child.wait()
+        if is_replaced:
+            self._failures = 0
+            return
+        self.exit_code = code
+        message = self._last_words()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        text = f"capture {how}" + (f": {message}" if message else "")
+        place, remedy = self._config.name, f"`cdc instance logs {self._config.name}` shows its log."
+        if code == 2:
+            _log.error("capture has failed", destination=config.name, reason=message)
+            self.error = PermanentError(
+                text, place=place, remedy=f"Change the configuration, or run `cdc instance start {config.name}`."
+            )
+            self._become(CaptureState.FAILED)
+        else:
+            self._failed(RetryableError(text, place=place, remedy=remedy))
+
+    def _failed(self, error: CdcError) -> None:
+        pause_s = min(self._pauses.longest_s, self._pauses.first_s * 2 ** min(self._failures, 30))
+        pause_s *= random.uniform(0.5, 1.0)  # captures of one source do not all come back at the same moment
+        self._failures += 1
+        self.restarts += 1
+        self.error = error
+        self._become(CaptureState.RETRYING)
+        self.retry_at = datetime.now(UTC) + timedelta(seconds=pause_s)
+        _log.warning(
+            "capture is started again", destination=self._config.name, reason=str(error), in_s=round(pause_s, 1)
+        )
+
+    def _last_words(self) -> str:
+        """Returns the message with which ``cdc`` has ended."""
+        for line in reversed(self.log.last(20)):
+            if line.text.startswith("cdc: "):
+                return line.text.removeprefix("cdc: ")
+        return ""
+
+    def _become(self, state: CaptureState, pid: int | None = None) -> None:
+        if state is not CaptureState.RETRYING:
+            self.retry_at = None
+        if state not in (CaptureState.RETRYING, CaptureState.FAILED):
+            self.error = None
+        self.pid = pid
+        if state is not self.state:
+            self.state, self.since = state, datetime.now(UTC)

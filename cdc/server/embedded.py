@@ -1,0 +1,399 @@
+"""The whole server as an object: for ``cdc server``, and for programs that run it themselves.
+
+In a program with an event loop::
+
+    async with EmbeddedServer("conf") as server:
+        print(server.url, server.canal_address)
+        ...
+
+In a program without one, the server has a thread of its own::
+
+    with EmbeddedServer("conf", http=0) as server:
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from cdc.config import find
+from cdc.errors import CdcError, ConfigError, UsageError
+from cdc.log import get_logger
+from cdc.server.destinations import Listening, ServedDestination, agreed, is_served, listening
+from cdc.server.folder import Change, ConfigFolder
+from cdc.server.instances import Instances, Surroundings, Timings
+from cdc.server.leadership import Leadership, LocalLeadership
+from cdc.server.live import LiveDestinations
+from cdc.server.processes import Log, Spawner
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from cdc.config import DestinationConfig, ServerConfig
+    from cdc.server.canal_listener import CanalListener
+
+_MOST_CONNECTIONS = 500
+_IDLE_S = 30
+_STOP_S = 30
+"""How long requests may take to end when the server is stopped."""
+_log = get_logger(__name__)
+
+
+class EmbeddedServer:
+    """A server of destinations. Start and stop it once: as a context of ``async with`` in an event loop that stays
+    responsive, or of ``with``, which gives it a thread."""
+
+    def __init__(
+        self,
+        conf_dir: Path | str,
+        names: Sequence[str] = (),
+        *,
+        http: int | None = None,
+        canal_port: int | None = None,
+        options: Sequence[str] = (),
+        leadership: Callable[[DestinationConfig], Leadership] = LocalLeadership,
+        timings: Timings | None = None,
+    ) -> None:
+        """``names``: the destinations; none: all of the folder that are configured for a server, those that come later
+        included. ``http``, ``canal_port``: ports instead of the configured ones; 0: any that is free. ``options``:
+        global options of ``cdc`` for captures that the server starts, such as ``--log-format json``."""
+        self._folder = ConfigFolder(Path(conf_dir), names)
+        self._http, self._canal_port = http, canal_port
+        self._options = tuple(options)
+        self._leadership, self._timings = leadership, timings or Timings()
+        self._stack = AsyncExitStack()
+        self._http_server: uvicorn.Server | None = None
+        self._where: Listening | None = None
+        self._settings: ServerConfig | None = None
+        """What the destinations of this process agree on."""
+        self._canal: CanalListener | None = None
+        self._canal_opening = asyncio.Lock()
+        self._thread: _Thread | None = None
+        self.live = LiveDestinations()
+        self.instances: Instances
+        """There once it has started. Used in its event loop alone."""
+
+    @property
+    def url(self) -> str:
+        """The address of HTTP."""
+        assert self._where is not None, "the server has not started"
+        return self._where.url
+
+    @property
+    def canal_address(self) -> str | None:
+        """``host:port`` for Canal's clients; None as long as no destination is served to them."""
+        return None if self._canal is None else self._canal.address
+
+    # --- start and stop
+
+    async def start(self) -> None:
+        """Begins to serve. Raises ConfigError if there is nothing to serve, a package, a token or a certificate is
+        missing, destinations contradict each other, or a port cannot be had."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        try:
+            import uvicorn
+
+            from cdc.server.app import Server
+            from cdc.server.operators import Operators
+            from cdc.server.roles import Roles
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the package {error.name} is not installed", place="cdc server", remedy="Install towpath[server]."
+            ) from None
+        changes = await asyncio.to_thread(self._read)
+        configs = [one.config for one in changes if one.config is not None and is_served(one.config)]
+        of_canal = [one for one in configs if one.server.canal.enabled]
+        if self._canal_port is not None and not of_canal:
+            raise UsageError(
+                "--port is of Canal's protocol, which no destination has enabled",
+                remedy="Add server: {canal: {enabled: true}} to its configuration; the port of HTTP is --http.",
+            )
+        where = listening(configs, self._http)
+        self._settings = _settings(configs)
+        roles = Roles(self._settings.roles)
+        spawner = Spawner(self._options)
+        self._stack.callback(spawner.close)
+        forward = "json" if "json" in self._options else "console"
+        around = Surroundings(
+            self.live,
+            spawner,
+            self._admit,
+            self._leadership,
+            self._timings,
+            lambda name: Log(partial(_forward, name, forward)),
+        )
+        self.instances = Instances(self._folder, around)
+        answers = Server(self.live, stopping=self._is_stopping)
+        answers.operators = Operators(self.instances, roles, answers.counters)
+        self._counters = answers.counters
+        settings = uvicorn.Config(
+            answers.application(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=_IDLE_S,
+            timeout_graceful_shutdown=_STOP_S,
+            ws="none",
+            ssl_certfile=where.certificate,
+            ssl_keyfile=where.key,
+        )
+        try:
+            await asyncio.to_thread(settings.load)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"the certificate or its key cannot be used: {error}",
+                place="server.certificate",
+                remedy="Give both in PEM format, the key without a password.",
+            ) from None
+        listener = await asyncio.to_thread(_listen, where)
+        self._stack.callback(listener.close)
+        self._where = Listening(where.host, listener.getsockname()[1], where.certificate, where.key)
+        self._http_server = _server(settings)
+        self._stack.push_async_callback(self.instances.close)
+        self._stack.push_async_callback(self._close_canal)
+        if of_canal:
+            await self._admit(of_canal[0])
+        await self.instances.start(changes)
+        for work in (answers.expire_locks(), self.instances.watch(self._settings.scan_s)):
+            self._stack.push_async_callback(_end, asyncio.create_task(work))
+        http = asyncio.create_task(self._http_server.serve(sockets=[listener]))
+        self._stack.push_async_callback(self._end_http, http)
+        while not self._http_server.started and not http.done():  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.005)
+        if http.done():
+            http.result()
+
+    async def stop(self) -> None:
+        """Answers what has begun, ends captures, and gives up all destinations."""
+        if self._http_server is not None:
+            self._http_server.should_exit = True
+        await self._stack.aclose()
+
+    def _is_stopping(self) -> bool:
+        return self._http_server is not None and self._http_server.should_exit
+
+    def _read(self) -> list[Change]:
+        """Reads the configurations. Raises ConfigError if there is nothing to serve."""
+        changes, names = self._folder.scan(at_once=True), self._folder.names
+        errors: list[CdcError] = []
+        served = 0
+        for one in changes:
+            try:
+                if one.error is not None:
+                    raise one.error
+                if one.config is not None and (names or is_served(one.config)):
+                    ServedDestination(one.config)
+                    served += 1
+            except CdcError as error:
+                errors.append(error)
+        for name in names:
+            if all(one.name != name for one in changes):
+                find(self._folder.folder, name)  # raises
+        if errors and (names or not served):
+            raise errors[0]
+        if not served:
+            raise ConfigError(
+                "no destination has server.tokens, so there is nothing to serve",
+                place=str(self._folder.folder),
+                remedy="Add server: {tokens: {apply: {env: VARIABLE}}} to the configuration of each that is to be "
+                "served; for Canal's clients, server: {canal: {enabled: true}}; to capture only, server: {capture: "
+                "always}.",
+            )
+        return changes
+
+    async def _end_http(self, http: asyncio.Task[None]) -> None:
+        assert self._http_server is not None
+        self._http_server.should_exit = True
+        await http
+
+    # --- Canal's port
+
+    async def _admit(self, config: DestinationConfig) -> None:
+        """Compares what concerns the whole process with what it was started with, and opens the port of Canal's clients
+        for the first destination that has any. Raises ConfigError."""
+        settings = self._settings
+        assert settings is not None
+        for key in ("http", "host", "certificate", "key", "scan_s", "roles"):
+            if key == "http" and self._http is not None:
+                continue
+            if key in ("scan_s", "roles") and key not in config.server.model_fields_set:
+                continue
+            if getattr(config.server, key) != getattr(settings, key):
+                raise _other_process(config, key)
+        if not config.server.canal.enabled:
+            return
+        async with self._canal_opening:
+            if self._canal is None:
+                await self._open_canal(config)
+            elif config.server.canal != settings.canal:
+                raise _other_process(config, "canal")
+
+    async def _open_canal(self, config: DestinationConfig) -> None:
+        from cdc.server.canal_listener import CanalListener
+
+        assert self._settings is not None
+        self._settings = self._settings.model_copy(update={"canal": config.server.canal})
+        canal = await asyncio.to_thread(CanalListener, self._settings, self.live, self._counters, self._canal_port)
+        try:
+            await canal.start()
+        except BaseException:
+            canal.close()
+            raise
+        self._canal = canal
+        _log.info("serving Canal's clients", address=canal.address)
+
+    async def _close_canal(self) -> None:
+        if self._canal is not None:
+            await self._canal.stop()
+            self._canal.close()
+
+    # --- contexts
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __enter__(self) -> Self:
+        self._thread = _Thread(self)
+        self._thread.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        self._thread.end()
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Returns the documents of all instances, as ``GET /v1/instances`` does. Safe in any thread."""
+        if self._thread is None:
+            return self.instances.documents()
+        found: list[dict[str, Any]] = self._thread.call(self.instances.documents)
+        return found
+
+
+class _Thread:
+    """A thread with an event loop, in which a server runs."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="cdc-server", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def end(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def call(self, run: Callable[[], Any]) -> Any:
+        async def work() -> Any:
+            return run()
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with self._server:
+            self._started.set()
+            await self._stop.wait()
+
+
+def _server(settings: uvicorn.Config) -> uvicorn.Server:
+    """Returns a server that leaves the signals of the process to the program."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server(settings)
+
+
+def _settings(configs: Sequence[DestinationConfig]) -> ServerConfig:
+    """Returns the settings of the process that serves these destinations. Raises ConfigError if they differ."""
+    canal = {one.name: one.server.canal for one in configs if one.server.canal.enabled}
+    found: dict[str, Any] = {"canal": agreed("canal", canal)} if canal else {}
+    for key in ("scan_s", "roles"):
+        values = {one.name: getattr(one.server, key) for one in configs if key in one.server.model_fields_set}
+        default = type(configs[0].server).model_fields[key].default
+        found[key] = agreed(key, values) if values else default
+    return configs[0].server.model_copy(update=found)
+
+
+def _other_process(config: DestinationConfig, key: str) -> ConfigError:
+    return ConfigError(
+        f"server.{key} differs from what this server was started with",
+        place=str(config.file),
+        remedy="Give it the value that the server's other destinations have, or start the server again.",
+    )
+
+
+def _listen(where: Listening) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((where.host, where.port), family=family, backlog=256)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {where.host}, port {where.port}: {error.strerror or error}",
+            place="server.http",
+            remedy="Choose another port, with --http or server.http, or another server.host.",
+        ) from None
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _forward(name: str, log_format: str, line: str) -> None:
+    """Writes a line of a capture to this process's own log, with the destination."""
+    if log_format == "json" and line.startswith("{"):
+        sys.stderr.write(f'{{"destination": "{name}", {line[1:]}\n')
+    else:
+        sys.stderr.write(f"{name}: {line}\n")

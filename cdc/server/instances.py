@@ -1,0 +1,596 @@
+"""Instances: the destinations that a server runs, each with its configuration, its service and its capture.
+
+An instance is opened by the process that has its :class:`~cdc.server.leadership.Leadership`, and by no other. While it
+is open, :class:`~cdc.server.live.LiveDestinations` has it, so that HTTP and Canal's clients reach it, and its capture
+runs if ``server.capture`` says so. :class:`Instances` has all of them, and follows their configuration files.
+
+Pages and commands read :meth:`Instance.document`, and act by :meth:`Instance.start`, :meth:`~Instance.stop` and
+:meth:`~Instance.restart`. All of this runs in one event loop; files are read in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio import CapacityLimiter
+
+from cdc.config.watch import READ_AT_START
+from cdc.errors import CdcError, ConfigError, RetryableError, StorageError, UsageError
+from cdc.log import get_logger
+from cdc.server.captures import CaptureState, CaptureSupervisor, Pauses
+from cdc.server.destinations import ServedDestination, is_served
+from cdc.server.leadership import Leadership, LocalLeadership
+from cdc.server.metrics import InstanceNumbers
+from cdc.server.states import InstanceState
+from cdc.server.stops import forget_stop, read_stop, record_stop
+from cdc.server.threads import in_thread
+from cdc.units import iso_time
+from cdc.wire.protocol import error_document
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.server.folder import Change, ConfigFolder
+    from cdc.server.live import LiveDestinations
+    from cdc.server.processes import Log, Spawner
+
+_THREADS = 8
+_STANDBY_S = 0.3
+"""An instance that does not get its leadership within this time is a standby."""
+_REOPENED = ("store", "meta")
+"""Sections whose change closes the instance and opens it anew."""
+_T = TypeVar("_T")
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long an instance waits for what; tests have shorter times. In seconds."""
+
+    look_s: float = 2.0
+    """How often subscriptions are looked at, with ``server.capture: subscribed``."""
+    linger_s: float = 60.0
+    """How long a capture goes on after the last subscription has ended."""
+    begin_s: float = 30.0
+    """How long a subscription waits for the first capture."""
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 60.0
+    """The pauses before an instance that could not be opened is opened again."""
+    captures: Pauses = field(default_factory=Pauses)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all instances of a process share."""
+
+    live: LiveDestinations
+    spawner: Spawner
+    admit: Callable[[DestinationConfig], Awaitable[None]]
+    """Prepares the process for a destination, such as its port. Raises ConfigError if the process cannot have it."""
+    leadership: Callable[[DestinationConfig], Leadership] = LocalLeadership
+    timings: Timings = Timings()
+    make_log: Callable[[str], Log] | None = None
+    """Makes the log of the captures of a destination."""
+    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
+
+    async def in_thread(self, run: Callable[[], _T]) -> _T:
+        """Runs work that waits for a disk."""
+        return await in_thread(run, self.threads)
+
+
+class Instance:
+    """One destination of a server."""
+
+    def __init__(self, config: DestinationConfig, around: Surroundings, log: Log) -> None:
+        self.config = config
+        self._around = around
+        self.capture = CaptureSupervisor(config, around.spawner, around.timings.captures, log)
+        self.problem: CdcError | None = None
+        """Why the present configuration file is not the one that counts."""
+        self.epoch: int | None = None
+        """Of the leadership; None while this process does not have it."""
+        self._leadership: Leadership | None = None
+        self._served: ServedDestination | None = None
+        self._state = InstanceState.STARTING
+        self._since = datetime.now(UTC)
+        self._loaded = datetime.now(UTC)
+        self._error: CdcError | None = None
+        self._retry_at: datetime | None = None
+        self._failures = 0
+        self._has_store = False
+        self._asked_until = 0.0
+        """Until when the capture runs without a subscription, because one is being made."""
+        self._interrupt = asyncio.Event()
+        """Ends the present turn: something has changed."""
+        self._look = asyncio.Event()
+        """Lets subscriptions be looked at now."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def state(self) -> InstanceState:
+        """What it is doing: its own state, or what its capture makes of it."""
+        if self._state is not InstanceState.RUNNING:
+            return self._state
+        if self.capture.state in (CaptureState.FAILED, CaptureState.RETRYING):
+            return InstanceState.FAILED
+        if self.capture.state is CaptureState.STARTING:
+            return InstanceState.STARTING
+        if self.capture.state is CaptureState.OFF and self.config.server.capture == "subscribed":
+            return InstanceState.WAITING
+        return self._state
+
+    @property
+    def error(self) -> CdcError | None:
+        """Why it has failed."""
+        return self._error or self.capture.error
+
+    def document(self) -> dict[str, Any]:
+        """Returns what people and programs see of it, as ``GET /v1/instances/DEST`` answers: see
+        ``docs/formats/server.md``."""
+        capture = self.capture
+        retry_at = self._retry_at or capture.retry_at
+        since = max(self._since, capture.since) if self._state is InstanceState.RUNNING else self._since
+        return {
+            "destination": self.name,
+            "state": str(self.state),
+            "since": iso_time(since),
+            "error": _error(self.error),
+            "retry_at": None if retry_at is None else iso_time(retry_at),
+            "config": {
+                "file": str(self.config.file),
+                "digest": digest_of(self.config),
+                "loaded": iso_time(self._loaded),
+                "problem": _error(self.problem),
+            },
+            "leader": {
+                "leads": self.epoch is not None,
+                "epoch": self.epoch,
+                "holder": None if self._leadership is None else self._leadership.holder,
+            },
+            "serves": {"http": bool(self.config.server.tokens), "canal": self.config.server.canal.enabled},
+            "capture": {
+                "mode": self.config.server.capture,
+                "state": str(capture.state),
+                "pid": capture.pid or None,
+                "since": iso_time(capture.since),
+                "restarts": capture.restarts,
+                "exit_code": capture.exit_code,
+            },
+        }
+
+    async def subscriptions(self) -> list[str]:
+        """Returns the names of the subscribers, as the meta has them. Raises CdcError."""
+        served = self._served
+        return [] if served is None else await self._around.in_thread(lambda: sorted(served.meta.read().subscriptions))
+
+    # --- orders
+
+    def run(self) -> None:
+        """Begins to work. :meth:`close` ends it."""
+        self._task = asyncio.create_task(self._work(), name=f"instance {self.name}")
+
+    async def close(self) -> None:
+        """Ends the capture and the service, and gives the leadership up. Clients keep what they have acked."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def settled(self, most_s: float) -> None:
+        """Waits until it is open, or it is known why not."""
+        await self._until(lambda: self._state is not InstanceState.STARTING, most_s)
+
+    async def start(self) -> None:
+        """Ends an operator's stop, and tries again now if it has failed. Raises StorageError."""
+        await self._around.in_thread(lambda: forget_stop(self.config.meta))
+        self.capture.again()
+        if self._state in (InstanceState.STOPPED, InstanceState.FAILED):
+            await self._turn_over()
+
+    async def stop(self) -> None:
+        """Ends capture and service, until :meth:`start`, also of a server that is started later. Raises
+        StorageError."""
+        await self._around.in_thread(lambda: record_stop(self.config.meta))
+        _log.info("instance stopped by an operator", destination=self.name)
+        await self._turn_over()
+
+    async def restart(self) -> None:
+        """Closes it and opens it again; one that an operator has stopped stays so."""
+        await self._turn_over()
+
+    async def change(self, config: DestinationConfig, *, with_secrets: bool = False) -> None:
+        """Goes over to another configuration, with the least that it takes. ``with_secrets``: tokens are read again
+        even if the configuration is the same. Raises ConfigError, and changes nothing then."""
+        before = self.config
+        if config == before and not with_secrets:
+            self.problem = None
+            self.capture.again()
+            if self._state is InstanceState.FAILED:
+                self._interrupt.set()
+            return
+        await self._around.admit(config)
+        served = self._served
+        changed = {name for name in type(config).model_fields if getattr(config, name) != getattr(before, name)}
+        is_reopened = (
+            served is None
+            or self._state is InstanceState.FAILED
+            or bool(changed.intersection(_REOPENED))
+            or config.server.canal != before.server.canal
+        )
+        if is_reopened or served is None:
+            await self._around.in_thread(lambda: ServedDestination(config))  # raises if it cannot be served
+        else:
+            await self._around.in_thread(lambda: served.take(config))
+        self.config, self.problem, self._loaded = config, None, datetime.now(UTC)
+        self.capture.take(config)
+        if changed:
+            _log.info("configuration changed", destination=self.name, sections=sorted(changed), reopened=is_reopened)
+        if is_reopened:
+            await self._turn_over()
+            return
+        self._want()
+        self._look.set()
+        if changed.intersection(READ_AT_START):
+            await self.capture.replace()
+        elif "tables" in changed:
+            self.capture.reload()
+        else:
+            self.capture.again()
+
+    async def _turn_over(self) -> None:
+        self._become(InstanceState.STARTING)
+        self._interrupt.set()
+        await self.settled(60.0)
+
+    # --- work
+
+    async def _work(self) -> None:
+        while True:
+            self._interrupt.clear()
+            try:
+                await self._turn()
+                self._failures = 0
+            except CdcError as error:
+                await self._pause(error)
+            except Exception:  # noqa: BLE001 - the process serves others, too
+                _log.exception("instance failed", destination=self.name)
+                await self._pause(RetryableError("the server failed", place=self.name, remedy="Its log says why."))
+
+    async def _pause(self, error: CdcError) -> None:
+        """Waits until the instance is tried again: after a while, or when something has changed."""
+        around = self._around.timings
+        pause_s = min(around.longest_pause_s, around.first_pause_s * 2 ** min(self._failures, 30))
+        pause_s *= random.uniform(0.5, 1.0)
+        self._failures += 1
+        self._become(InstanceState.FAILED, error)
+        if error.retryable:
+            self._retry_at = datetime.now(UTC) + timedelta(seconds=pause_s)
+        _log.error("instance cannot be opened", destination=self.name, reason=str(error))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._interrupt.wait(), pause_s if error.retryable else None)
+        if self._interrupt.is_set():
+            self._failures = 0
+
+    async def _turn(self) -> None:
+        """Opens the instance and keeps it open, until the leadership is lost or something has changed. Raises
+        CdcError."""
+        around, config = self._around, self.config
+        self._become(InstanceState.STARTING)
+        await around.admit(config)
+        served = await around.in_thread(lambda: ServedDestination(config))
+        stop = await around.in_thread(lambda: read_stop(config.meta))
+        if stop is not None:
+            error = RetryableError(
+                f"an operator has stopped this destination at {iso_time(stop.at)}",
+                place=config.name,
+                remedy=f"Start it with `cdc instance start {config.name}`.",
+            )
+            await around.live.suspend(served, error)
+            self._become(InstanceState.STOPPED)
+            await self._interrupt.wait()
+            return
+        leadership = self._leadership = around.leadership(config)
+        try:
+            if await self._acquire(leadership, served) and not self._interrupt.is_set():
+                await self._lead(leadership, served)
+        finally:
+            self.epoch = None
+            await leadership.release()
+
+    async def _acquire(self, leadership: Leadership, served: ServedDestination) -> bool:
+        """Waits for the leadership. Returns False if something has changed before."""
+        acquired = asyncio.ensure_future(leadership.acquire())
+        try:
+            await self._first_of({acquired}, _STANDBY_S)
+            if not acquired.done() and not self._interrupt.is_set():
+                await self._around.live.suspend(served, leadership.error())
+                self._become(InstanceState.STANDBY)
+                _log.info("another server has the destination", destination=self.name, holder=leadership.holder)
+                await self._first_of({acquired}, None)
+            if not acquired.done():
+                return False
+            self.epoch = acquired.result()
+            return True
+        finally:
+            acquired.cancel()
+            with suppress(asyncio.CancelledError, CdcError):
+                await acquired
+
+    async def _lead(self, leadership: Leadership, served: ServedDestination) -> None:
+        config = self.config
+        lost = asyncio.ensure_future(leadership.lost())
+        captures = config.server.capture != "none"
+        served.begin = (lambda: self._begin(served)) if captures else None
+        self._served, self._has_store = served, False
+        work: list[asyncio.Future[None]] = [
+            asyncio.ensure_future(self.capture.run()),
+            asyncio.ensure_future(self._follow(served)),
+        ]
+        reason = "the server is stopping, or opens the destination anew"
+        try:
+            self._around.live.open(served)
+            self._want()
+            self._become(InstanceState.RUNNING)
+            _log.info("instance open", destination=self.name, epoch=self.epoch)
+            await self._first_of({lost, *work}, None)
+            for task in work:
+                if task.done():
+                    task.result()  # raises what has ended it
+            if lost.done():
+                reason = lost.result()
+                _log.warning("leadership lost", destination=self.name, reason=reason)
+        finally:
+            self._served = None
+            self._become(InstanceState.STARTING)
+            lost.cancel()
+            for task in work:
+                task.cancel()
+            error = RetryableError(f"the destination is not served now: {reason}", place=self.name)
+            await self._around.live.suspend(served, error)
+            await asyncio.gather(lost, *work, return_exceptions=True)
+
+    async def _first_of(self, tasks: set[asyncio.Future[Any]], most_s: float | None) -> None:
+        """Waits for one of the tasks, but not longer than until something has changed."""
+        interrupted = asyncio.ensure_future(self._interrupt.wait())
+        try:
+            await asyncio.wait({*tasks, interrupted}, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            interrupted.cancel()
+
+    # --- capture
+
+    def _want(self) -> None:
+        mode = self.config.server.capture
+        if mode != "subscribed":
+            self.capture.want(mode == "always")
+        served = self._served
+        if served is not None:
+            served.begin = None if mode == "none" else (lambda: self._begin(served))
+
+    async def _follow(self, served: ServedDestination) -> None:
+        """Lets capture run while somebody subscribes, if it is configured like that."""
+        last: float | None = None
+        while True:
+            self._look.clear()
+            if self.config.server.capture == "subscribed":
+                try:
+                    subscribed = await self._around.in_thread(lambda: bool(served.meta.read().subscriptions))
+                except CdcError as error:
+                    _log.warning("subscriptions cannot be read", destination=self.name, reason=str(error))
+                else:
+                    now = time.monotonic()
+                    last = now if subscribed else last
+                    lingers = last is not None and now - last < self._around.timings.linger_s
+                    self.capture.want(subscribed or lingers or now < self._asked_until)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), self._around.timings.look_s)
+
+    async def _begin(self, served: ServedDestination) -> None:
+        """Waits until the first capture has made the store. Raises its error, or StorageError if it takes too long."""
+        if self._has_store:
+            return
+        most_s = self._around.timings.begin_s
+        deadline = time.monotonic() + most_s
+        while not await self._around.in_thread(lambda: served.reader().exists()):
+            if self.capture.error is not None:
+                raise self.capture.error.with_traceback(None)
+            if time.monotonic() > deadline or self._served is not served:
+                raise StorageError(
+                    f"nothing was captured yet, and the first capture has not begun within {most_s:g} s",
+                    place=self.name,
+                    remedy=f"Subscribe again; `cdc instance logs {self.name}` tells what it does.",
+                )
+            self._asked_until = time.monotonic() + 2 * most_s
+            self._look.set()
+            await asyncio.sleep(0.1)
+        # The subscription that waits comes after this, so capture must not end for want of one before.
+        self._asked_until = time.monotonic() + 2 * most_s
+        self._has_store = True
+
+    # --- state
+
+    def _become(self, state: InstanceState, error: CdcError | None = None) -> None:
+        self._error, self._retry_at = error, None
+        if state is not self._state:
+            self._state, self._since = state, datetime.now(UTC)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _until(self, condition: Callable[[], bool], most_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while not condition():
+                    await self._changed.wait()
+
+
+class Instances:
+    """All instances of a server, by name. Used in the event loop alone."""
+
+    def __init__(self, folder: ConfigFolder, around: Surroundings) -> None:
+        self._folder, self._around = folder, around
+        self._instances: dict[str, Instance] = {}
+        self._unusable: dict[str, tuple[CdcError, datetime]] = {}
+        """Files from which no instance could be made, and since when."""
+        self._logs: dict[str, Log] = {}
+        self._scanning = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter([self._instances[name] for name in sorted(self._instances)])
+
+    def get(self, name: str) -> Instance:
+        """Returns an instance. Raises UsageError if there is none, ConfigError if its file cannot be used."""
+        if name in self._unusable:
+            raise self._unusable[name][0].with_traceback(None)
+        if name not in self._instances:
+            known = ", ".join(sorted(self._instances))
+            raise UsageError(
+                f"the server has no instance {name!r}",
+                remedy=f"It has: {known}." if known else "Add its configuration to the server's folder.",
+            )
+        return self._instances[name]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Returns the documents of all, those of files that cannot be used included."""
+        found = {one.name: one.document() for one in self}
+        found.update({name: self._unusable_document(name) for name in self._unusable})
+        return [found[name] for name in sorted(found)]
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Returns the document of one. Raises UsageError if there is none."""
+        return self._unusable_document(name) if name in self._unusable else self.get(name).document()
+
+    def _unusable_document(self, name: str) -> dict[str, Any]:
+        error, since = self._unusable[name]
+        return {
+            "destination": name,
+            "state": str(InstanceState.FAILED),
+            "since": iso_time(since),
+            "error": _error(error),
+            "retry_at": None,
+            "config": {
+                "file": str(self._folder.folder / f"{name}.yaml"),
+                "digest": None,
+                "loaded": None,
+                "problem": _error(error),
+            },
+            "leader": {"leads": False, "epoch": None, "holder": None},
+            "serves": {"http": False, "canal": False},
+            "capture": None,
+        }
+
+    def log(self, name: str) -> Log:
+        """Returns the log of an instance's captures. Raises UsageError."""
+        if name not in self._unusable:
+            self.get(name)
+        return self._log_of(name)
+
+    def faults(self) -> dict[str, str]:
+        """Returns what is wrong with instances, by name."""
+        found = {name: str(error) for name, (error, _) in self._unusable.items()}
+        for one in self:
+            if one.state is InstanceState.FAILED and one.error is not None:
+                found[one.name] = str(one.error)
+            elif one.problem is not None:
+                found[one.name] = f"its configuration has changed, and cannot be used: {one.problem}"
+        return found
+
+    def states(self) -> Mapping[str, InstanceNumbers]:
+        """Returns the states for the metrics."""
+        found = {one.name: InstanceNumbers(str(one.state), one.capture.restarts) for one in self}
+        found.update({name: InstanceNumbers(str(InstanceState.FAILED), 0) for name in self._unusable})
+        return found
+
+    # --- configurations
+
+    async def start(self, changes: list[Change]) -> None:
+        """Opens the instances of these configurations, and waits a while until they are open."""
+        for change in changes:
+            await self._apply(change)
+        await asyncio.gather(*(one.settled(10.0) for one in self))
+
+    async def watch(self, scan_s: float) -> None:
+        """Follows the configuration files until it is cancelled."""
+        while True:
+            await asyncio.sleep(scan_s)
+            try:
+                await self.scan()
+            except ConfigError as error:
+                _log.warning("configurations cannot be looked at", reason=str(error))
+
+    async def scan(self, *, at_once: bool = False) -> None:
+        """Does what has changed in the folder; ``at_once``: every file and token is read again. Raises ConfigError if
+        there is no folder."""
+        async with self._scanning:
+            for change in await self._around.in_thread(lambda: self._folder.scan(at_once=at_once)):
+                await self._apply(change, with_secrets=at_once)
+
+    async def _apply(self, change: Change, *, with_secrets: bool = False) -> None:
+        name, config = change.name, change.config
+        known = self._instances.get(name)
+        if change.error is not None:
+            self._refuse(name, change.error)
+        elif config is None or not is_served(config):
+            self._unusable.pop(name, None)
+            if known is not None:
+                _log.info("instance removed", destination=name)
+                await known.close()
+                del self._instances[name]
+                await self._around.live.remove(name)
+                self._logs.pop(name, None)
+        else:
+            try:
+                if known is None:
+                    await self._around.admit(config)
+                    known = self._instances[name] = Instance(config, self._around, self._log_of(name))
+                    known.run()
+                else:
+                    await known.change(config, with_secrets=with_secrets)
+                self._unusable.pop(name, None)
+            except CdcError as error:
+                self._refuse(name, error)
+
+    def _refuse(self, name: str, error: CdcError) -> None:
+        _log.error("configuration cannot be used", destination=name, reason=str(error))
+        if name in self._instances:
+            self._instances[name].problem = error
+        else:
+            self._unusable[name] = error, datetime.now(UTC)
+
+    def _log_of(self, name: str) -> Log:
+        from cdc.server.processes import Log
+
+        if name not in self._logs:
+            make = self._around.make_log
+            self._logs[name] = Log() if make is None else make(name)
+        return self._logs[name]
+
+    async def close(self) -> None:
+        """Closes all."""
+        await asyncio.gather(*(one.close() for one in self))
+
+
+def digest_of(config: DestinationConfig) -> str:
+    """Returns what tells one configuration from another: a digest of all settings, those left out included."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _error(error: CdcError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    found: dict[str, Any] = error_document(error)["error"]
+    return found

@@ -1,0 +1,95 @@
+"""Which of several servers runs a destination.
+
+An instance asks its :class:`Leadership` before it opens anything of its destination, and gives everything up when the
+leadership is lost. Another implementation, for servers on several machines, is given to
+:class:`~cdc.server.embedded.EmbeddedServer` as ``leadership``, a function of the configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from anyio import CapacityLimiter
+
+from cdc.durable import locked
+from cdc.errors import LeaseHeldError, NotLeaderError
+from cdc.permissions import CHANGE, secure_folder
+from cdc.server.threads import in_thread
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.errors import CdcError
+
+LOCK_NAME = "server.lock"
+"""The file in the folder of the meta whose lock the running server holds."""
+_AGAIN_S = 1.0
+
+
+class Leadership(Protocol):
+    """The right to run one destination: at most one process has it. All calls are made in one event loop, by one
+    instance: ``acquire``, then ``lost`` until it returns or is cancelled, then ``release``."""
+
+    @property
+    def holder(self) -> str | None:
+        """Who has the right, while this process waits for it, for people; None: not known."""
+        ...
+
+    def error(self) -> CdcError:
+        """Returns what clients are told while this process waits for the right."""
+        ...
+
+    async def acquire(self) -> int:
+        """Waits until this process has the right, and returns its epoch: a number that is higher than all before it,
+        or 0 if nothing counts epochs. Raises CdcError if the right cannot be asked for."""
+        ...
+
+    async def lost(self) -> str:
+        """Waits until the right is lost, and returns why."""
+        ...
+
+    async def release(self) -> None:
+        """Gives the right up, once nothing of this process uses it any more. Also called if ``acquire`` failed or was
+        cancelled."""
+        ...
+
+
+class LocalLeadership:
+    """The right of a process on this machine, by a lock that the operating system releases when the process dies."""
+
+    def __init__(self, config: DestinationConfig) -> None:
+        self._config = config
+        self._held = ExitStack()
+        self._threads = CapacityLimiter(1)
+        self.holder: str | None = None
+
+    def error(self) -> CdcError:
+        return NotLeaderError(
+            "another server on this machine has this destination, and this one waits for it",
+            place=self._config.name,
+            remedy="Ask the other one, or end it.",
+        )
+
+    async def acquire(self) -> int:
+        while not await in_thread(self._try, self._threads):  # noqa: ASYNC110 - another process releases the lock
+            await asyncio.sleep(_AGAIN_S)
+        self.holder = None
+        return 0
+
+    def _try(self) -> bool:
+        meta = self._config.meta
+        secure_folder(meta.path, meta.permissions, CHANGE)
+        try:
+            self._held.enter_context(locked(meta.path / LOCK_NAME, "another cdc server"))
+        except LeaseHeldError as error:
+            self.holder = error.message
+            return False
+        return True
+
+    async def lost(self) -> str:
+        await asyncio.Event().wait()  # the lock lasts as long as the process
+        raise AssertionError
+
+    async def release(self) -> None:
+        await in_thread(self._held.close, self._threads)
