@@ -39,6 +39,7 @@ from cdc.commands import (
     spark,
     standby,
     status,
+    tail,
     verify,
 )
 from cdc.commands.common import Globals
@@ -118,6 +119,7 @@ for _module in (
     inspect,
     decode,
     history,
+    tail,
     maintain,
     verify,
 ):

@@ -186,7 +186,7 @@ def _decoded(
             batch, count = decoder.decode(run.slice(done, len(run)))
             done += count
             found.rows += batch.num_rows
-            after, before = _matches(batch, key)
+            after, before = matches(batch, key)
             yield batch, pc.or_(after, before)
 
 
@@ -194,8 +194,8 @@ def _decodable(layout: TableLayout) -> list[str]:
     return [name for name, kind in layout.shape if kind is not None]
 
 
-def _matches(batch: pa.RecordBatch, key: RowKey) -> tuple[pa.Array, pa.Array]:
-    """Returns whether the row is the wanted one after the change, and before it."""
+def matches(batch: pa.RecordBatch, key: RowKey) -> tuple[pa.Array, pa.Array]:
+    """Returns for each row of a batch with old rows whether it is the wanted one after the change, and before it."""
     op = batch.column(0)
     old = batch.column(batch.schema.get_field_index(BEFORE))
     after, before = pc.not_equal(op, _DELETE), pc.not_equal(op, _INSERT)
@@ -236,7 +236,7 @@ def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
 
 def _changes(batch: pa.RecordBatch, key: RowKey, source_file: Callable[[int], str]) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch, which are few, in the form of ``cdc history --json``."""
-    after, before = (mask.to_pylist() for mask in _matches(batch, key))
+    after, before = (mask.to_pylist() for mask in matches(batch, key))
     lines = b"".join(json_lines(batch)).decode().splitlines()
     names = [name for name in batch.schema.names if name != BEFORE][len(METADATA_FIELDS) :]
     for line, is_after, is_before in zip(lines, after, before, strict=True):

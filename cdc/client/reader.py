@@ -69,10 +69,12 @@ class RemoteReader:
 
     # --- entries
 
+    def source_file(self, seq: int) -> str:
+        return make_file_name(self._base_name or str(self._now()["base_name"]), split_seq(seq).file_number)
+
     def commit_position(self, entry: np.void) -> CommitPosition:
-        parts = split_seq(int(entry["seq"]))
-        base_name = self._base_name or str(self._now()["base_name"])
-        position = BinlogPosition(make_file_name(base_name, parts.file_number), parts.offset)
+        seq = int(entry["seq"])
+        position = BinlogPosition(self.source_file(seq), split_seq(seq).offset)
         return CommitPosition(position, format_gtid(entry), int(entry["commit_time_us"]))
 
     def entry_at(self, seq: int) -> np.void | None:

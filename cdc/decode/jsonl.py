@@ -38,14 +38,27 @@ def to_json_lines(batch: pa.RecordBatch) -> str:
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview | bytes]:
     """Yields the lines of all rows in UTF-8, in pieces of bounded size that may end inside a line."""
+    for part in _slices(batch):
+        yield from _single(part) if part.num_rows == 1 else _joined(_row_parts(part))
+
+
+def line_arrays(batch: pa.RecordBatch) -> Iterator[pa.LargeStringArray]:
+    """Yields the lines of all rows, a string for each row, in arrays of bounded size."""
+    for part in _slices(batch):
+        if part.num_rows == 1:
+            yield pa.array([b"".join(_single(part))], pa.large_binary()).cast(pa.large_string())
+        else:
+            yield _join(_row_parts(part)).cast(pa.large_string())
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     at = 0
     while at < batch.num_rows:
         count = min(_ROWS_AT_ONCE, batch.num_rows - at)
         # A value's text may be six times as large, and an Arrow array holds 2 GiB of text.
         while count > 1 and batch.slice(at, count).nbytes > _SLICE_BYTES:
             count //= 2
-        part = batch.slice(at, count)
-        yield from _single(part) if count == 1 else _joined(_row_parts(part))
+        yield batch.slice(at, count)
         at += count
 
 
@@ -93,10 +106,20 @@ def _op(column: pa.Array) -> list[_Segment]:
 
 
 def _object(names: list[str], values: list[list[_Segment]]) -> list[_Segment]:
-    parts: list[_Segment] = []
+    parts: list[_Segment] = [] if names else ["{"]
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
         parts += [f"{', ' if i else '{'}{encode_basestring(name)}: ", *value]
     return [*parts, "}"]
+
+
+def plain_texts(column: pa.Array) -> pa.Array:
+    """Each value as its text in JSON, without quotation marks; null stays null. Not for texts and bytes."""
+    if len(column) == column.null_count:
+        return pa.nulls(len(column), pa.string())
+    texts = _join([part for part in _values(column) if part != '"' and part != 'Z"'])
+    if pa.types.is_timestamp(column.type) and column.type.tz:
+        texts = pc.binary_join_element_wise(texts, "Z", "")
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string()))
 
 
 def _json(column: pa.Array) -> list[_Segment]:
@@ -118,7 +141,7 @@ def _values(column: pa.Array) -> list[_Segment]:
     if pa.types.is_string(kind):
         return ['"', _escaped(column.fill_null("")), '"']
     if pa.types.is_binary(kind):
-        return ['"', _hexadecimal(column.fill_null(b"")), '"']
+        return ['"', hexadecimal(column.fill_null(b"")), '"']
     if pa.types.is_decimal(kind):
         return ['"', _decimals(column.fill_null(0)), '"']
     if pa.types.is_timestamp(kind):
@@ -147,7 +170,8 @@ def _escaped(text: pa.Array) -> pa.Array:
     return text
 
 
-def _hexadecimal(raw: pa.Array) -> pa.Array:
+def hexadecimal(raw: pa.Array) -> pa.Array:
+    """The digits of bytes without nulls, two for each byte."""
     offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1]
     data = raw.buffers()[2]
     used = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
@@ -213,4 +237,4 @@ def _lists(column: pa.Array) -> pa.Array:
     return pc.binary_join(lists, ", ")
 
 
-__all__ = ["OPERATIONS", "json_lines", "to_json_lines", "with_words"]
+__all__ = ["OPERATIONS", "hexadecimal", "json_lines", "line_arrays", "plain_texts", "to_json_lines", "with_words"]

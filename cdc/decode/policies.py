@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +20,13 @@ import pyarrow.compute as pc
 from cdc.config import ApplyConfig
 from cdc.config.columns import ColumnPolicy
 from cdc.decode.column_types import ValuePolicies
-from cdc.decode.layout import BEFORE
+from cdc.decode.layout import BEFORE, TableLayout
 from cdc.errors import ConfigError
 
 KEEP = ColumnPolicy(kind="keep")
 _BLOCK_BYTES = 64
 """The size of SHA-256's input blocks."""
+_DIGITS = re.compile(r"(?:datetime|timestamp)\((\d)\)")
 
 
 def value_policies(apply: ApplyConfig) -> ValuePolicies:
@@ -34,6 +36,23 @@ def value_policies(apply: ApplyConfig) -> ValuePolicies:
     for kind in ("text", "bytes"):
         found[f"as_{kind}"] = tuple(sorted(name for name, policy in apply.columns.items() if policy.kind == kind))
     return ValuePolicies(**found)
+
+
+def fraction_digits(column_type: str) -> int:
+    """Returns the digits of the fraction of a DATETIME or TIMESTAMP by its column type, ``datetime(3)``; else 0."""
+    found = _DIGITS.match(column_type)
+    return int(found[1]) if found is not None else 0
+
+
+def policies_of_layout(layout: TableLayout, apply: ApplyConfig, key: bytes | None) -> ColumnPolicies:
+    """Returns the policies of ``apply`` for the columns of a layout; columns that cannot be decoded are left out.
+    ``key``: the key of ``hash``. Raises ConfigError if a policy does not fit."""
+    columns = []
+    for column, (name, kind) in zip(layout.columns, layout.shape, strict=True):
+        if kind is not None:
+            source = SourceColumn(name, kind, column.scale or fraction_digits(column.column_type))
+            columns.append(police(layout.table, source, apply.columns.get(name.lower(), KEEP)))
+    return ColumnPolicies(tuple(one for one in columns if one is not None), key)
 
 
 def policy_label(policy: ColumnPolicy, key: bytes | None) -> str:

@@ -6,7 +6,6 @@ Key, types and names come from the table maps of a batch, or from ``information_
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from cdc.decode.policies import (
     ColumnPolicies,
     PolicedColumn,
     SourceColumn,
+    fraction_digits,
     police,
     policy_label,
     value_policies,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from cdc.config import ApplyConfig
     from cdc.decode import TableLayout
     from cdc.schemas import TableSchema
-
-_DIGITS = re.compile(r"(?:datetime|timestamp)\((\d)\)")
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ def columns_of_layout(layout: TableLayout, policies: TablePolicies) -> SourceCol
     plain = {f.name: f.type for f in replace(layout, policies=DEFAULT_POLICIES).source_fields(wanted)}
     types = {f.name: f.type for f in layout.source_fields(wanted)}
     columns = {column.name: column for column in layout.columns}
-    digits = {name: columns[name].scale or _digits(columns[name].column_type) for name in wanted}
+    digits = {name: columns[name].scale or fraction_digits(columns[name].column_type) for name in wanted}
     documents = {name for name in wanted if columns[name].type == ColumnType.JSON}
     return _columns(policies, names, types, plain, digits, documents)
 
@@ -234,7 +232,7 @@ def columns_of_schema(schema: TableSchema, policies: TablePolicies) -> SourceCol
     columns = {c.name: c for c in schema.columns if policies.lake_name(c.name) is not None}
     plain = {name: to_arrow(spark_type(column, policies.table)) for name, column in columns.items()}
     types = {name: to_arrow(spark_type(column, policies.table, policies.values)) for name, column in columns.items()}
-    digits = {name: _digits(column.column_type) for name, column in columns.items()}
+    digits = {name: fraction_digits(column.column_type) for name, column in columns.items()}
     documents = {name for name, column in columns.items() if column.data_type == "json"}
     return _columns(policies, names, types, plain, digits, documents)
 
@@ -260,11 +258,6 @@ def _require_fit(policies: TablePolicies, name: str, policy: ColumnPolicy, plain
             place=f"table {policies.table}",
             remedy="Remove the policy.",
         )
-
-
-def _digits(column_type: str) -> int:
-    found = _DIGITS.match(column_type)
-    return int(found[1]) if found is not None else 0
 
 
 def _columns(

@@ -17,13 +17,14 @@ from airflow.sdk import DAG
 from cdc.airflow import TowpathCaptureWatchOperator, TowpathFetchOperator, build_dags
 from cdc.airflow.compat import AirflowFailException, AssetOrTimeSchedule, TaskDeferred
 from cdc.airflow.triggers import TowpathBatchTrigger, TowpathCaptureTrigger, TowpathStoreTrigger
-from cdc.airflow.watching import StoreLook, StoreWatcher
+from cdc.airflow.watching import StoreWatcher
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, load
 from cdc.errors import LeaseHeldError, StoreIncompleteError
 from cdc.meta import SourceIdentity, open_meta
 from cdc.store.formats.layout import segments_folder
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
+from cdc.store.reader.look import StoreLook
 from cdc.testing.binlog import BinlogBuilder
 from cdc.testing.pipeline import FakePipeline
 from cdc.testing.stores import Filler
