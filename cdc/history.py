@@ -2,7 +2,7 @@
 
 The index tells which transactions may have rows of the table. Of those only the key columns are decoded, and compared
 as Arrow arrays; the transactions with a match are then decoded whole. Each transaction is decoded with the columns that
-the table had at that moment. Values are those of the binlog: the policies of the configuration do not apply.
+the table had at that moment, and the column policies of the configuration hide what they hide in the lake.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.config.secrets import hash_key
 from cdc.decode import DecodeOptions, DecodeStats
+from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.jsonl import json_lines
 from cdc.decode.layout import BEFORE, METADATA_FIELDS, TableLayout
+from cdc.decode.policies import ColumnPolicies, policies_of_layout, value_policies
 from cdc.decode.reader import Decoder
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import Transactions, history_of, open_range
@@ -30,6 +33,9 @@ from cdc.schemas import Schemas, TableSchema
 from cdc.store.formats.layout import list_segments, schemas_folder
 from cdc.store.formats.state import TableNumbers
 from cdc.store.reader.reader import StoreReader
+
+if TYPE_CHECKING:
+    from cdc.config import ApplyConfig, DestinationConfig
 
 _OPTIONS = DecodeOptions(images="both")
 _DELETE, _INSERT = 0, 1
@@ -135,10 +141,48 @@ class Search:
     """Transactions that may have rows of the table."""
 
 
-def search(reader: StoreReader, key: RowKey, progress: Callable[[Search], None] = lambda _: None) -> Search:
+@dataclass(frozen=True)
+class TablePolicies:
+    """What the configuration makes of the columns of a table. ``apply`` None: nothing."""
+
+    apply: ApplyConfig | None
+    values: ValuePolicies = DEFAULT_POLICIES
+    key: bytes | None = field(default=None, repr=False)
+    """The key of ``hash``."""
+
+    @classmethod
+    def of(cls, config: DestinationConfig, table: str) -> TablePolicies:
+        """Reads the policies of ``db.table``; impossible dates are null. Raises ConfigError if the key of ``hash`` is
+        missing."""
+        apply = config.table_apply(table)
+        hashes = any(policy.kind == "hash" for policy in apply.columns.values())
+        return cls(apply, replace(value_policies(apply), zero_dates="null"), hash_key(apply) if hashes else None)
+
+    def of_layout(self, layout: TableLayout) -> ColumnPolicies | None:
+        """Returns the policies of the columns of a layout; None: all are kept. Raises ConfigError if one does not
+        fit."""
+        return None if self.apply is None else policies_of_layout(layout, self.apply, self.key)
+
+
+UNCHANGED = TablePolicies(None)
+
+
+def applied(policed: ColumnPolicies | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Applies policies to a batch with old rows, which may have columns that the policies do not need."""
+    if policed is None:
+        return batch
+    return policed.apply(batch.select([*(field.name for field in METADATA_FIELDS), *policed.sources, BEFORE]))
+
+
+def search(
+    reader: StoreReader,
+    key: RowKey,
+    progress: Callable[[Search], None] = lambda _: None,
+    policies: TablePolicies = UNCHANGED,
+) -> Search:
     """Finds every change of the row in the store. ``progress`` is called now and then.
 
-    Raises DamagedError, StorageError, UnsupportedTypeError, UsageError for a value that does not fit its column.
+    Raises ConfigError for a policy that does not fit, DamagedError, StorageError, UnsupportedTypeError, UsageError for a value that does not fit its column.
     """
     found = Search()
     numbers = TableNumbers(reader.path)
@@ -152,30 +196,39 @@ def search(reader: StoreReader, key: RowKey, progress: Callable[[Search], None] 
             continue
         history = history_of(segment, key.table)
         matched: list[np.ndarray[Any, Any]] = []
-        for batch, mine in _decoded(transactions, key, history, found, all_columns=False):
+        for batch, mine, _ in _decoded(transactions, key, history, found, policies, all_columns=False):
             matched.append(batch.column(1).filter(mine).to_numpy())
             progress(found)
         found.transactions += len(transactions.entries)
         seqs = np.unique(np.concatenate(matched)) if matched else np.empty(0)
         if len(seqs):
             some = replace(transactions, entries=transactions.entries[np.isin(transactions.entries["seq"], seqs)])
-            for batch, mine in _decoded(some, key, history, Search(), all_columns=True):
-                found.changes += _changes(batch.filter(mine), key, reader.source_file)
+            for batch, mine, policed in _decoded(some, key, history, Search(), policies, all_columns=True):
+                found.changes += _changes(batch.filter(mine), key, policed, reader.source_file)
         progress(found)
     return found
 
 
 def _decoded(
-    transactions: Transactions, key: RowKey, history: Any, found: Search, *, all_columns: bool
-) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Yields the table's rows, and for each whether it is the wanted one before or after the change."""
+    transactions: Transactions,
+    key: RowKey,
+    history: Any,
+    found: Search,
+    policies: TablePolicies,
+    *,
+    all_columns: bool,
+) -> Iterator[tuple[pa.RecordBatch, pa.Array, ColumnPolicies | None]]:
+    """Yields the table's rows, for each whether it is the wanted one before or after the change, and the policies of
+    the columns, which are not applied yet."""
     decoder: Decoder | None = None
+    policed: ColumnPolicies | None = None
     stats = DecodeStats()
-    for run in table_events(transactions, key.table, _OPTIONS.target_bytes, history):
+    for run in table_events(transactions, key.table, _OPTIONS.target_bytes, history, policies.values):
         names = [column.name for column in run.layout.columns]
         lacking = [name for name in key.values if name not in names]
         if decoder is None or decoder.layout is not run.layout:
-            wanted = _decodable(run.layout) if all_columns else list(key.values)
+            policed = policies.of_layout(run.layout)
+            wanted = decodable(run.layout) if all_columns else list(key.values)
             decoder = None if lacking else Decoder(transactions, run.layout, replace(_OPTIONS, columns=wanted), stats)
         if decoder is None:
             for name in lacking:
@@ -187,10 +240,11 @@ def _decoded(
             done += count
             found.rows += batch.num_rows
             after, before = matches(batch, key)
-            yield batch, pc.or_(after, before)
+            yield batch, pc.or_(after, before), policed
 
 
-def _decodable(layout: TableLayout) -> list[str]:
+def decodable(layout: TableLayout) -> list[str]:
+    """Returns the names of the columns that can be decoded."""
     return [name for name, kind in layout.shape if kind is not None]
 
 
@@ -217,6 +271,8 @@ def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
             value = Decimal(text)
         elif pa.types.is_floating(kind):
             value = float(text)
+        elif pa.types.is_boolean(kind):
+            value = ("0", "1").index(text) == 1
         elif pa.types.is_date(kind):
             value = date.fromisoformat(text)
         elif pa.types.is_timestamp(kind):
@@ -234,9 +290,15 @@ def _literal(text: str, kind: pa.DataType, place: str) -> pa.Scalar:
         ) from None
 
 
-def _changes(batch: pa.RecordBatch, key: RowKey, source_file: Callable[[int], str]) -> Iterator[dict[str, Any]]:
+def _changes(
+    batch: pa.RecordBatch, key: RowKey, policed: ColumnPolicies | None, source_file: Callable[[int], str]
+) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch, which are few, in the form of ``cdc history --json``."""
     after, before = (mask.to_pylist() for mask in matches(batch, key))
+    batch = applied(policed, batch)
+    shown = {name: name for name in batch.schema.names}
+    if policed is not None:
+        shown = {one.source.name: one.field.name for one in policed.columns}
     lines = b"".join(json_lines(batch)).decode().splitlines()
     names = [name for name in batch.schema.names if name != BEFORE][len(METADATA_FIELDS) :]
     for line, is_after, is_before in zip(lines, after, before, strict=True):
@@ -258,7 +320,9 @@ def _changes(batch: pa.RecordBatch, key: RowKey, source_file: Callable[[int], st
             # The key changed: the row went away under this key, or came.
             other = new if is_before else old
             change["op"] = "delete" if is_before else "insert"
-            change["moved_to" if is_before else "moved_from"] = {name: other[name] for name in key.values}
+            change["moved_to" if is_before else "moved_from"] = {
+                shown[name]: other[shown[name]] for name in key.values if name in shown
+            }
         yield change
 
 

@@ -32,6 +32,15 @@ Destination = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 """The ``--json`` option of all commands that answer a question."""
 
+SourceValues = Annotated[
+    bool,
+    typer.Option(
+        "--source-values",
+        help="Show values as the source has them: the column policies of the configuration do not apply.",
+    ),
+]
+"""The ``--source-values`` option of the commands that show rows of a destination."""
+
 Decrypt = Annotated[
     bool,
     typer.Option("--decrypt", help="Open encrypted files, with the keys that the configurations name."),

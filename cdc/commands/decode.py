@@ -260,11 +260,11 @@ def _print_table(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value for a terminal, with control characters escaped, which the terminal would obey."""
     import json
 
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    from cdc.tail.texts import printable
+
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _write_parquet(path: Path, batches: Iterator[pa.RecordBatch], table: str, tick: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.commands.common import Json, err, load, print_json, say, tables
+from cdc.commands.common import Json, SourceValues, err, load, print_json, say, tables
 from cdc.errors import UsageError
 from cdc.units import iso_time_us
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _QUIET_S = 1.0
 """A search that takes less time shows no progress."""
-_LONGEST_VALUE = 60
 
 
 def register(app: typer.Typer) -> None:
@@ -40,12 +39,13 @@ def history(
             show_default=False,
         ),
     ],
+    source_values: SourceValues = False,
     as_json: Json = False,
 ) -> None:
     """Show every change of one row that the store still has, oldest first: time, GTID, position, before and after.
 
     Texts are compared exactly, whatever the column's collation. A change of the key is shown as a delete of the old key
-    or as an insert of the new one. Column policies do not apply.
+    or as an insert of the new one. Columns are shown as the lake has them, without those that are dropped.
     """
     if len(words) not in (2, 3):
         raise UsageError(
@@ -54,7 +54,7 @@ def history(
     table, text = words[-2:]
     config = load(ctx, words[0] if len(words) == 3 else None)
 
-    from cdc.history import RowKey, definition_of, search
+    from cdc.history import UNCHANGED, RowKey, TablePolicies, definition_of, search
     from cdc.meta import open_meta
     from cdc.store.reader.reader import StoreReader
 
@@ -66,7 +66,7 @@ def history(
         raise UsageError("there is no store yet", place=str(config.store.path), remedy="Start `cdc capture` first.")
     key = RowKey.parse(text, table, definition_of(reader, table), config.table_apply(table).keys)
     with _progress(table) as tick:
-        found = search(reader, key, tick)
+        found = search(reader, key, tick, UNCHANGED if source_values else TablePolicies.of(config, table))
     if as_json:
         print_json(found.changes)
     elif found.changes:
@@ -154,7 +154,7 @@ def _show(changes: list[dict[str, Any]]) -> None:
 
 
 def _value(value: Any) -> str:
-    """Returns a value for a terminal, with control characters escaped, which the terminal would obey."""
+    from cdc.tail.texts import cut, printable
+
     text = "NULL" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+    return cut(printable(text))

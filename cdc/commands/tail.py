@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.commands.common import Destination, load, say
+from cdc.commands.common import Destination, SourceValues, load, say
 from cdc.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def tail(
         ),
     ] = None,
     op: Annotated[
-        list[Operation] | None, typer.Option("--op", help="Only changes of this kind; may be repeated.")
+        list[Operation] | None,
+        typer.Option("--op", metavar="insert|update|delete|ddl", help="Only changes of this kind; may be repeated."),
     ] = None,
     from_: Annotated[
         str | None,
@@ -67,13 +68,7 @@ def tail(
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Wait for further changes, or end with the last one.")
     ] = True,
-    source_values: Annotated[
-        bool,
-        typer.Option(
-            "--source-values",
-            help="Show values as the source has them: the column policies of the configuration do not apply.",
-        ),
-    ] = False,
+    source_values: SourceValues = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object on a line for each change.")] = False,
 ) -> None:
     """Print changes as they come: inserts, updates, deletes, DDL statements.

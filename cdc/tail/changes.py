@@ -7,7 +7,7 @@ that has been decoded least far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,21 +18,19 @@ import pyarrow.compute as pc
 
 from cdc.binlog.constants import HEADER_SIZE, EventType
 from cdc.binlog.events import parse_header, parse_query
-from cdc.config.secrets import hash_key
-from cdc.decode.column_types import DEFAULT_POLICIES, ValuePolicies
 from cdc.decode.jsonl import OPERATIONS
 from cdc.decode.layout import BEFORE, METADATA_FIELDS, TableLayout
-from cdc.decode.policies import ColumnPolicies, policies_of_layout, value_policies
+from cdc.decode.policies import ColumnPolicies
 from cdc.decode.reader import DecodeOptions, Decoder, DecodeStats
 from cdc.decode.row_events import RowEvents
 from cdc.decode.scan import table_events
 from cdc.decode.transactions import TableHistory, Transactions
 from cdc.errors import DamagedError
-from cdc.history import RowKey, matches
+from cdc.history import UNCHANGED, RowKey, TablePolicies, applied, decodable, matches
 from cdc.sql.statements import classify
 
 if TYPE_CHECKING:
-    from cdc.config import ApplyConfig, DestinationConfig
+    from cdc.config import DestinationConfig
     from cdc.tail.follow import Piece
 
 Longs = npt.NDArray[np.int64]
@@ -103,7 +101,7 @@ class ChangeDecoder:
         self._source_values = source_values
         self._remark = remark
         self._told: set[str] = set()
-        self._applies: dict[str, tuple[ApplyConfig, ValuePolicies, bytes | None]] = {}
+        self._policies: dict[str, TablePolicies] = {}
 
     def statements(self, piece: Piece) -> Iterator[DdlLine]:
         """Yields the wanted DDL statements of a piece. Raises DamagedError."""
@@ -138,23 +136,19 @@ class ChangeDecoder:
         side.
 
         Raises DamagedError, UnsupportedEventError, SourceRefusedError, ConfigError for a policy that does not fit."""
-        if table not in self._applies:
-            apply = self._config.table_apply(table)
-            hashes = any(policy.kind == "hash" for policy in apply.columns.values())
-            values = replace(value_policies(apply), zero_dates="null")
-            key = hash_key(apply) if hashes and not self._source_values else None
-            self._applies[table] = (apply, DEFAULT_POLICIES if self._source_values else values, key)
-        apply, values, secret = self._applies[table]
+        if table not in self._policies:
+            self._policies[table] = UNCHANGED if self._source_values else TablePolicies.of(self._config, table)
+        policies, keys = self._policies[table], self._config.table_apply(table).keys
         transactions = piece.transactions.of_tables(mask)
         history = TableHistory.always(None if piece.schemas is None else piece.schemas.tables.get(table))
         most_bytes = max(_LEAST_BYTES, _PIECE_BYTES // tables)
         decoder: Decoder | None = None
         policed: ColumnPolicies | None = None
         key_names: tuple[str, ...] = ()
-        for run in table_events(transactions, table, most_bytes, history, values):
+        for run in table_events(transactions, table, most_bytes, history, policies.values):
             if decoder is None or decoder.layout is not run.layout:
-                policed = policies_of_layout(run.layout, apply, secret) if not self._source_values else None
-                key_names = self._key_names(run.layout, apply, policed)
+                policed = policies.of_layout(run.layout)
+                key_names = _key_names(run.layout, keys, policed)
                 decoder = Decoder(
                     transactions,
                     run.layout,
@@ -170,11 +164,11 @@ class ChangeDecoder:
                 if chosen is not None:
                     batch, at = batch.filter(chosen), at[chosen.to_numpy(zero_copy_only=False)]
                 if len(batch):
-                    yield Rows(table, _policed(batch, policed), key_names, at)
+                    yield Rows(table, applied(policed, batch), key_names, at)
 
     def _columns(self, layout: TableLayout, policed: ColumnPolicies | None) -> list[str]:
         """Returns the columns to decode."""
-        names = [name for name, kind in layout.shape if kind is not None]
+        names = decodable(layout)
         for name, kind in layout.shape:
             if kind is None:
                 self._say(f"column {name} of {layout.table} has a type that cannot be decoded, and is left out")
@@ -183,14 +177,6 @@ class ChangeDecoder:
             self._say(f"{layout.table} has no column {name} at this time; its rows are not compared with a key by it")
         needed = set(names) if policed is None else by_key | set(policed.sources)
         return [name for name in names if name in needed]
-
-    def _key_names(self, layout: TableLayout, apply: ApplyConfig, policed: ColumnPolicies | None) -> tuple[str, ...]:
-        names = [name.lower() for name in layout.primary_key or apply.keys or ()]
-        if policed is None:
-            shown = {column.name.lower(): column.name for column in layout.columns}
-        else:
-            shown = {one.source.name.lower(): one.field.name for one in policed.columns}
-        return tuple(shown[name] for name in names if name in shown)
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
         """Returns which rows are wanted; None: all."""
@@ -212,11 +198,14 @@ class ChangeDecoder:
             self._remark(text)
 
 
-def _policed(batch: pa.RecordBatch, policed: ColumnPolicies | None) -> pa.RecordBatch:
+def _key_names(layout: TableLayout, keys: Sequence[str] | None, policed: ColumnPolicies | None) -> tuple[str, ...]:
+    """Returns the columns that identify a row, as they are shown; ``keys``: those of the configuration."""
     if policed is None:
-        return batch
-    metadata = [field.name for field in METADATA_FIELDS]
-    return policed.apply(batch.select([*metadata, *policed.sources, BEFORE]))
+        shown = {column.name.lower(): column.name for column in layout.columns}
+    else:
+        shown = {one.source.name.lower(): one.field.name for one in policed.columns}
+    names = [name.lower() for name in layout.primary_key or keys or ()]
+    return tuple(shown[name] for name in names if name in shown)
 
 
 def _offsets(events: RowEvents, transactions: Transactions, batch: pa.RecordBatch) -> Longs:

@@ -19,11 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
+from cdc.capture import Capture
 from cdc.cli import main
 from cdc.store.formats.missing import Removed, finish_removal, removal_lock, write_removed
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop
+from tests.support.server import client_config, server_process, with_tokens
 
 Database = Callable[[Server], str]
 KEYS = ["table", "seq", "row", "op", "commit_time", "gtid", "file", "pos", "before", "after"]
@@ -69,7 +71,7 @@ def short(found: list[dict[str, Any]], db: str) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
+@pytest.mark.parametrize("kind", ["mysql9", pytest.param("mariadb11", marks=pytest.mark.long)])
 def test_changes_of_all_tables_come_in_their_order(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Database, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +137,7 @@ def test_changes_of_all_tables_come_in_their_order(
     assert re.search(rf"update  {db}\.a id=1  w: 5 → NULL$", text, re.MULTILINE)
     assert re.search(rf"delete  {db}\.b  x: 1  y: 0x00ff$", text, re.MULTILINE)
     assert re.search(r"ddl     ALTER TABLE a ADD COLUMN w INT DEFAULT 5$", text, re.MULTILINE)
-    assert max(map(len, lines)) < 200 and "longlong…" in text
+    assert max(map(len, lines)) < 200 and "longlon…" in text
 
     assert [one[:2] for one in short(asked.lines("--op", "delete", "--op", "ddl", "--table", f"{db}.b"), db)] == [
         ("ddl", "b"), ("delete", "b")
@@ -144,8 +146,12 @@ def test_changes_of_all_tables_come_in_their_order(
     gtid = found[-2]["gtid"]
     code, out = asked.run("--from", gtid, "--no-follow", "--json")
     assert code == 0 and [json.loads(line)["seq"] for line in out.splitlines()] == [found[-1]["seq"]]
-    code, out = asked.run("--from", found[-1]["commit_time"], "--no-follow", "--json")
-    assert code == 0 and json.loads(out.splitlines()[-1]) == found[-1]
+    loop.sql("DELETE FROM a", "DELETE FROM b WHERE x = 0")
+    loop.capture()
+    later = asked.lines()[len(found) :]
+    code, out = asked.run("--from", later[-1]["commit_time"], "--no-follow", "--json")
+    assert code == 0, asked.remarks
+    assert json.loads(out.splitlines()[-1]) == later[-1] and found[-1] not in map(json.loads, out.splitlines())
 
 
 def test_policies_hide_values_unless_they_are_asked_for(
@@ -180,6 +186,14 @@ def test_policies_hide_values_unless_they_are_asked_for(
         "id": 1, "email": "eve@example", "card": "123456", "note": "diary", "pin": 4711, "name": "Eve"
     }  # fmt: skip
     assert "note: diary → blank  pin: 4711 → 4712" in asked.text("--source-values")
+    # cdc history treats them alike.
+    conf = ["--conf-dir", str(loop.config.file.parent), "history", "--json", "shop", f"{loop.db}.t", "1"]
+    for words in ([], ["--source-values"]):
+        capfd.readouterr()
+        assert main([*conf, *words]) == 0
+        history = json.loads(capfd.readouterr().out)
+        mine = asked.lines("--op", "insert", "--op", "update", *words)
+        assert [{k: v for k, v in one.items() if k != "table"} for one in mine] == history
     monkeypatch.delenv("HASH_KEY")
     code, _ = asked.run("--no-follow", "--from", "earliest")
     assert code == 2 and "HASH_KEY" in asked.remarks
@@ -205,7 +219,7 @@ def test_bad_input_ends_with_one_sentence(
     assert "--key names rows of one table" in refused("--key", "1")
     assert "the store does not know its columns" in refused("--table", f"{loop.db}.new", "--key", "1")
     assert "is no value of the column's type" in refused(
-        "--table", f"{loop.db}.t", "--key", "x", "--from", "earliest", "--no-follow"
+        "--table", f"{loop.db}.t", "--key", "x", "--op", "insert", "--from", "earliest", "--no-follow"
     )
     assert "neither a seq, nor a time, nor a GTID set" in refused("--from", "yesterday")
     assert "lies behind the store's last transaction" in refused("--from", str(1 << 60))
@@ -309,6 +323,7 @@ def _wait(check: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_closed_pipe_ends_it_even_if_nothing_comes(mysql9: Server, tmp_path: Path, database: Database) -> None:
     loop = Loop(tmp_path, mysql9, database(mysql9))
     loop.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
@@ -321,6 +336,7 @@ def test_a_closed_pipe_ends_it_even_if_nothing_comes(mysql9: Server, tmp_path: P
     assert "Traceback" not in log_of(loop)
 
 
+@pytest.mark.long
 def test_a_huge_transaction_is_interrupted_at_once_and_takes_little_memory(
     mysql9: Server, tmp_path: Path, database: Database
 ) -> None:
@@ -379,7 +395,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none(mysql9: Server, tmp_path: 
     loop = Loop(tmp_path, mysql9, database(mysql9))
     loop.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))",
-        "INSERT INTO t VALUES (1, '\\033[31mred')",
+        "INSERT INTO t VALUES (1, CONCAT(CHAR(27), '[31mred'))",
         "UPDATE t SET v = 'blue'",
     )
     loop.capture()
@@ -395,6 +411,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none(mysql9: Server, tmp_path: 
         assert b"\033[3" not in tail.seen and b"\033[2m" not in tail.seen
 
 
+@pytest.mark.long
 def test_a_store_that_is_cleaned_under_it(mysql9: Server, tmp_path: Path, database: Database) -> None:
     """The reader stands still, as a terminal does after Ctrl-S; meanwhile retention removes what it has not seen."""
     loop = Loop(tmp_path, mysql9, database(mysql9))
@@ -416,6 +433,36 @@ def test_a_store_that_is_cleaned_under_it(mysql9: Server, tmp_path: Path, databa
         tail.process.send_signal(signal.SIGCONT)
         assert tail.process.wait(30) == 2
     assert "were removed by retention before they were shown" in log_of(loop)
+
+
+def test_a_store_at_a_server_is_shown_alike(
+    mysql9: Server, tmp_path: Path, database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path, mysql9, database(mysql9))
+    loop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE other (id INT PRIMARY KEY)",
+        "INSERT INTO t VALUES (1, 1)",
+        "INSERT INTO other VALUES (7)",
+        "FLUSH BINARY LOGS",
+        "ALTER TABLE t ADD COLUMN w INT",
+        "UPDATE t SET w = 5",
+    )
+    loop.capture()
+    asked = Asked(loop, capfd)
+    here = asked.lines(), asked.lines("--table", f"{loop.db}.t"), asked.text()
+    served = with_tokens(loop.config)
+    with server_process(served, tmp_path) as server:
+        loop.config = client_config(served, tmp_path / "client", server.url)
+        assert (asked.lines(), asked.lines("--table", f"{loop.db}.t"), asked.text()) == here
+        with following(loop) as tail:
+            _wait(lambda: "capture is not running" in log_of(loop))
+            server.stop(signal.SIGKILL)
+            loop.sql("INSERT INTO t VALUES (2, 2, 2)")
+            Capture(served).run(until_current=True)
+            server.start()
+            tail.wait_for(b"id=2 ")
+            assert b"id=1 " not in tail.seen
 
 
 def _file_of(segment: str) -> int:
