@@ -182,7 +182,8 @@ def search(
 ) -> Search:
     """Finds every change of the row in the store. ``progress`` is called now and then.
 
-    Raises ConfigError for a policy that does not fit, DamagedError, StorageError, UnsupportedTypeError, UsageError for a value that does not fit its column.
+    Raises UsageError for a value that does not fit its column, ConfigError for a policy that does not, DamagedError,
+    StorageError, UnsupportedTypeError.
     """
     found = Search()
     numbers = TableNumbers(reader.path)
