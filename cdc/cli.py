@@ -21,6 +21,7 @@ import typer
 
 import cdc
 from cdc.commands import (
+    alarm,
     apply,
     archive,
     batch,
@@ -115,6 +116,7 @@ for _module in (
     instance,
     spark,
     status,
+    alarm,
     batch,
     inspect,
     decode,

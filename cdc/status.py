@@ -14,18 +14,20 @@ from cdc.units import human_bytes, iso_time, iso_time_us
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.meta import Gap, Outstanding, State
+    from cdc.meta import Gap, Meta, Outstanding, State, Subscription
+    from cdc.store.formats.state import CaptureState
     from cdc.store.reader.store import Store
 
 
-def collect(config: DestinationConfig) -> dict[str, Any]:
-    """Returns the status of a destination: the document of ``cdc status --json``.
+def collect(config: DestinationConfig, *, meta: Meta | None = None, lake: bool = True) -> dict[str, Any]:
+    """Returns the status of a destination: the document of ``cdc status --json``. ``meta``: the open meta, if the
+    caller has one. ``lake``: whether to look at the Delta tables and at snapshots; their lists are empty otherwise.
 
     Raises DamagedError, VersionError and StorageError of store and meta.
     """
     from cdc.client import open_meta, open_store
 
-    state = open_meta(config).read()
+    state = (open_meta(config) if meta is None else meta).read()
     reader = open_store(config, state.source.base_name if state.source else None)
     capture, totals, first_seq, last_seq = (
         reader.capture_state(),
@@ -40,6 +42,8 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "running": capture is not None and capture.running,
             "pid": capture.pid if capture is not None and capture.running else None,
             "connected": capture is not None and capture.connected,
+            "ended": capture is None or capture.ended,
+            "error": None if capture is None else capture.error,
         },
         "source": {
             "file": None if capture is None else capture.file,
@@ -51,6 +55,7 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
             "server": None if state.source is None else state.source.address,
             "folder": None if config.source.folder is None else str(config.source.folder),
             "failovers": _failovers(state),
+            "purge": _purge(capture),
         },
         "store": {
             "first_seq": first_seq,
@@ -66,9 +71,16 @@ def collect(config: DestinationConfig) -> dict[str, Any]:
         "standby": _standby(config),
         "retention": {"removed_until": reader.removed_seq() or None, "disk": _disk(config, reader)},
         "subscriptions": _subscriptions(config, state, reader),
-        "tables": _tables(config, reader),
-        "snapshots": _snapshots(config),
+        "tables": _tables(config, reader) if lake else [],
+        "snapshots": _snapshots(config) if lake else [],
     }
+
+
+def _purge(capture: CaptureState | None) -> dict[str, Any] | None:
+    """Returns how far the source is from the purge of what was not read; None if capture has not asked yet."""
+    if capture is None or capture.purge_left is None:
+        return None
+    return {"left_ratio": capture.purge_left, "text": capture.purge}
 
 
 def _prepared(config: DestinationConfig) -> dict[str, Any] | None:
@@ -206,12 +218,19 @@ def _subscriptions(config: DestinationConfig, state: State, reader: Store) -> li
                 "since_seq": known.since_seq,
                 "gaps": [gap_document(gap) for gap in known.gaps],
                 "outstanding": [batch_document(entry) for entry in known.outstanding],
+                "rolled_back": _rolled_back(known),
                 "parked": [
                     {"table": table, **one.model_dump(mode="json")} for table, one in sorted(known.parked.items())
                 ],
             }
         )
     return found
+
+
+def _rolled_back(known: Subscription) -> int:
+    """Returns how many batches were rolled back since the last one that was acked, as far as the meta remembers."""
+    ends = [one.outcome for one in reversed(known.finished)]
+    return next((number for number, outcome in enumerate(ends) if outcome == "acked"), len(ends))
 
 
 def _is_cut_off(reader: Store, acked_seq: int) -> bool:

@@ -23,13 +23,19 @@ from cdc.capture.start import Start, find_start
 from cdc.capture.watermark import UNKNOWN_CLOCK, SourceClock, WatermarkTracker
 from cdc.config import DestinationConfig, StoreConfig
 from cdc.errors import CdcError, CorruptStreamError, SourceUnavailableError
-from cdc.log import get_logger
+from cdc.log import get_logger, hide_password
 from cdc.meta import State, open_meta
 from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
 from cdc.source.purge import REMEDY, PurgeMargin, PurgeWatch
 from cdc.source.server import ClockProbe, Source, clock_and_position, current_position
-from cdc.store.formats.state import Beginning, CaptureState, record_beginning, write_capture_state
+from cdc.store.formats.state import (
+    Beginning,
+    CaptureState,
+    read_capture_state,
+    record_beginning,
+    write_capture_state,
+)
 from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.writer.durability import FlushPolicy
@@ -85,6 +91,8 @@ class Capture:
         """The epoch of the last connection."""
         self._gtid: str | None = None
         self._time_us = 0
+        self._error: str | None = None
+        """Why there is no connection, or why capture ends."""
 
     def reload(self) -> None:
         """Lets capture read its configuration's file again soon, as SIGHUP asks for. Safe in signal handlers."""
@@ -117,6 +125,7 @@ class Capture:
         )
         master: Master | None = None
         beside = ExitStack()
+        failure: str | None = None
         try:
             master = replication.start_master(config, store)
             beside.enter_context(archiving(config))
@@ -144,14 +153,19 @@ class Capture:
                     pause_s = reconnect.pause_s()
                     self.counters.reconnects += 1
                     log.warning("connection to the source lost", error=str(error), reconnect_in_s=pause_s)
+                    self._error = hide_password(str(error))
                     self._watermark.forget()
                     self._report(store, None)
                     _close(control)
                     control = None
                 if stop.wait(pause_s) or (deadline is not None and time.monotonic() >= deadline):
                     return self.counters
+        except Exception as error:
+            failure = hide_password(str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}")
+            raise
         finally:
-            self._report(store, None)
+            self._error = failure
+            self._report(store, None, ended=True)
             self._watermark.close()
             if master is not None:
                 master.close()
@@ -260,9 +274,10 @@ class Capture:
         self._report(store, session)
         return other
 
-    def _report(self, store: RelayLog, session: Session | None) -> None:
-        """Writes the state file and calls ``on_progress``."""
+    def _report(self, store: RelayLog, session: Session | None, *, ended: bool = False) -> None:
+        """Writes the state file and calls ``on_progress``. ``ended``: this is the last report."""
         if session is not None:
+            self._error = None
             self._watermark.settle(session, store)
             target = None if self._target is None else self._target.position
             self._gtid, self._time_us = session.gtid, session.time_us
@@ -278,6 +293,7 @@ class Capture:
                 purge=self._purge.margin,
             )
         if self._last is None:
+            self._report_failed_start(store)
             return
         if session is None:
             self._last = replace(self._last, connected=False)
@@ -289,13 +305,33 @@ class Capture:
             gtid=self._gtid,
             time_us=self._time_us,
             complete_until_us=self._watermark.complete_until_us,
+            error=self._error,
+            ended=ended,
+            purge_left=None if self._purge.margin is None else round(self._purge.margin.left, 4),
+            purge=None if self._purge.margin is None else str(self._purge.margin),
         )
-        try:
-            write_capture_state(store.path, state)
-        except CdcError as error:  # a full disk fails the store's own writes, too
-            log.warning("capture's state file could not be written", error=str(error))
+        _write(store, state)
         if self._on_progress is not None:
             self._on_progress(self._last)
+
+    def _report_failed_start(self, store: RelayLog) -> None:
+        """Adds the error of a capture that has read nothing to the state of the one before it."""
+        if self._error is None:
+            return
+        try:
+            before = read_capture_state(store.path)
+        except CdcError as error:
+            log.warning("capture's state file could not be read", error=str(error))
+            return
+        if before is not None:
+            _write(store, replace(before, pid=os.getpid(), connected=False, error=self._error, ended=True))
+
+
+def _write(store: RelayLog, state: CaptureState) -> None:
+    try:
+        write_capture_state(store.path, state)
+    except CdcError as error:  # a full disk fails the store's own writes, too
+        log.warning("capture's state file could not be written", error=str(error))
 
 
 class PurgeAlarm:

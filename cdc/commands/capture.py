@@ -55,6 +55,7 @@ def capture(
     import threading
     from types import FrameType
 
+    from cdc.alarms.start import watched
     from cdc.capture import Capture
     from cdc.metrics.serve import served
 
@@ -65,7 +66,7 @@ def capture(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with ProgressLine(config.name) as line, served(config, metrics_port) as observe:
+    with ProgressLine(config.name) as line, watched(config) as alarms, served(config, metrics_port, alarms) as observe:
 
         def report(progress: Progress) -> None:
             line.show(progress)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from cdc.config.airflow import AirflowConfig
+from cdc.config.alarms import AlarmsConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.catalog import SESSION_CATALOG
@@ -38,6 +39,7 @@ class DestinationConfig(Section):
     airflow: AirflowConfig = AirflowConfig()
     metrics: MetricsConfig = MetricsConfig()
     server: ServerConfig = ServerConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
 
     _name: str = ""
     _file: Path = Path()
@@ -52,6 +54,13 @@ class DestinationConfig(Section):
         """The destination's folder in the archive of its store; None if no archive is configured."""
         url = self.store.archive.url
         return None if url is None else f"{url}/{self.name}"
+
+    @property
+    def alarms_path(self) -> Path:
+        """The file with the alarms that were raised."""
+        if self.alarms.path is not None:
+            return self.alarms.path
+        return self.store.path.with_name(f"{self.store.path.name}.alarms.json")
 
     @property
     def file(self) -> Path:
@@ -108,7 +117,7 @@ def _check_meta(config: DestinationConfig, file: Path) -> None:
     """The meta is beside the store."""
     given = "meta" in config.model_fields_set
     if config.store.kind == "server":
-        for key in ("meta", "server"):
+        for key in ("meta", "server", "alarms"):
             if key in config.model_fields_set:
                 raise ConfigError(
                     f"{key} and store.kind: server contradict each other: the server at {config.store.url} has its own",

@@ -135,7 +135,7 @@ def parse(text: str, file: Path) -> DestinationConfig:
 
 def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationConfig:
     base, beside = file.parent.parent, file.parent
-    standby, encryption = config.store.standby, config.store.encryption
+    standby, encryption, alarms = config.store.standby, config.store.encryption, config.alarms
     target = config.apply.target
 
     def of_file(path: Path | None) -> Path | None:
@@ -184,6 +184,15 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
         "s3": {"secret_access_key_file": of_file(config.s3.secret_access_key_file)},
         "spark": {},
         "metrics": {"push_password_file": of_file(config.metrics.push_password_file)},
+        "alarms": {
+            "webhook": alarms.webhook.model_copy(
+                update={key: of_file(getattr(alarms.webhook, key)) for key in ("secret_file", "ca_file")}
+            ),
+            "mail": alarms.mail.model_copy(
+                update={key: of_file(getattr(alarms.mail, key)) for key in ("password_file", "ca_file")}
+            ),
+            "path": None if alarms.path is None else _below(base, alarms.path),
+        },
         "apply": {
             "target": target if "://" in target else str(_below(base, Path(target))),
             "hash_key_file": of_file(config.apply.hash_key_file),
@@ -193,7 +202,8 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
         update={
             name: getattr(config, name).model_copy(update=values)
             for name, values in changed.items()
-            if name not in ("meta", "server") or name in config.model_fields_set  # as the checks of the whole read it
+            if name not in ("meta", "server", "alarms")
+            or name in config.model_fields_set  # as the checks of the whole read it
         }
     )
 

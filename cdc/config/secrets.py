@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cdc.config.alarms import MailConfig, WebhookConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.metrics import MetricsConfig
 from cdc.config.s3 import S3Config
@@ -224,6 +226,48 @@ def push_credentials(metrics: MetricsConfig) -> Credentials | None:
         file=metrics.push_password_file,
     ).text()
     return Credentials(metrics.push_user, password or "")
+
+
+def webhook_secret(webhook: WebhookConfig) -> bytes | None:
+    """Returns the secret that signs the alarms of a webhook; None if the configuration names none. ``whsec_`` and
+    base64 after it stand for bytes, as standardwebhooks.com says. Raises ConfigError."""
+    secret = _Secret(
+        "the secret of the webhook",
+        env_key="alarms.webhook.secret_env",
+        env=webhook.secret_env,
+        file_key="alarms.webhook.secret_file",
+        file=webhook.secret_file,
+    )
+    text = secret.text()
+    if text is None:
+        return None
+    text = text.strip()
+    try:
+        found = b64decode(text.removeprefix("whsec_"), validate=True) if text.startswith("whsec_") else text.encode()
+    except ValueError:  # its text would repeat the secret
+        found = b""
+    if len(found) < _LEAST_SECRET_BYTES:
+        raise ConfigError(
+            f"the secret is no text of at least {_LEAST_SECRET_BYTES} bytes, or base64 of them after whsec_",
+            place=secret.place,
+            remedy="Make one with: openssl rand -hex 32",
+        )
+    return found
+
+
+def mail_credentials(mail: MailConfig) -> Credentials | None:
+    """Returns the user and the password for the SMTP server; None if the configuration names none. Raises
+    ConfigError."""
+    if mail.user is None:
+        return None
+    password = _Secret(
+        f"the password of {mail.user!r}",
+        env_key="alarms.mail.password_env",
+        env=mail.password_env,
+        file_key="alarms.mail.password_file",
+        file=mail.password_file,
+    ).text()
+    return Credentials(mail.user, password or "")
 
 
 @dataclass(frozen=True)

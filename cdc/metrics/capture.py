@@ -13,7 +13,7 @@ from cdc.errors import CdcError
 from cdc.log import get_logger
 from cdc.metrics import catalogue as names
 from cdc.metrics.catalogue import Metric
-from cdc.metrics.families import Sample, Values, families
+from cdc.metrics.families import AlarmCounts, Sample, Values, alarm_values, families
 from cdc.store.retention.disk import disk_usage
 from cdc.units import human_seconds
 
@@ -74,8 +74,8 @@ class CaptureMonitor:
 class CaptureCollector:
     """A collector of ``prometheus_client``: the capture of one destination, its store, and who reads the store."""
 
-    def __init__(self, config: DestinationConfig, monitor: CaptureMonitor) -> None:
-        self._config, self._monitor = config, monitor
+    def __init__(self, config: DestinationConfig, monitor: CaptureMonitor, alarms: AlarmCounts | None = None) -> None:
+        self._config, self._monitor, self._alarms = config, monitor, alarms
         self._meta: Meta | None = None
         self._lock = threading.Lock()
         self._failed: set[str] = set()
@@ -85,6 +85,7 @@ class CaptureCollector:
         with self._lock:  # the meta's client is used by one thread at a time
             found: dict[Metric, Sequence[Sample]] = {names.INFO: [((cdc.__version__,), 1)]}
             found.update(capture_values(self._monitor.progress))
+            found.update(alarm_values(self._alarms))
             readable: list[Sample] = []
             parts = [("store", self._store), ("disk", self._disk), ("subscriptions", self._subscriptions)]
             if self._config.store.archive.url is not None:

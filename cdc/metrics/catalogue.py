@@ -174,12 +174,21 @@ READABLE = Metric(
     labels=("part",),
 )  # fmt: skip
 
+ALARMS = Metric("towpath_alarms", "Alarms that are raised, by name.", labels=("alarm",))
+ALARM_MESSAGES = Metric(
+    "towpath_alarm_messages_total",
+    "Tries to tell a handler (`webhook`, `mail`, `command`) of an alarm, by outcome: `sent` or `failed`.",
+    "counter",
+    labels=("handler", "outcome"),
+)
+
 CAPTURE = (
     INFO, CONNECTED, LAG, COMPLETE_UNTIL, LAST_COMMIT, RECEIVED_BYTES, STORED_BYTES, TRANSACTIONS, EVENTS, RECONNECTS,
     POSITION_FILE, POSITION_BYTES, UNREAD_BYTES, PURGE_AT, PURGE_LEFT, FAILOVERS, LAST_FAILOVER, POSITION_SEQ,
     STORE_TRANSACTIONS, STORE_BYTES, DISK_TOTAL, DISK_FREE, DISK_LIMIT,
     ARCHIVED_SEQ, ARCHIVE_BYTES, ARCHIVE_WAITING, ARCHIVE_WAITING_BYTES, ARCHIVE_LAG, ARCHIVE_FAILING,
     CURSOR_LAG, BEHIND_TRANSACTIONS, BEHIND_BYTES, ACKED_SEQ, OUTSTANDING, EXPIRED, PARKED, READABLE,
+    ALARMS, ALARM_MESSAGES,
 )  # fmt: skip
 """Metrics that a capture serves."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cdc.errors import ConfigError
-from cdc.metrics.catalogue import Metric
+from cdc.metrics.catalogue import ALARM_MESSAGES, ALARMS, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,6 +14,31 @@ if TYPE_CHECKING:
 Sample: TypeAlias = tuple[tuple[str, ...], float]
 """The values of the labels beside the destination, and the value."""
 Values: TypeAlias = Mapping[Metric, Sequence[Sample]]
+
+
+class AlarmCounts(Protocol):
+    """The counters of a watch for alarms (:class:`cdc.alarms.watch.AlarmWatch`)."""
+
+    @property
+    def counts(self) -> Mapping[tuple[str, bool], int]:
+        """Messages by handler, and whether it has taken them."""
+
+    @property
+    def raised(self) -> Mapping[str, int]:
+        """Alarms that are raised, by name."""
+
+
+def alarm_values(alarms: AlarmCounts | None) -> Values:
+    """Returns the metrics of a watch for alarms."""
+    if alarms is None:
+        return {}
+    return {
+        ALARMS: [((name,), float(count)) for name, count in sorted(dict(alarms.raised).items())],
+        ALARM_MESSAGES: [
+            ((handler, "sent" if ok else "failed"), float(count))
+            for (handler, ok), count in sorted(dict(alarms.counts).items())
+        ],
+    }
 
 
 def families(

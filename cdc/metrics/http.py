@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from cdc.errors import ConfigError
 from cdc.log import get_logger
 from cdc.metrics.capture import CaptureCollector, CaptureMonitor
-from cdc.metrics.families import missing_package
+from cdc.metrics.families import AlarmCounts, missing_package
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
@@ -23,10 +23,12 @@ _TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 @contextmanager
-def serving(config: DestinationConfig, port: int, monitor: CaptureMonitor) -> Iterator[None]:
+def serving(
+    config: DestinationConfig, port: int, monitor: CaptureMonitor, alarms: AlarmCounts | None = None
+) -> Iterator[None]:
     """Serves ``/metrics`` and ``/health`` of a capture while the context lasts. Raises ConfigError if
     ``prometheus_client`` is not installed, or the port cannot be had."""
-    server = _listen(config.metrics.host, port, application(config, monitor))
+    server = _listen(config.metrics.host, port, application(config, monitor, alarms))
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     _log.info("metrics are served", address=f"http://{config.metrics.host}:{server.server_port}/metrics")
@@ -38,7 +40,9 @@ def serving(config: DestinationConfig, port: int, monitor: CaptureMonitor) -> It
         thread.join()
 
 
-def application(config: DestinationConfig, monitor: CaptureMonitor) -> Callable[..., Iterable[bytes]]:
+def application(
+    config: DestinationConfig, monitor: CaptureMonitor, alarms: AlarmCounts | None = None
+) -> Callable[..., Iterable[bytes]]:
     """Returns the WSGI application of a capture. Raises ConfigError if ``prometheus_client`` is not installed."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -46,7 +50,7 @@ def application(config: DestinationConfig, monitor: CaptureMonitor) -> Callable[
         raise missing_package("metrics.port") from None
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(CaptureCollector(config, monitor))
+    registry.register(CaptureCollector(config, monitor, alarms))
     ProcessCollector(registry=registry)
     metrics = make_wsgi_app(registry)
 

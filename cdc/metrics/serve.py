@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cdc.capture import Progress
     from cdc.config import DestinationConfig
+    from cdc.metrics.families import AlarmCounts
 
 
 @contextmanager
-def served(config: DestinationConfig, port: int | None = None) -> Iterator[Callable[[Progress], None] | None]:
+def served(
+    config: DestinationConfig, port: int | None = None, alarms: AlarmCounts | None = None
+) -> Iterator[Callable[[Progress], None] | None]:
     """Serves ``/metrics`` and ``/health`` while the context lasts, at ``port`` (0: any that is free) or
-    ``metrics.port``. Yields the function that a capture reports to; None if neither is given, and nothing is served.
+    ``metrics.port``. ``alarms``: the watch that sends the destination's alarms. Yields the function that a capture
+    reports to; None if neither port is given, and nothing is served.
 
     Raises ConfigError if ``prometheus_client`` is not installed, or the port cannot be had.
     """
@@ -26,5 +30,5 @@ def served(config: DestinationConfig, port: int | None = None) -> Iterator[Calla
     from cdc.metrics.http import serving
 
     monitor = CaptureMonitor(config.name, config.metrics.unhealthy_after)
-    with serving(config, port, monitor):
+    with serving(config, port, monitor, alarms):
         yield monitor.observe

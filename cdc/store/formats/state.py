@@ -162,6 +162,14 @@ class CaptureState:
     """Everything that was committed before this moment is in the store; 0 while that is not known."""
     running: bool = False
     """Whether a writer holds the lock; filled in when the state is read."""
+    error: str | None = None
+    """Why it has no connection, or has ended; None if it reads, or was stopped."""
+    ended: bool = True
+    """Whether capture wrote this at its end. A capture that was killed has not."""
+    purge_left: float | None = None
+    """The share of the source's retention that is left before it purges what was not read; None: not asked yet."""
+    purge: str | None = None
+    """The same as a sentence."""
 
 
 def capture_state_path(store: Path) -> Path:
@@ -196,6 +204,10 @@ def read_capture_state(store: Path) -> CaptureState | None:
             time_us=found["time_us"],
             complete_until_us=found["complete_until_us"],
             running=running,
+            error=found.get("error"),
+            ended=found.get("ended", True),
+            purge_left=found.get("purge_left"),
+            purge=found.get("purge"),
         )
     except KeyError as error:
         raise DamagedError(f"lacks the key {error}", place=str(path), remedy=_REMAKE_STATE) from None
