@@ -174,7 +174,7 @@ class AlarmBook:
             for handler in handlers:
                 told = one.handlers.get(handler, Told())
                 event = self._event(one, told, now)
-                if event is not None:
+                if event is not None and (handler, one.id) not in self._under_way:
                     yield handler, _notice(self._name, one, told, event, now)
 
     def _event(self, one: Record, told: Told, now: datetime) -> Event | None:
