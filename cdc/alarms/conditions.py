@@ -48,6 +48,8 @@ class Facts:
     """The error with which capture has ended."""
     is_wanted: bool = True
     """False: an operator has stopped capture, or it waits until somebody subscribes."""
+    is_restarted: bool = False
+    """Whether the process starts a capture that has failed again by itself, so that a failure may pass."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def unreadable(config: DestinationConfig, error: str, facts: Facts | None = None
         f"The status of {config.name} cannot be collected.",
         f"{error} Other alarms of this destination are blind meanwhile.",
     )
-    found = [condition] if facts.failure is None else [condition, _failed(config, facts.failure)]
+    found = [condition] if facts.failure is None else [condition, _failed(config, facts.failure, facts)]
     return _without_ignored(config, Findings(found, frozenset(_ALL - {one.kind for one in found}), facts))
 
 
@@ -106,10 +108,9 @@ def _without_ignored(config: DestinationConfig, found: Findings) -> Findings:
     return Findings([one for one in found.found if one.kind not in ignored], found.unknown - {*ignored}, found.facts)
 
 
-def _failed(config: DestinationConfig, error: str) -> Condition:
-    return Condition(
-        "capture_failed", "critical", f"The capture of {config.name} has ended with an error.", error, at_once=True
-    )
+def _failed(config: DestinationConfig, error: str, facts: Facts) -> Condition:
+    summary = f"The capture of {config.name} has ended with an error."
+    return Condition("capture_failed", "critical", summary, error, at_once=not facts.is_restarted)
 
 
 def _capture(config: DestinationConfig, document: dict[str, Any], now_s: float, facts: Facts) -> Iterator[Condition]:
@@ -117,7 +118,7 @@ def _capture(config: DestinationConfig, document: dict[str, Any], now_s: float, 
     if not facts.is_wanted:
         return
     if facts.failure is not None:
-        yield _failed(config, facts.failure)
+        yield _failed(config, facts.failure, facts)
     elif capture["running"]:
         if not capture["connected"]:
             yield Condition(
@@ -127,7 +128,7 @@ def _capture(config: DestinationConfig, document: dict[str, Any], now_s: float, 
                 f"{capture['error'] or 'It is connecting.'} It connects again by itself.",
             )
     elif capture["error"] is not None:
-        yield _failed(config, capture["error"])
+        yield _failed(config, capture["error"], facts)
     elif not capture["ended"]:
         yield Condition(
             "capture_down",

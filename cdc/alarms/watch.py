@@ -31,7 +31,7 @@ from cdc.units import human_seconds
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
-_EVERY_S = 5.0
+_EVERY_S = 2.0
 _STATUS_S = 20.0
 """How long the status may take to collect."""
 _POLL_S = 0.05
@@ -43,8 +43,9 @@ _log = get_logger(__name__)
 class Attempt:
     """Something that is done in a daemon thread, so that it can be left alone if it hangs."""
 
-    def __init__(self, work: Callable[[], Any], name: str) -> None:
-        self._work = work
+    def __init__(self, work: Callable[[], Any], name: str, wake: threading.Event | None = None) -> None:
+        """``wake`` is set at the end."""
+        self._work, self._wake = work, wake
         self._done = threading.Event()
         self.began = time.monotonic()
         self.result: Any = None
@@ -67,13 +68,17 @@ class Attempt:
             self.error = error
         finally:
             self._done.set()
+            if self._wake is not None:
+                self._wake.set()
 
 
 class Sender:
     """Sends the messages of one handler, one after the other."""
 
-    def __init__(self, handler: Handler, limit_s: float, count: Callable[[str, bool], None]) -> None:
-        self._handler, self._limit_s, self._count = handler, limit_s + _SPARE_S, count
+    def __init__(
+        self, handler: Handler, limit_s: float, count: Callable[[str, bool], None], wake: threading.Event
+    ) -> None:
+        self._handler, self._limit_s, self._count, self._wake = handler, limit_s + _SPARE_S, count, wake
         self._attempt: Attempt | None = None
         self._notice: Notice | None = None
         self._is_given_up = False
@@ -105,7 +110,7 @@ class Sender:
         for _, due in book.due(now, [self._handler.name]):
             self._notice = due
             book.sending(self._handler.name, due)
-            self._attempt = Attempt(partial(self._handler.send, due), f"alarm-{self._handler.name}")
+            self._attempt = Attempt(partial(self._handler.send, due), f"alarm-{self._handler.name}", self._wake)
             return
 
     def _failed(self, book: AlarmBook, notice: Notice, now: datetime, reason: str) -> None:
@@ -143,7 +148,9 @@ class AlarmWatch:
         """Whether this process sends the alarms."""
         self._failure: str | None = None
         self._book = AlarmBook(config)
-        self._senders = [Sender(one, config.alarms.timeout_s, self._counted) for one in handlers(config)]
+        self._wake = threading.Event()
+        """A message has ended, or the watch is to end."""
+        self._senders = [Sender(one, config.alarms.timeout_s, self._counted, self._wake) for one in handlers(config)]
         self._status: Attempt | None = None
         self._meta = open_meta(config)
         self._lock = ExitStack()
@@ -162,6 +169,7 @@ class AlarmWatch:
         if failure is None:
             self._stop.set()
         self._ending.set()
+        self._wake.set()
         self._thread.join(_SPARE_S if failure is None else self._config.alarms.timeout_s + 2 * _SPARE_S)
         self._stop.set()
 
@@ -263,10 +271,11 @@ class AlarmWatch:
                 return
             if not is_last and time.monotonic() >= until:
                 return
-            if busy:
-                self._stop.wait(_POLL_S)
+            self._wake.wait(_POLL_S if busy else max(0.0, until - time.monotonic()))
+            self._wake.clear()
+            if busy:  # what was sent is recorded at once, so that a kill sends little twice
                 self._advance()
-            elif self._ending.wait(max(0.0, until - time.monotonic())):
+            elif self._ending.is_set():
                 return
 
     def _tell(self, error: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -156,12 +156,20 @@ class AlarmsConfig(Section):
     lag_s: DurationS = 1800.0
     """Lag of the store behind its source, and age of the oldest transaction that a subscriber has not acked, above
     which an alarm is raised."""
-    ignore: tuple[AlarmKind, ...] = ()
+    ignore: tuple[FilledText, ...] = ()
     """Alarms that are not raised, by their names, such as `table_parked`."""
     timeout_s: DurationS = 10.0
     """How long one try to send an alarm may take. Tries that fail are repeated, with longer and longer pauses."""
     path: FilledPath | None = None
     """File with the alarms that were raised; null means `PATH.alarms.json` beside the store in `PATH`."""
+
+    @field_validator("ignore")
+    @classmethod
+    def _kinds(cls, ignore: tuple[str, ...]) -> tuple[str, ...]:
+        for name in ignore:
+            if name not in get_args(AlarmKind):
+                raise ValueError(f"{name!r} is no alarm; the alarms are {', '.join(get_args(AlarmKind))}")
+        return ignore
 
     @property
     def handlers(self) -> tuple[str, ...]:

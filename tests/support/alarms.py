@@ -51,8 +51,9 @@ class Receiver:
     """Those that were answered with a status below 300."""
 
     def events(self) -> list[tuple[str, str]]:
-        """Returns the event and the name of each alarm that was taken."""
-        return [(one.document["event"], one.document["alarm"]) for one in self.taken]
+        """Returns the event and the name of each alarm that was taken, without deliveries that came before."""
+        found = {one.headers["webhook-id"]: (one.document["event"], one.document["alarm"]) for one in self.taken}
+        return list(found.values())
 
 
 @contextmanager
