@@ -249,5 +249,7 @@ SERVER_RESTARTS = _counter(
     "towpath_server_capture_restarts_total", "How often the server has started the destination's capture again."
 )
 
-SERVER = (SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS, SERVER_STATE, SERVER_RESTARTS)
+SERVER = (
+    SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS, SERVER_STATE, SERVER_RESTARTS, ALARMS, ALARM_MESSAGES,
+)  # fmt: skip
 """Metrics that `cdc server` serves."""

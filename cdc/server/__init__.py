@@ -5,12 +5,12 @@ that it runs: ``folder`` follows their configurations, ``leadership`` says wheth
 remembers what an operator has stopped, and ``captures`` keeps their captures running, as ``processes`` started by
 ``child``. ``live`` has those that requests reach.
 
-``app`` answers requests over HTTP, ``operators`` those about instances, ``roles`` says who may make these,
-``operations`` has what a client may call, ``destinations`` what is served and to whom, ``files`` the bytes of a store,
-``locks`` the locks of clients. Of Canal's clients, ``canal_listener`` accepts connections, ``canal_connection`` speaks
-with one of them, ``canal_clients`` knows the client ids, and ``canal_cursor`` has the batches of one; :mod:`cdc.canal`
-makes what is sent. The clients are in :mod:`cdc.client`, what both share is in :mod:`cdc.wire`. Commands import it; it
-imports the layers below them.
+``app`` answers requests over HTTP, ``operators`` those about instances, ``roles`` says who may make these, ``alarms``
+tells what is wrong with instances, ``operations`` has what a client may call, ``destinations`` what is served and to
+whom, ``files`` the bytes of a store, ``locks`` the locks of clients. Of Canal's clients, ``canal_listener`` accepts
+connections, ``canal_connection`` speaks with one of them, ``canal_clients`` knows the client ids, and ``canal_cursor``
+has the batches of one; :mod:`cdc.canal` makes what is sent. The clients are in :mod:`cdc.client`, what both share is in
+:mod:`cdc.wire`. Commands import it; it imports the layers below them.
 
 It promises that a client that dies or is slow holds no lock for longer than half a minute, that a kill of the server
 loses nothing that was answered, and that no capture which it has started outlives it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +35,7 @@ from cdc.wire.protocol import (
 )
 
 if TYPE_CHECKING:
+    from cdc.metrics.families import AlarmCounts
     from cdc.server.operators import Operators
 
 _SUBSCRIBING = ("get", "subscribe")
@@ -60,6 +61,7 @@ class Server:
         self._live = live
         self._stopping = stopping
         self.operators: Operators | None = None
+        self.alarms: Callable[[], Mapping[str, AlarmCounts]] = dict
         """The routes of instances, and what is wrong with those that are not open. Set before :meth:`application`."""
         self.counters = Counters()
         self._threads, self._byte_threads = CapacityLimiter(_THREADS), CapacityLimiter(_BYTE_THREADS)
@@ -236,7 +238,8 @@ class Server:
     async def _metrics(self, _request: Request) -> Response:
         held = {one.name: len(one.locks) for one in self._live}
         states = {} if self.operators is None else self.operators.states()
-        return text(await to_thread.run_sync(metrics_text, self.counters, held, states, limiter=self._health_threads))
+        make = partial(metrics_text, self.counters, held, states, self.alarms())
+        return text(await to_thread.run_sync(make, limiter=self._health_threads))
 
 
 async def _body(request: Request) -> bytes:

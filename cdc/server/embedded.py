@@ -109,6 +109,7 @@ class EmbeddedServer:
         try:
             import uvicorn
 
+            from cdc.server.alarms import ServerAlarms
             from cdc.server.app import Server
             from cdc.server.operators import Operators
             from cdc.server.roles import Roles
@@ -142,6 +143,8 @@ class EmbeddedServer:
         answers = Server(self.live, stopping=self._is_stopping)
         answers.operators = Operators(self.instances, roles, answers.counters)
         self._counters = answers.counters
+        alarms = ServerAlarms(self.instances)
+        answers.alarms = alarms.watches
         settings = uvicorn.Config(
             answers.application(),
             log_config=None,
@@ -172,7 +175,7 @@ class EmbeddedServer:
         if of_canal:
             await self._admit(of_canal[0])
         await self.instances.start(changes)
-        for work in (answers.expire_locks(), self.instances.watch(self._settings.scan_s)):
+        for work in (answers.expire_locks(), self.instances.watch(self._settings.scan_s), alarms.follow()):
             self._stack.push_async_callback(_end, asyncio.create_task(work))
         http = asyncio.create_task(self._http_server.serve(sockets=[listener]))
         self._stack.push_async_callback(self._end_http, http)

@@ -15,12 +15,13 @@ from cdc.metrics.catalogue import (
     SERVER_STATE,
     Metric,
 )
-from cdc.metrics.families import Sample, families
+from cdc.metrics.families import Sample, alarm_values, families
 from cdc.server.states import STATES
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+    from cdc.metrics.families import AlarmCounts
     from cdc.server.destinations import Counters
 
 
@@ -32,14 +33,20 @@ class InstanceNumbers:
     restarts: int
 
 
-def metrics_text(counters: Counters, locks: Mapping[str, int], instances: Mapping[str, InstanceNumbers]) -> str:
-    """Returns the text of ``/metrics``. ``locks``: how many locks clients hold, by destination."""
+def metrics_text(
+    counters: Counters,
+    locks: Mapping[str, int],
+    instances: Mapping[str, InstanceNumbers],
+    alarms: Mapping[str, AlarmCounts] | None = None,
+) -> str:
+    """Returns the text of ``/metrics``. ``locks``: how many locks clients hold, by destination. ``alarms``: the watches
+    for alarms, by destination."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     except ModuleNotFoundError:
         return "# Install towpath[metrics].\n"
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(counters, locks, instances))
+    registry.register(_Collector(counters, locks, instances, alarms or {}))
     ProcessCollector(registry=registry)
     return generate_latest(registry).decode()
 
@@ -47,8 +54,14 @@ def metrics_text(counters: Counters, locks: Mapping[str, int], instances: Mappin
 class _Collector:
     """A collector of ``prometheus_client``."""
 
-    def __init__(self, counters: Counters, locks: Mapping[str, int], instances: Mapping[str, InstanceNumbers]) -> None:
-        self._counters, self._locks, self._instances = counters, locks, instances
+    def __init__(
+        self,
+        counters: Counters,
+        locks: Mapping[str, int],
+        instances: Mapping[str, InstanceNumbers],
+        alarms: Mapping[str, AlarmCounts],
+    ) -> None:
+        self._counters, self._locks, self._instances, self._alarms = counters, locks, instances, alarms
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         requests = dict(self._counters.requests)
@@ -67,4 +80,5 @@ class _Collector:
             if instance is not None:
                 values[SERVER_STATE] = [((state,), float(state == instance.state)) for state in STATES]
                 values[SERVER_RESTARTS] = [((), float(instance.restarts))]
+            values.update(alarm_values(self._alarms.get(destination)))
             yield from families(SERVER, values, destination)

@@ -1,0 +1,89 @@
+"""Watches the instances of a server for alarms: those that it leads, and whose configuration names somebody to tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdc.alarms.conditions import Facts
+from cdc.alarms.watch import AlarmWatch
+from cdc.log import get_logger
+from cdc.server.captures import CaptureState
+from cdc.server.states import InstanceState
+
+if TYPE_CHECKING:
+    from cdc.config import DestinationConfig
+    from cdc.server.instances import Instance, Instances
+
+_LOOK_S = 1.0
+_log = get_logger(__name__)
+
+
+@dataclass
+class _Watched:
+    config: DestinationConfig
+    watch: AlarmWatch
+    facts: Facts
+    """As of the last look. The watch reads them in its own thread."""
+
+
+class ServerAlarms:
+    """The watches of a server. Used in its event loop."""
+
+    def __init__(self, instances: Instances) -> None:
+        self._instances = instances
+        self._watched: dict[str, _Watched] = {}
+
+    def watches(self) -> Mapping[str, AlarmWatch]:
+        """Returns the watches by destination, for the metrics."""
+        return {name: one.watch for name, one in self._watched.items()}
+
+    async def follow(self) -> None:
+        """Watches until it is cancelled."""
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            await self._close(list(self._watched))
+
+    async def _look(self) -> None:
+        wanted = {one.name: one for one in self._instances if one.config.alarms.handlers and _leads(one)}
+        gone = [name for name, one in self._watched.items() if name not in wanted or one.config != wanted[name].config]
+        await self._close(gone)
+        for name, instance in wanted.items():
+            known = self._watched.get(name)
+            if known is not None:
+                known.facts = facts_of(instance)
+                continue
+            facts = facts_of(instance)
+            watch = AlarmWatch(instance.config, lambda name=name: self._facts(name))  # type: ignore[misc]
+            self._watched[name] = _Watched(instance.config, watch, facts)
+            watch.start()
+            _log.info("watching for alarms", destination=name, handlers=", ".join(instance.config.alarms.handlers))
+
+    def _facts(self, name: str) -> Facts:
+        known = self._watched.get(name)
+        return Facts() if known is None else known.facts
+
+    async def _close(self, names: list[str]) -> None:
+        gone = [self._watched.pop(name) for name in names]
+        await asyncio.gather(*(asyncio.to_thread(one.watch.close) for one in gone))
+
+
+def _leads(instance: Instance) -> bool:
+    """Whether another server has nothing to do with the destination now."""
+    return instance.state is not InstanceState.STANDBY
+
+
+def facts_of(instance: Instance) -> Facts:
+    """Returns what the server knows of a capture."""
+    if instance.state in (InstanceState.STOPPED, InstanceState.WAITING):
+        return Facts(is_wanted=False)
+    error = instance.error
+    return Facts(
+        failure=None if error is None else str(error),
+        is_restarted=instance.capture.state is not CaptureState.FAILED and instance.config.server.capture != "none",
+    )
