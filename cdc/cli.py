@@ -5,6 +5,8 @@ Exit codes: 0 done; 1 failed, and another try may succeed; 2 wrong usage, config
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import sys
 import tempfile
@@ -12,6 +14,9 @@ import threading
 import traceback
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from importlib.abc import MetaPathFinder
 from inspect import cleandoc
 from pathlib import Path
 from types import FrameType
@@ -20,29 +25,6 @@ from typing import Annotated
 import typer
 
 import cdc
-from cdc.commands import (
-    alarm,
-    apply,
-    archive,
-    batch,
-    capture,
-    check,
-    decode,
-    failover,
-    history,
-    init,
-    inspect,
-    instance,
-    maintain,
-    replay,
-    server,
-    snapshot,
-    spark,
-    standby,
-    status,
-    tail,
-    verify,
-)
 from cdc.commands.common import Globals
 from cdc.errors import CdcError
 
@@ -53,15 +35,33 @@ _HELP = (
     "`cdc apply` merges the store into the Delta tables."
 )
 
-_RESEND_AFTER_S = 0.1
-
-app = typer.Typer(
-    name="cdc",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+COMMANDS = (
+    "init",
+    "check",
+    "capture",
+    "failover",
+    "standby",
+    "archive",
+    "snapshot",
+    "apply",
+    "replay",
+    "server",
+    "instance",
+    "spark",
+    "status",
+    "alarm",
+    "batch",
+    "inspect",
+    "decode",
+    "history",
+    "tail",
+    "maintain",
+    "verify",
 )
+"""The commands, in the order of the help. Each is a module of :mod:`cdc.commands`."""
+
+_WITHOUT_PANDAS = ("decode",)
+_RESEND_AFTER_S = 0.1
 
 
 class LogFormat(StrEnum):
@@ -75,7 +75,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=_HELP)
 def _main(
     ctx: typer.Context,
     conf_dir: Annotated[
@@ -102,30 +101,21 @@ def _main(
     configure(log_format.value, verbose)
 
 
-for _module in (
-    init,
-    check,
-    capture,
-    failover,
-    standby,
-    archive,
-    snapshot,
-    apply,
-    replay,
-    server,
-    instance,
-    spark,
-    status,
-    alarm,
-    batch,
-    inspect,
-    decode,
-    history,
-    tail,
-    maintain,
-    verify,
-):
-    _module.register(app)
+@cache
+def application(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
+    """Returns the command line with these commands. Their modules are imported, and no others."""
+    app = typer.Typer(
+        name="cdc",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(help=_HELP)(_main)
+    for name in names:
+        import_module(f"cdc.commands.{name}").register(app)
+    _unwrap_help(app)
+    return app
 
 
 def _unwrap_help(commands: typer.Typer) -> None:
@@ -138,18 +128,51 @@ def _unwrap_help(commands: typer.Typer) -> None:
             _unwrap_help(group.typer_instance)
 
 
-_unwrap_help(app)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Raises nothing: errors become a message and a code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Runs one command and returns its exit code. Raises nothing: errors become a message and a code.
+
+    ``argv``: the arguments; None for those of this process, which is then set up to run a command and nothing else.
+    """
+    if argv is not None:
+        return _run(list(argv))
+    arguments = sys.argv[1:]
+    _start_quickly(_command_name(arguments))
+    try:
+        return _run(arguments)
+    finally:
+        gc.freeze()  # the interpreter's end looks at every object that is not frozen, one after the other
+
+
+def _start_quickly(command: str | None) -> None:
+    """Leaves out what only delays the start of a process that runs a command.
+
+    Imports make tens of thousands of objects that stay, and the garbage collector would look at them again and again.
+    Pydantic would look for plugins in the metadata of every distribution that is installed. PyArrow would import pandas
+    at its first conversion, to know its objects; no command but those that run Spark has any.
+    """
+    gc.set_threshold(20_000, 20, 20)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if command in _WITHOUT_PANDAS:
+        sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Finds that pandas is not installed."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is left out of this command", name=fullname)
+
+
+def _run(arguments: list[str]) -> int:
     verbose = _wants_tracebacks(arguments)
+    name = _command_name(arguments)
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
             if sys.unraisablehook is sys.__unraisablehook__:
                 sys.unraisablehook = _resend_interrupt
+        app = application() if name is None else application((name,))
         result = app(args=arguments, prog_name="cdc", standalone_mode=False)
     except CdcError as error:
         if verbose:
@@ -195,19 +218,25 @@ def _resend_interrupt(lost: sys.UnraisableHookArgs) -> None:
     timer.start()
 
 
+def _command_name(arguments: Sequence[str]) -> str | None:
+    """Returns the command that is called; None if the names of all are needed, for the help or after a mistake."""
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--conf-dir", "--log-format"):
+            next(rest, None)
+        elif argument not in ("-v", "--verbose") and not argument.startswith(("--conf-dir=", "--log-format=")):
+            return argument if argument in COMMANDS else None
+    return None
+
+
 def _wants_tracebacks(arguments: Sequence[str]) -> bool:
     """Whether ``-v`` is given before the command's name. An error may occur before the options are parsed."""
     for argument in arguments:
         if argument in ("-v", "--verbose"):
             return True
-        if not argument.startswith("-") and "=" not in argument and argument in _command_names():
+        if argument in COMMANDS:
             return False
     return False
-
-
-def _command_names() -> frozenset[str]:
-    names = {command.name or "" for command in app.registered_commands}
-    return frozenset(names | {group.name or "" for group in app.registered_groups})
 
 
 def _print_error(text: str) -> None:

@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from typing import TYPE_CHECKING, NamedTuple
 
 from cdc.encryption.keys import KEY_BYTES, Key, find
 from cdc.errors import DamagedError, VersionError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MAGIC = b"TPEN"
 VERSION = 1
@@ -94,7 +94,7 @@ class Cipher:
     """Encrypts and decrypts the frames of one file."""
 
     def __init__(self, file_key: bytes) -> None:
-        self._gcm = AESGCM(file_key)
+        self._gcm = _gcm(file_key)
 
     def seal(self, data: bytes | memoryview, at: int, counter: int, opening: int, start: int) -> tuple[bytes, bytes]:
         """Returns header and body of a frame that begins at ``at`` in the file."""
@@ -103,11 +103,19 @@ class Cipher:
 
     def open(self, frame: Frame) -> bytes | None:
         """Returns the content of a frame; None if it is not what was written there."""
+        from cryptography.exceptions import InvalidTag
+
         head = FRAME.pack(frame.length, frame.counter, frame.opening, frame.start)
         try:
             return self._gcm.decrypt(head[4:16], frame.body, _PLACE.pack(frame.at) + head)
         except InvalidTag:
             return None
+
+
+def _gcm(secret: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # slow to import, and most stores are not encrypted
+
+    return AESGCM(secret)
 
 
 def is_encrypted(head: bytes) -> bool:
@@ -123,7 +131,7 @@ def make_header(key: Key, name: str, *, flags: int = 0) -> tuple[Header, Cipher]
         raise ValueError(f"the name {name!r} is longer than {_NAME_BYTES} bytes")
     fields = [MAGIC, VERSION, HEADER_SIZE, BLOCK_BYTES, flags, bytes.fromhex(key.id), nonce, bytes(48), label]
     empty = _HEAD.pack(*fields).ljust(HEADER_SIZE - 4, b"\0")
-    fields[7] = AESGCM(key.secret).encrypt(nonce, file_key, _unwrapped(empty))
+    fields[7] = _gcm(key.secret).encrypt(nonce, file_key, _unwrapped(empty))
     data = _HEAD.pack(*fields).ljust(HEADER_SIZE - 4, b"\0")
     data += zlib.crc32(data).to_bytes(4, "little")
     return Header(key.id, flags, name, data), Cipher(file_key)
@@ -164,9 +172,11 @@ def cipher_of(header: Header, place: str) -> Cipher:
 
 @lru_cache(maxsize=256)
 def _unwrap(data: bytes, key: Key) -> Cipher | None:
+    from cryptography.exceptions import InvalidTag
+
     nonce, wrapped = data[24:36], data[_WRAPPED]
     try:
-        return Cipher(AESGCM(key.secret).decrypt(nonce, wrapped, _unwrapped(data)))
+        return Cipher(_gcm(key.secret).decrypt(nonce, wrapped, _unwrapped(data)))
     except InvalidTag:
         return None
 

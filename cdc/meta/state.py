@@ -48,7 +48,7 @@ class TableRecord:
 class Gap(BaseModel):
     """Transactions that a subscriber never got, and whose loss an operator has accepted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     after_seq: int = Field(ge=0)
     """Exclusive: later transactions are missing,"""
@@ -68,7 +68,7 @@ class Gap(BaseModel):
 class ParkedTable(BaseModel):
     """A table that apply leaves out, so that the others go on. Its applied position may lie behind the cursor."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     due: Literal["snapshot", "retry", "hold"]
     """The way back: a snapshot, another try at the next run, or only a command of the operator."""
@@ -94,13 +94,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 class _Part(BaseModel):
     # An unknown key would be lost by read-modify-write, so it is refused.
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class EpochStart(_Part):
     """The beginning of an epoch after a failover."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     file: str
     pos: int = Field(ge=4)
@@ -120,7 +120,7 @@ class EpochStart(_Part):
 class SourceIdentity(_Part):
     """The server and the part of its history that store and cursors belong to."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     server_uuid: str
     flavor: Literal["mysql", "mariadb"]
@@ -168,7 +168,7 @@ class HistoryMark(_Part):
     It has the transaction's GTID, and the time when its binlog file was created.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     seq: int = Field(ge=1)
     gtid: str | None = None

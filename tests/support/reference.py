@@ -213,7 +213,7 @@ def dump_errors() -> str:
 
 def commands() -> str:
     """The page of commands."""
-    main = typer.main.get_command(cli.app)
+    main = typer.main.get_command(cli.application())
     lines = [_COMMANDS_HEAD.rstrip(), "", *_parameters(main)]
     for path, command in _leaves(main, "cdc"):
         lines += ["", f"## {path}", "", *_help(command), "", "```text", _usage(path, command), "```"]

@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from cdc.cli import app
+from cdc.cli import application
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "container"
@@ -68,7 +68,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_the_commands_of_the_compose_file_exist(command: list[str]) -> None:
-    known: Any = typer.main.get_command(app)
+    known: Any = typer.main.get_command(application())
     named = known.commands[command[0]]
     options = {option for parameter in named.params for option in parameter.opts}
     assert {word for word in command if word.startswith("--")} <= options

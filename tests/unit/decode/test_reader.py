@@ -116,7 +116,9 @@ def test_json_lines_escape() -> None:
 
 
 def test_command(store: Path, tmp_path: Path) -> None:
-    from cdc.cli import app
+    from cdc.cli import application
+
+    app = application()
 
     out = tmp_path / "rows.parquet"
     columns = [part for name in ("id", "txt") for part in ("--column", name)]
