@@ -20,7 +20,6 @@ from cdc.binlog.framer import Decision, Framer, PackedTransactionError, StopsAtP
 from cdc.encryption.read import MappedContent, map_content
 from cdc.errors import DamagedError, StorageError, UsageError
 from cdc.positions import make_seq, split_file_name
-from cdc.sql.statements import classify
 
 TableNumber = Callable[[str, str], int | None]
 
@@ -75,6 +74,8 @@ class _ScanHooks(StopsAtPrepared):
         return 0 if self.number is None else self.number(db, table)
 
     def statement(self, query: events.QueryEvent, in_transaction: bool) -> Decision:
+        from cdc.sql.statements import classify  # slow to import, and many files have rows alone
+
         found = classify(query.sql, query.db, query.sql_mode)
         mask = 0
         for db, table in found.tables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from cdc.store.formats.index import first_bad
 from cdc.store.formats.state import Beginning, CaptureState
 from cdc.store.reader.check import FilesReport
 from cdc.store.reader.reader import Backlog, Totals
-from cdc.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from cdc.wire.connection import Connection
 
 
 class RemoteReader:

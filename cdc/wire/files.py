@@ -6,15 +6,17 @@ A URI holds no token: the process must know the connection (:func:`cdc.wire.conn
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 
 from cdc.binlog.entry import ENTRY, ENTRY_SIZE
 from cdc.errors import DamagedError
-from cdc.wire.connection import Connection, known_at
 from cdc.wire.protocol import MOST_BYTES
+
+if TYPE_CHECKING:
+    from cdc.wire.connection import Connection
 
 _SCHEME = "towpath+"
 _PLACE_PARTS = 5
@@ -75,6 +77,8 @@ def uri_of(connection: Connection, path: str) -> str:
 
 def served_file(uri: str) -> ServedFile:
     """Returns the file of a URI. Raises ConfigError if this process has no connection to its server."""
+    from cdc.wire.connection import known_at  # loads what TLS needs, and most stores have no server
+
     parts = uri.removeprefix(_SCHEME).split("/", _PLACE_PARTS)
     if len(parts) <= _PLACE_PARTS:
         raise DamagedError("is not the URI of a file in a store", place=uri)

@@ -60,7 +60,9 @@ class KeyRanges:
         self, least: npt.NDArray[np.float64], greatest: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """Returns for each pair of limits, both included, how many values the ranges have between them."""
-        floor, ceiling = least.min(initial=np.inf), greatest.max(initial=-np.inf)
+        if not len(least):
+            return np.empty(0)
+        floor, ceiling = least.min(), greatest.max()
         lows = np.clip(self.lows.astype(np.float64), floor, ceiling + 1)
         highs = np.clip(self.highs.astype(np.float64), floor - 1, ceiling)
         before = np.concatenate([[0.0], np.cumsum(highs - lows + 1)])

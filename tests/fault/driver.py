@@ -43,14 +43,14 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def _noting(execute: Callable[[commit.Commit, str], commit.MergeStats]) -> Callable[..., commit.MergeStats]:
-    """Lets Spark's statements note their kinds."""
+def _noting(execute: Callable[..., commit.MergeStats]) -> Callable[..., commit.MergeStats]:
+    """Lets Spark's statements note their kinds, and the transactions that replace rows instead of them."""
 
-    def noted(self: commit.Commit, statement: str) -> commit.MergeStats:
+    def noted(self: commit.Commit, statement: str, *instead: Any) -> commit.MergeStats:
         changing = "rewrites files" if self.use_vectors is not True else "marks rows"
         _current.kind = changing if " WHEN MATCHED " in statement else "inserts"
         try:
-            return execute(self, statement)
+            return execute(self, statement, *instead)
         finally:
             _current.kind = "delta-rs"
 

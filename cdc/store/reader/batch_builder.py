@@ -23,7 +23,6 @@ from cdc.encryption.read import open_content
 from cdc.errors import CdcError, StorageError, UsageError
 from cdc.patterns import is_list
 from cdc.positions import CommitPosition
-from cdc.sql.statements import classify
 from cdc.store.formats.time_index import CommitTimeLimit
 
 _BRIDGE_BYTES = 16384
@@ -302,6 +301,8 @@ def leaves_rows_alone(segment: Path, entry: np.void) -> bool:
 
 
 def _is_harmless(data: bytes, has_checksum: bool) -> bool:
+    from cdc.sql.statements import classify  # slow to import, and most batches have rows alone
+
     found = False
     at = 0
     while at + HEADER_SIZE <= len(data):

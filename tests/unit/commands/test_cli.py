@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from cdc import __version__, cli
 from cdc.commands import common
@@ -50,14 +51,43 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def loaded(*arguments: str) -> set[str]:
-    """The packages that a command has loaded at its end."""
-    script = (
-        "import sys; from cdc import cli; code = cli.main(sys.argv[1:]); "
-        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr); sys.exit(code)"
-    )
+    """The modules that a command has loaded at its end, and their packages."""
+    script = "import sys; from cdc import cli; code = cli.main(); print(*sys.modules, file=sys.stderr); sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    return set(done.stderr.splitlines()[-1].split())
+    names = done.stderr.splitlines()[-1].split()
+    return {*names, *(name.partition(".")[0] for name in names)}
+
+
+def commands_in(modules: set[str]) -> set[str]:
+    return {name for name in cli.COMMANDS if f"cdc.commands.{name}" in modules}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["capture", "shop", "status"], "capture"),
+        (["-v", "--conf-dir", "apply", "--log-format=json", "status", "--json"], "status"),
+        (["--conf-dir=x", "--verbose", "batch", "get"], "batch"),
+        (["--conf-dir", "status"], None),
+        (["--help", "status"], None),
+        (["-h"], None),
+        (["stats", "status"], None),
+        (["--unknown", "status"], None),
+        ([], None),
+    ],
+)
+def test_the_command_is_found_before_the_arguments_are_parsed(arguments: list[str], name: str | None) -> None:
+    assert cli._command_name(arguments) == name
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_a_command_alone_is_the_one_of_the_whole_command_line(name: str) -> None:
+    alone, whole = (typer.main.get_command(app) for app in (cli.application((name,)), cli.application()))
+    assert isinstance(alone, typer.core.TyperGroup) and isinstance(whole, typer.core.TyperGroup)
+    assert list(alone.commands) == [name]
+    assert [one.opts for one in alone.params] == [one.opts for one in whole.params]
+    assert {*whole.commands} == {*cli.COMMANDS}
 
 
 def test_status_loads_neither_compiler_nor_arrow_nor_driver(tmp_path: Path) -> None:
@@ -68,12 +98,15 @@ def test_status_loads_neither_compiler_nor_arrow_nor_driver(tmp_path: Path) -> N
     )
     found = loaded("--conf-dir", str(tmp_path / "conf"), "status", "shop", "--json")
     assert not {"numba", "llvmlite", "pyarrow", "pymysql", "structlog", "deltalake", "pyspark", "rich"} & found
+    assert commands_in(found) == {"status"}
 
 
 def test_decode_loads_no_compiler_once_its_kernels_are_compiled() -> None:
     arguments = ("decode", str(GOLDEN / "decode-mysql9.binlog"), "--table", "shop.every")
     assert "pyarrow" in loaded(*arguments)
-    assert not {"numba", "structlog", "pymysql", "pyspark", "rich"} & loaded(*arguments)
+    found = loaded(*arguments)
+    assert not {"numba", "structlog", "pymysql", "pyspark", "rich", "pandas"} & found
+    assert commands_in(found) == {"decode"}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
