@@ -22,6 +22,7 @@ from spark_jobs.runtime.driver_jvm import DriverJvm
 from spark_jobs.runtime.session import acquire
 from spark_jobs.source import changes
 from tests.support.apply import Loop
+from tests.support.compare import mirror_faults
 
 Database = Callable[[Server], str]
 TABLE = "CREATE TABLE t (a INT, b VARCHAR(20), v VARCHAR(40), n DECIMAL(12, 3), d DATETIME(3), PRIMARY KEY (a, b))"
@@ -260,6 +261,37 @@ def test_rows_that_are_lost_on_the_way_are_found_before_the_commit(
     with monkeypatch.context() as patch:
         patch.setattr(row_replacement, "_Replacement", Less)
         with pytest.raises(RetryableError, match=rf"Spark has {step} .* rows; nothing was committed"):
+            pipeline.merge(loop.config, lease)
+    assert loop.version("t") == version
+    pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+    loop.require_equal("t", "1, 2")
+
+
+@pytest.mark.parametrize("wrong", ["fewer rows", "other rows"])
+def test_a_wrong_bitmap_of_rows_that_go_is_found(
+    mysql9: Server, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Delta's aggregate gives another bitmap than the rows that the join found. Its number of rows tells, and nothing is
+    committed. With the right number, the comparison with SELECT tells: the tests would find such a fault."""
+    monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
+    loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.t: {deletion_vectors: true}")
+    run(loop, TABLE, values(range(500), "a"))
+    loop.sql("UPDATE t SET v = 'x' WHERE b IN ('k3', 'k400')", "DELETE FROM t WHERE b = 'k77'")
+    loop.capture()
+    lease = loop.fetch()
+    version = loop.version("t")
+
+    class Wrong(row_replacement._Replacement):
+        def _bitmap(self, numbers: Any) -> Any:
+            return super()._bitmap(numbers.multiply(0) if wrong == "fewer rows" else numbers.plus(1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_replacement, "_Replacement", Wrong)
+        if wrong == "other rows":
+            pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
+            assert mirror_faults(mysql9, loop.config.apply.target, loop.db, "t")
+            return
+        with pytest.raises(RetryableError, match="Spark has found again 1 of 3 rows; nothing was committed"):
             pipeline.merge(loop.config, lease)
     assert loop.version("t") == version
     pipeline.finalize(loop.config, lease, True, pipeline.merge(loop.config, lease))
