@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
-from benchmarks.accounting import ROOT, Tree
+from benchmarks.accounting import ROOT, Tree, compile_sources
 from benchmarks.lines import BY_NAME, FULL_ROWS, GROUPS, LINES, Measurement, Options, shown, verdict
 from benchmarks.results import KEPT, Results, ResultsError
 
@@ -160,6 +160,7 @@ def main() -> int:
             results.refuse_partial(results.load(KEPT), chosen, options.rows)  # before minutes of work, not after
     except ResultsError as error:
         parser.error(str(error))
+    compile_sources()
     machine, began = results.this_machine(), time.monotonic()
     with Tree() as tree:
         accounting = tree.how

@@ -22,9 +22,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.accounting import ROOT, compile_sources
 from cdc.testing.servers import HOST, PASSWORD, USER, Server
 
-ROOT = Path(__file__).resolve().parent.parent
 CDC = [sys.executable, "-m", "cdc"]
 
 
@@ -93,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
+    compile_sources()
     table = Table(title="From the start of the process, with a warm kernel cache")
     for name in ("command", "CPU s", "wall s", "goal, wall s", "CPU against import numba"):
         table.add_column(name, justify="left" if name == "command" else "right")
