@@ -3,7 +3,9 @@
 Each round changes a few rows of every table, so that one batch has all tables, and merges it in a warm session. The
 first round creates the tables.
 
-    python -m benchmarks.many_tables [--tables 500] [--rounds 3] [--cores 2]
+    python -m benchmarks.many_tables [--tables 500] [--rounds 3] [--cores 2] [--engine spark]
+
+With the engine deltalake, delta-rs merges them, and no session of Spark is started.
 """
 
 from __future__ import annotations
@@ -64,13 +66,15 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--engine", choices=("spark", "deltalake"), default="spark")
     options = parser.parse_args()
     names = [f"bench.small{i:04d}" for i in range(options.tables)]
     console = Console(width=None if sys.stdout.isatty() else 120)
-    table = Table(title=f"{options.tables} small tables in one batch")
+    table = Table(title=f"{options.tables} small tables in one batch, by {options.engine}")
     for column in ("round", "s", "s per table", "CPU s per table"):
         table.add_column(column, justify="right")
-    with destination(options.cores) as (server, config, tree):
+    more = ", small_batches: {engine: deltalake, max_rows: 100000}" if options.engine == "deltalake" else ""
+    with destination(options.cores, more=more) as (server, config, tree):
         server.execute(*(f"CREATE TABLE {name} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)" for name in names))
         seconds = watch()
         for turn in range(options.rounds):
