@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import NamedTuple
 
 from cdc.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class Address(NamedTuple):
@@ -33,3 +36,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_host(host: str) -> str:
+    """Returns a host that may stand in Canal's tree of nodes: a name, or an IPv4 address that others can reach. Raises
+    ValueError."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        if not _NAME.fullmatch(host):
+            raise ValueError("is neither a host's name nor an IPv4 address") from None
+        return host
+    if found.version != 4:
+        raise ValueError("is an IPv6 address, which Canal's tree has no place for; give a host's name")
+    if found.is_unspecified:
+        raise ValueError("is no address that others can reach; give the one of this machine")
+    return host

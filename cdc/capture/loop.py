@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
-from cdc.capture import replication
+from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
 from cdc.capture.reconnect import ReconnectPolicy
@@ -116,6 +116,10 @@ class Capture:
         replication.require_no_standby(config)
         # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
         control: Source | None = self._servers.connect(stop, _stored_until(folder))
+        has_others = config.server.ha.enabled
+        if has_others:
+            assert control is not None
+            own_store.prepare(config, open_meta(config).read(), control)
         store = RelayLog(
             folder,
             destination=config.name,
@@ -127,6 +131,8 @@ class Capture:
         beside = ExitStack()
         failure: str | None = None
         try:
+            if has_others:
+                own_store.claim(config)
             master = replication.start_master(config, store)
             beside.enter_context(archiving(config))
             reconnect = ReconnectPolicy(config.source.max_failures, bounded=until_current)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdc.capture.failover import Overlap, begin_epoch, needs_failover, prove_failover
+from cdc.capture.own_store import find_begin
 from cdc.capture.proof import REMEDY, Proof, prove_acked, prove_store
 from cdc.config import DestinationConfig, StartGtid, StartPosition, StartTime
 from cdc.errors import CdcError, ConfigError, IdentityError, SourceRefusedError
@@ -59,6 +60,10 @@ class _Candidate:
     gtid: str | None = None
     """The GTID set before the position, if ``source.start`` has led to it."""
 
+    @property
+    def seq(self) -> int:
+        return make_seq(self.epoch, self.position.file_number, min(self.position.pos, MAX_OFFSET))
+
     def identity(self, start_gtid: str | None) -> SourceIdentity:
         return SourceIdentity(
             server_uuid=self.info.server_uuid,
@@ -81,16 +86,25 @@ def find_start(
     still get transactions that it lacks) and LostTransactionsError.
     """
     info = describe(conn)
+    known = meta.source()
+    has_others = config.server.ha.enabled
+    if has_others:
+        _require_same_server(info, known)
     moved = None if last_seq is None else begin_epoch(config, conn, info, meta, last_seq, resume)
     if moved is not None and moved.began is not None:
         position = BinlogPosition(moved.began.file, moved.began.pos)
         return Start(position, moved, False, info.has_row_metadata, moved.start_gtid, Overlap.of(moved))
-    candidate = _locate(config, conn, info, meta.source(), last_seq)
+    begin = find_begin(meta.read(), conn) if has_others and last_seq is None else None
+    candidate = _locate(config, conn, info, known, last_seq if begin is None else begin)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
-        _require_available(candidate.position, candidate.sizes, conn, first=True)
+        _require_available(candidate.position, candidate.sizes, conn, first=begin is None)
     # Of other positions than the present one, the GTID set is known only if the start was found by GTIDs.
-    start_gtid = clock_and_position(conn).gtid if config.source.start in ("now", "snapshot") else candidate.gtid
-    identity = meta.bind_source(candidate.identity(start_gtid))
+    is_now = begin is None and config.source.start in ("now", "snapshot")
+    start_gtid = clock_and_position(conn).gtid if is_now else candidate.gtid
+    bound = candidate.identity(start_gtid)
+    if has_others and known is None:
+        bound = bound.model_copy(update={"begins_seq": candidate.seq})
+    identity = meta.bind_source(bound)
     if last_seq is None:
         flavor = candidate.info.flavor
         proof = prove_acked(
@@ -104,6 +118,20 @@ def find_start(
         log.debug("the source has the history of the store", proved=proof.proved)
     overlap = Overlap.of(identity)
     return Start(candidate.position, identity, last_seq is None, candidate.info.has_row_metadata, start_gtid, overlap)
+
+
+def _require_same_server(info: ServerInfo, known: SourceIdentity | None) -> None:
+    """Raises IdentityError if the source is another server than before: the stores of several servers (``server.ha``)
+    would not agree on the transactions after which the new one takes its place."""
+    if known is None or info.server_uuid == known.server_uuid:
+        return
+    raise IdentityError(
+        f"another source answers (server_uuid {info.server_uuid}) than the one that was captured "
+        f"({known.server_uuid}), and with server.ha capture does not move to another one",
+        remedy="Connect to the former one. If it is gone: stop all servers but the one whose store ends last, remove "
+        "server.ha from its configuration, let `cdc capture` move, and let all readers ack up to the move. Then add "
+        "server.ha again.",
+    )
 
 
 def prove_start(config: DestinationConfig, conn: Source, meta: Meta, last_seq: int) -> tuple[Proof, BinlogPosition]:

@@ -34,7 +34,6 @@ class Held:
     """Of the node ``towpath/leader``."""
     former: Server | None
     """The server that led before; None if none did."""
-    former_nonce: str | None = None
 
 
 class Candidacy:
@@ -45,17 +44,23 @@ class Candidacy:
         self._member, self.destination, self._on_change = member, destination, on_change
         tree = member.tree
         self._running, self._leader = tree.running(destination), tree.leader(destination)
-        self._shown = f"{tree.members(destination)}/{member.server.address}"
+        self._members = tree.members(destination)
+        self._shown = f"{self._members}/{member.server.address}"
         self._nonce = secrets.token_hex(8)
         self._mutex = threading.RLock()
         """Held during a step, so that :meth:`leave` does not meet one."""
         self._held: Held | None = None
         self._left = False
-        self.takeovers = 0
-        """How often this process has become the leader."""
         self._elsewhere: Server | None = None
+        self.servers: tuple[str, ...] = ()
+        """The addresses of all servers that have the destination and are up, as seen last."""
 
     # --- what is known
+
+    @property
+    def address(self) -> str:
+        """The address of this server."""
+        return self._member.server.address
 
     @property
     def held(self) -> Held | None:
@@ -111,6 +116,7 @@ class Candidacy:
                 return
             member, client = self._member, self._member.client
             member.show(self._shown)
+            self.servers = tuple(sorted(member.get(client.get_children_async(self._members))))
             session = member.session
             stat = member.get(client.exists_async(self._running, watch=member.wake))
             held = self._held
@@ -148,8 +154,7 @@ class Candidacy:
             return
         if member.session != session:
             return  # it was made by a session that is gone, or will be adopted
-        former = None if before is None else before.server
-        self._win(Held(record.epoch, session, version + 1, former, None if before is None else before.nonce))
+        self._win(Held(record.epoch, session, version + 1, None if before is None else before.server))
 
     def _adopt(self, session: int) -> None:
         """Deals with a node that this session has made without being told: the answer was lost, or this process has
@@ -188,7 +193,6 @@ class Candidacy:
 
     def _win(self, held: Held) -> None:
         self._held, self._elsewhere = held, None
-        self.takeovers += 1
         _log.info("leads the destination", destination=self.destination, epoch=held.epoch)
         self._on_change()
 

@@ -6,7 +6,6 @@ cluster clients find Towpath's servers. The node ``towpath/leader`` is Towpath's
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from cdc.errors import ConfigError, DamagedError, UsageError, VersionError
 
 DEFAULT_ROOT = "/otter/canal"
 LEADER_VERSION = 1
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS = re.compile(r"([^:\s]+):([0-9]{1,5})")
 
 
@@ -164,22 +162,6 @@ def address_of(text: str) -> Address:
     if match is None or not 0 < int(match[2]) < 65536:
         raise ConfigError(f"{text!r} is not an address of a server in Canal's tree; it is like 10.0.0.7:11111")
     return Address(match[1], int(match[2]))
-
-
-def check_host(host: str) -> str:
-    """Returns a host that may stand in Canal's tree: a name, or an IPv4 address that others can reach. Raises
-    ValueError."""
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        if not _HOST.fullmatch(host):
-            raise ValueError(f"{host!r} is neither a host's name nor an IPv4 address") from None
-        return host
-    if found.version != 4:
-        raise ValueError(f"{host} is an IPv6 address, which Canal's tree has no place for; give a host's name")
-    if found.is_unspecified:
-        raise ValueError(f"{host} is no address that others can reach; give the one of this machine")
-    return host
 
 
 def _object(data: bytes, place: str, remedy: str) -> dict[str, Any]:

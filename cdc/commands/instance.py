@@ -165,7 +165,6 @@ def _print(documents: list[dict[str, Any]], as_json: bool) -> None:
     for one in documents:
         capture = one["capture"] or {}
         problem = one["error"] or one["config"]["problem"] or {}
-        holder = one["leader"]["holder"] if one["state"] == "standby" else None
         table.add_row(
             one["destination"],
             one["state"],
@@ -173,6 +172,17 @@ def _print(documents: list[dict[str, Any]], as_json: bool) -> None:
             capture.get("state", ""),
             str(capture.get("pid") or ""),
             str(capture.get("restarts", "")),
-            problem.get("message") or holder or "",
+            problem.get("message") or _leadership(one["leader"], one["state"]),
         )
     tables().print(table, markup=False)
+
+
+def _leadership(leader: dict[str, Any], state: str) -> str:
+    """Describes who leads among several servers, and which ones wait."""
+    servers = leader.get("servers")
+    if servers is None:
+        return (leader["holder"] or "") if state == "standby" else ""
+    if not leader["leads"]:
+        return f"{leader['holder'] or 'nobody'} leads"
+    waiting = [one for one in servers if one != leader["holder"]]
+    return f"leads in epoch {leader['epoch']}; {', '.join(waiting) if waiting else 'no other server'} waits"

@@ -91,6 +91,7 @@ class DestinationConfig(Section):
 def check_sections(config: DestinationConfig, file: Path) -> None:
     """Checks that sections do not contradict each other, as far as the file alone can tell. Raises ConfigError."""
     _check_meta(config, file)
+    _check_ha(config, file)
     _check_folders(config, file)
     _check_policies(config, file)
     _check_small_batches(config, file)
@@ -128,6 +129,36 @@ def _check_meta(config: DestinationConfig, file: Path) -> None:
         raise ConfigError("meta: is missing; add it", place=str(file))
     elif config.meta.__dict__["path"] is None:
         raise ConfigError("meta.path: is missing; add it", place=str(file))
+
+
+def _check_ha(config: DestinationConfig, file: Path) -> None:
+    """Several servers share the meta and nothing else."""
+    if not config.server.ha.enabled:
+        return
+    for wrong, what, remedy in (
+        (
+            config.meta.kind != "zookeeper",
+            "server.ha needs meta.kind: zookeeper, which the servers share",
+            "Set meta.kind: zookeeper and meta.hosts.",
+        ),
+        (
+            config.store.standby.role != "none",
+            "server.ha and store.standby contradict each other: a server of several reads the source itself",
+            "Remove store.standby, or server.ha.",
+        ),
+        (
+            bool(config.source.standbys),
+            "server.ha and source.standbys contradict each other: a server's store cannot follow another one's move",
+            "Remove source.standbys, or server.ha.",
+        ),
+        (
+            config.source.folder is not None,
+            "server.ha needs a database server as the source, which each of its servers reads, and not a folder",
+            "Set source.url to a server, or remove server.ha.",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(what, place=str(file), remedy=remedy)
 
 
 def _check_small_batches(config: DestinationConfig, file: Path) -> None:

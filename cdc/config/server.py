@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from cdc.addresses import is_loopback
+from cdc.config.ha import HaConfig
 from cdc.config.values import Doc, DurationS, FilledText, Section, Whole
 
 _SUBSCRIBER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
@@ -114,6 +115,7 @@ class ServerConfig(Section):
     """How often `cdc server` looks for new, changed and removed configurations. Destinations that one process serves
     agree on it, or leave it out."""
     roles: RolesConfig = RolesConfig()
+    ha: HaConfig = HaConfig()
 
     @field_validator("tokens")
     @classmethod
@@ -134,4 +136,14 @@ class ServerConfig(Section):
                 f"host {self.host} needs certificate and key: tokens must not cross the network in clear; add both, or "
                 "use host: 127.0.0.1"
             )
+        if self.ha.address is not None and not is_loopback(self.ha.address):
+            for key, host, used in (
+                ("host", self.host, bool(self.tokens)),
+                ("canal.host", self.canal.host, self.canal.enabled),
+            ):
+                if used and is_loopback(host):
+                    raise ValueError(
+                        f"ha.address {self.ha.address} and {key} {host} contradict each other: nobody else reaches it "
+                        f"there; set {key} to the address of this machine"
+                    )
         return self

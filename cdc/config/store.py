@@ -227,7 +227,8 @@ class StoreConfig(SectionWithFolder):
     """Folder of the store, which `kind: file` needs. A relative path is taken from the folder above that of this
     file."""
     url: Annotated[FilledText | None, Doc(example="https://store.example:8040", only_with="kind: server")] = None
-    """Address of the server. `http://` is possible for a server on this machine only."""
+    """Address of the server; with [several servers](../how-to/two-servers.md) those of all, separated by commas.
+    `http://` is possible for a server on this machine only."""
     token_env: Annotated[FilledText | None, Doc(example="SHOP_APPLY_TOKEN", only_with="kind: server")] = None
     """Environment variable that holds the token that the server knows."""
     token_file: Annotated[Path | None, Doc(only_with="kind: server", instead_of="token_env")] = None
@@ -307,14 +308,18 @@ class StoreConfig(SectionWithFolder):
     def _url(cls, url: str | None) -> str | None:
         if url is None:
             return None
-        parts = require_http(
-            url,
-            otherwise="is not the address of a server; write https://HOST:PORT",
-            with_secrets="must not hold a user or a password; use token_env or token_file",
-        )
-        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-            raise ValueError("would send the token through the network in clear; write https://HOST:PORT")
-        return url.rstrip("/")
+        urls = [one.strip().rstrip("/") for one in url.split(",")]
+        for one in urls:
+            parts = require_http(
+                one,
+                otherwise="is not the address of a server; write https://HOST:PORT",
+                with_secrets="must not hold a user or a password; use token_env or token_file",
+            )
+            if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+                raise ValueError("would send the token through the network in clear; write https://HOST:PORT")
+        if len(set(urls)) < len(urls):
+            raise ValueError("names the same server twice")
+        return ",".join(urls)
 
     @model_validator(mode="after")
     def _keys_of_the_kind(self) -> Self:

@@ -12,6 +12,7 @@ implementation, including your own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cdc.meta.base import Meta
@@ -45,8 +46,9 @@ __all__ = [
 ]
 
 
-def open_meta(config: DestinationConfig) -> Meta:
-    """Returns the meta that the configuration selects. It opens files and connections on first use only."""
+def open_meta(config: DestinationConfig, *, fence: Callable[[], tuple[str, int]] | None = None) -> Meta:
+    """Returns the meta that the configuration selects. It opens files and connections on first use only. ``fence``:
+    that of the server that leads, if there are several; see :class:`~cdc.meta.zookeeper.ZooKeeperMeta`."""
     from cdc.meta.file import FileMeta
 
     if config.meta.kind == "zookeeper":
@@ -54,5 +56,10 @@ def open_meta(config: DestinationConfig) -> Meta:
 
         assert config.meta.hosts is not None  # checked when it was loaded
         address = (config.source.host, config.source.port) if config.source.host else None
-        return ZooKeeperMeta(config.meta.hosts, config.name, root=config.meta.root, source_address=address)
+        ha = config.server.ha
+        # The lock of a leader that dies must not outlast its leadership.
+        timeout = {"session_timeout_s": ha.session_timeout_s} if ha.enabled else {}
+        return ZooKeeperMeta(
+            config.meta.hosts, config.name, root=config.meta.root, source_address=address, fence=fence, **timeout
+        )
     return FileMeta(config.meta.path, config.name, permissions=config.meta.permissions)

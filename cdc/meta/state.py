@@ -135,6 +135,8 @@ class SourceIdentity(_Part):
     """How a failover has begun the epoch; None if none did."""
     former: tuple[SourceIdentity, ...] = ()
     """The identities of earlier epochs, oldest first."""
+    begins_seq: int | None = Field(default=None, ge=1)
+    """Where the destination's first store begins, exclusive, for other servers (``server.ha``); None: not recorded."""
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -158,7 +160,7 @@ class SourceIdentity(_Part):
         return tuple((one, one.began) for one in (*self.former, self) if one.began is not None)
 
 
-_OF_FAILOVERS = frozenset({"address", "began", "former"})
+_OF_FAILOVERS = frozenset({"address", "began", "former", "begins_seq"})
 """Keys that are left out when they are empty."""
 
 

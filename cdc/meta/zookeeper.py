@@ -45,6 +45,8 @@ class _Loaded:
     state: State
     nodes: Nodes
     versions: dict[str, int]
+    number: int | None
+    """Of the change that wrote the state; None if there was none."""
     foreign: dict[str, frozenset[str]]
     """Names of other clients' nodes below each subscriber's node."""
 
@@ -80,6 +82,9 @@ class ZooKeeperMeta(DurableMeta):
         self._lock_wait_s = lock_wait_s
         self._fence = fence
         self._connection = Connection(hosts, session_timeout_s, wait_s)
+        self._known: tuple[int, State] | None = None
+        """The state that was read last, and the number of the change that wrote it: each change writes the
+        destination's own node."""
         self._holder = f"{_process_name()} ({secrets.token_hex(4)})"
 
     @property
@@ -87,7 +92,22 @@ class ZooKeeperMeta(DurableMeta):
         return self._name("")
 
     def read(self) -> State:
-        return self._load(self._connection.client()).state
+        client = self._connection.client()
+        if self._fence is None:
+            return self._load(client).state
+        with self._connection.errors("read the meta"):  # a leader reads it for each request
+            number = client.retry(self._read_number, client)
+        known = self._known
+        if known is None or known[0] != number:
+            loaded = self._load(client)
+            if loaded.number is None:
+                return loaded.state
+            known = self._known = loaded.number, loaded.state
+        return known[1].copied()
+
+    def _read_number(self, client: Any) -> int | None:
+        client.sync(self._base)  # this member of the ensemble may be behind
+        return _change_number(self._get_ours(client))
 
     @contextmanager
     def change(self) -> Iterator[State]:
@@ -197,6 +217,7 @@ class ZooKeeperMeta(DurableMeta):
             state=nodes.parse(data, self._destination, self._name),
             nodes=data,
             versions={path: stat.version for path, (_, stat) in found.items()},
+            number=_change_number(after),
             foreign={name: held - nodes.OWN if name in ours else held for name, held in children.items()},
         )
 

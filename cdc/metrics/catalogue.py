@@ -248,8 +248,16 @@ SERVER_STATE = Metric(
 SERVER_RESTARTS = _counter(
     "towpath_server_capture_restarts_total", "How often the server has started the destination's capture again."
 )
+SERVER_LEADS = Metric(
+    "towpath_server_leads", "Whether this server leads the destination (1) or another one may (0): `server.ha`."
+)
+SERVER_EPOCH = Metric("towpath_server_leadership_epoch", "The epoch of this server's leadership; 0 while it has none.")
+SERVER_TAKEOVERS = _counter(
+    "towpath_server_takeovers_total", "How often this server has begun to lead the destination."
+)
 
 SERVER = (
-    SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS, SERVER_STATE, SERVER_RESTARTS, ALARMS, ALARM_MESSAGES,
+    SERVER_REQUESTS, SERVER_BYTES, SERVER_LOCKS, SERVER_STATE, SERVER_RESTARTS, SERVER_LEADS, SERVER_EPOCH,
+    SERVER_TAKEOVERS, ALARMS, ALARM_MESSAGES,
 )  # fmt: skip
 """Metrics that `cdc server` serves."""

@@ -17,7 +17,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cdc import __version__
-from cdc.errors import CdcError, ConfigError, RetryableError, StoreIncompleteError, UsageError, VersionError
+from cdc.errors import (
+    CdcError,
+    ConfigError,
+    NotLeaderError,
+    RetryableError,
+    StoreIncompleteError,
+    UsageError,
+    VersionError,
+)
 from cdc.log import get_logger
 from cdc.server.answers import Refused, binary, document, of_error, text
 from cdc.server.destinations import Counters, ServedDestination
@@ -28,6 +36,7 @@ from cdc.server.operations import OPERATIONS, Call, Get
 from cdc.validation import first_fault
 from cdc.wire.protocol import (
     API,
+    EPOCH_HEADER,
     LONGEST_WAIT_S,
     MOST_BODY_BYTES,
     REPEATED_HEADER,
@@ -106,7 +115,12 @@ class Server:
         try:
             served, subscriber = self._admit(request)
             destination = served.name
+            epoch = served.require_leader()
             answer = await work(request, served, subscriber)
+            if served.require_leader() != epoch:
+                raise NotLeaderError("the leadership has changed meanwhile", place=destination, remedy="Ask again.")
+            if epoch:
+                answer.headers[EPOCH_HEADER] = str(epoch)
             outcome = "ok"
         except Refused as refused:
             answer, outcome = refused.answer(), "refused"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from anyio import CapacityLimiter
 
 from cdc.canal.zones import zone_of
-from cdc.errors import CdcError, UsageError
+from cdc.errors import CdcError, NotLeaderError, UsageError
 from cdc.log import get_logger
 from cdc.server.canal_cursor import ClientCursor, subscriber_of
 from cdc.server.threads import in_thread
@@ -64,6 +64,7 @@ class Clients:
     def client(self, destination: str, client_id: str) -> Client:
         """Returns a client id of a destination. Raises UsageError."""
         served = self._served(destination)
+        served.require_leader()
         if not _CLIENT_ID.fullmatch(client_id) or not -32768 <= int(client_id) <= 32767:
             raise UsageError(f"the clientId {client_id!r} is not a number from -32768 to 32767")
         key = (destination, int(client_id))
@@ -77,11 +78,17 @@ class Clients:
         served = self._live.get(destination)
         if served is None or not served.config.server.canal.enabled:
             suspended = self._live.suspended(destination)
+            if suspended is not None and isinstance(suspended[1], NotLeaderError):
+                raise suspended[1].with_traceback(None)
             raise UsageError(
                 f"destination:{destination} should start first",
                 remedy="Name one that the server serves." if suspended is None else str(suspended[1]),
             )
         return served
+
+    def require_leader(self, destination: str) -> None:
+        """Raises NotLeaderError if another server may serve the destination."""
+        self._served(destination).require_leader()
 
     async def begin(self, destination: str) -> None:
         """Waits until the destination has a store, if the server captures it by itself. Raises CdcError."""

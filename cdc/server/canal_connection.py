@@ -12,7 +12,7 @@ from cdc.canal import packets as p
 from cdc.canal.fields import MalformedError, number
 from cdc.canal.filters import table_pattern
 from cdc.canal.packets import Packet, Request, parse_packet, parse_request
-from cdc.errors import CdcError, UsageError
+from cdc.errors import CdcError, NotLeaderError, UsageError
 from cdc.log import get_logger
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ class Connection:
         except MalformedError as error:
             outcome = "refused"
             await self._send(p.refused(p.BAD_REQUEST, f"the request cannot be read: {error}"))
+        except NotLeaderError as error:  # a cluster client then looks for the leader
+            self._clients.count(destination, operation, type(error).__name__)
+            await self._send(p.refused(p.BAD_REQUEST, str(error)))
+            raise _ClosedError from None
         except CdcError as error:
             outcome = type(error).__name__
             await self._send(p.refused(p.BAD_REQUEST, str(error)))
@@ -231,6 +235,7 @@ class Connection:
             if found is None:
                 await self._send(p.framed(p.MESSAGES, _NOTHING))
                 return
+            self._clients.require_leader(request.destination)
             await self._send_batch(found[0], found[1], packet.compression)
             client.cursor.give_back(found[1])
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 from cdc.batches.service import BatchService
 from cdc.batches.table_batches import TableBatches
 from cdc.config.secrets import subscriber_token
-from cdc.errors import ConfigError
+from cdc.errors import CdcError, ConfigError, NotLeaderError
 from cdc.meta import Meta, open_meta
 from cdc.server.locks import LockTable
 from cdc.store.reader.reader import StoreReader
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
+    from cdc.server.leadership import Leadership
 
 _Value = TypeVar("_Value")
 
@@ -27,8 +28,9 @@ _Value = TypeVar("_Value")
 class ServedDestination:
     """One destination. Its store and meta are opened when a request needs them. Safe in any thread."""
 
-    def __init__(self, config: DestinationConfig) -> None:
-        """Raises ConfigError if the destination cannot be served."""
+    def __init__(self, config: DestinationConfig, leadership: Leadership | None = None) -> None:
+        """``leadership``: the right by which this process serves it. Raises ConfigError if the destination cannot be
+        served."""
         if config.store.kind != "file":
             raise ConfigError(
                 "the store is on another server, and is served there",
@@ -43,7 +45,8 @@ class ServedDestination:
                 "-hex 32. For Canal's clients, add canal: {enabled: true}.",
             )
         self.config = config
-        self.meta: Meta = open_meta(config)
+        self._leadership = leadership
+        self.meta: Meta = open_meta(config, fence=None if leadership is None else leadership.fence)
         self.batches = BatchService(config, meta=self.meta)
         self.locks = LockTable(self.meta)
         self.begin: Callable[[], Awaitable[None]] | None = None
@@ -56,6 +59,18 @@ class ServedDestination:
         ConfigError."""
         digests = _digests(config)
         self.batches, self.config, self._digests = BatchService(config, meta=self.meta), config, digests
+
+    def require_leader(self) -> int:
+        """Returns the epoch of this process's leadership; 0 if nothing counts epochs. Raises NotLeaderError if another
+        server may serve the destination. Asked before each answer."""
+        return 0 if self._leadership is None else self._leadership.require()
+
+    def refusal(self, error: CdcError) -> CdcError:
+        """Returns what a client is told, if it was ``error`` when this process stopped serving the destination: another
+        server may lead by now."""
+        if self._leadership is not None and isinstance(error, NotLeaderError):
+            return self._leadership.error()
+        return error
 
     def close(self) -> None:
         """Releases the locks of clients, and what the meta holds."""

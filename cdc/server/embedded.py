@@ -21,14 +21,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from cdc.cluster.nodes import Server
 from cdc.config import find
 from cdc.errors import CdcError, ConfigError, UsageError
 from cdc.log import get_logger
+from cdc.server.cluster import Cluster, ZooKeeperLeadership
 from cdc.server.destinations import Listening, ServedDestination, agreed, is_served, listening
 from cdc.server.folder import Change, ConfigFolder
 from cdc.server.instances import Instances, Surroundings, Timings
@@ -61,7 +64,7 @@ class EmbeddedServer:
         http: int | None = None,
         canal_port: int | None = None,
         options: Sequence[str] = (),
-        leadership: Callable[[DestinationConfig], Leadership] = LocalLeadership,
+        leadership: Callable[[DestinationConfig], Leadership] | None = None,
         timings: Timings | None = None,
     ) -> None:
         """``names``: the destinations; none: all of the folder that are configured for a server, those that come later
@@ -70,7 +73,8 @@ class EmbeddedServer:
         self._folder = ConfigFolder(Path(conf_dir), names)
         self._http, self._canal_port = http, canal_port
         self._options = tuple(options)
-        self._leadership, self._timings = leadership, timings or Timings()
+        self._cluster = Cluster(self._reached_at)
+        self._leadership, self._timings = leadership or self._leadership_of, timings or Timings()
         self._stack = AsyncExitStack()
         self._http_server: uvicorn.Server | None = None
         self._where: Listening | None = None
@@ -110,7 +114,7 @@ class EmbeddedServer:
             import uvicorn
 
             from cdc.server.alarms import ServerAlarms
-            from cdc.server.app import Server
+            from cdc.server.app import Server as Answers
             from cdc.server.operators import Operators
             from cdc.server.roles import Roles
         except ModuleNotFoundError as error:
@@ -128,6 +132,7 @@ class EmbeddedServer:
         where = listening(configs, self._http)
         self._settings = _settings(configs)
         roles = Roles(self._settings.roles)
+        self._stack.push_async_callback(asyncio.to_thread, self._cluster.close)
         spawner = Spawner(self._options)
         self._stack.callback(spawner.close)
         forward = "json" if "json" in self._options else "console"
@@ -140,7 +145,7 @@ class EmbeddedServer:
             lambda name: Log(partial(_forward, name, forward)),
         )
         self.instances = Instances(self._folder, around)
-        answers = Server(self.live, stopping=self._is_stopping)
+        answers = Answers(self.live, stopping=self._is_stopping)
         answers.operators = Operators(self.instances, roles, answers.counters)
         self._counters = answers.counters
         alarms = ServerAlarms(self.instances)
@@ -189,6 +194,17 @@ class EmbeddedServer:
         if self._http_server is not None:
             self._http_server.should_exit = True
         await self._stack.aclose()
+
+    def _leadership_of(self, config: DestinationConfig) -> Leadership:
+        return ZooKeeperLeadership(config, self._cluster) if config.server.ha.enabled else LocalLeadership(config)
+
+    def _reached_at(self, config: DestinationConfig) -> Server:
+        """Returns how others reach this process, once it listens."""
+        host, where, server = config.server.ha.address, self._where, config.server
+        assert host is not None and where is not None
+        http = replace(where, host=host)
+        port = self._canal.port if server.canal.enabled and self._canal is not None else http.port
+        return Server(f"{host}:{port}", http.url if server.tokens else None)
 
     def _is_stopping(self) -> bool:
         return self._http_server is not None and self._http_server.should_exit

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyio import CapacityLimiter
 
 from cdc.config.watch import READ_AT_START
-from cdc.errors import CdcError, ConfigError, RetryableError, StorageError, UsageError
+from cdc.errors import CdcError, ConfigError, NotLeaderError, RetryableError, StorageError, UsageError
 from cdc.log import get_logger
 from cdc.server.captures import CaptureState, CaptureSupervisor, Pauses
 from cdc.server.destinations import ServedDestination, is_served
@@ -97,6 +97,8 @@ class Instance:
         """Why the present configuration file is not the one that counts."""
         self.epoch: int | None = None
         """Of the leadership; None while this process does not have it."""
+        self.takeovers = 0
+        """How often this process has got the leadership."""
         self._leadership: Leadership | None = None
         self._served: ServedDestination | None = None
         self._state = InstanceState.STARTING
@@ -159,6 +161,7 @@ class Instance:
                 "leads": self.epoch is not None,
                 "epoch": self.epoch,
                 "holder": None if self._leadership is None else self._leadership.holder,
+                "servers": None if self._leadership is None else self._leadership.servers,
             },
             "serves": {"http": bool(self.config.server.tokens), "canal": self.config.server.canal.enabled},
             "capture": {
@@ -291,19 +294,22 @@ class Instance:
         around, config = self._around, self.config
         self._become(InstanceState.STARTING)
         await around.admit(config)
-        served = await around.in_thread(lambda: ServedDestination(config))
+        leadership = around.leadership(config)
+        served = await around.in_thread(lambda: ServedDestination(config, leadership))
+        if config.server.ha.enabled:  # clients ask another server meanwhile
+            await around.live.suspend(served, leadership.error())
         stop = await around.in_thread(lambda: read_stop(config.meta))
         if stop is not None:
-            error = RetryableError(
+            error = _not_served(
+                config,
                 f"an operator has stopped this destination at {iso_time(stop.at)}",
-                place=config.name,
-                remedy=f"Start it with `cdc instance start {config.name}`.",
+                f"Start it with `cdc instance start {config.name}`.",
             )
             await around.live.suspend(served, error)
             self._become(InstanceState.STOPPED)
             await self._interrupt.wait()
             return
-        leadership = self._leadership = around.leadership(config)
+        self._leadership = leadership
         try:
             if await self._acquire(leadership, served) and not self._interrupt.is_set():
                 await self._lead(leadership, served)
@@ -324,6 +330,7 @@ class Instance:
             if not acquired.done():
                 return False
             self.epoch = acquired.result()
+            self.takeovers += 1
             return True
         finally:
             acquired.cancel()
@@ -359,8 +366,10 @@ class Instance:
             lost.cancel()
             for task in work:
                 task.cancel()
-            error = RetryableError(f"the destination is not served now: {reason}", place=self.name)
+            error = _not_served(config, f"the destination is not served now: {reason}", None)
             await self._around.live.suspend(served, error)
+            if config.server.ha.enabled:  # the capture writes a store that no other server uses
+                await leadership.release()
             await asyncio.gather(lost, *work, return_exceptions=True)
 
     async def _first_of(self, tasks: set[asyncio.Future[Any]], most_s: float | None) -> None:
@@ -487,7 +496,7 @@ class Instances:
                 "loaded": None,
                 "problem": _error(error),
             },
-            "leader": {"leads": False, "epoch": None, "holder": None},
+            "leader": {"leads": False, "epoch": None, "holder": None, "servers": None},
             "serves": {"http": False, "canal": False},
             "capture": None,
         }
@@ -510,7 +519,9 @@ class Instances:
 
     def states(self) -> Mapping[str, InstanceNumbers]:
         """Returns the states for the metrics."""
-        found = {one.name: InstanceNumbers(str(one.state), one.capture.restarts) for one in self}
+        found = {
+            one.name: InstanceNumbers(str(one.state), one.capture.restarts, one.epoch, one.takeovers) for one in self
+        }
         found.update({name: InstanceNumbers(str(InstanceState.FAILED), 0) for name in self._unusable})
         return found
 
@@ -581,6 +592,13 @@ class Instances:
     async def close(self) -> None:
         """Closes all."""
         await asyncio.gather(*(one.close() for one in self))
+
+
+def _not_served(config: DestinationConfig, message: str, remedy: str | None) -> CdcError:
+    """Returns the error for clients of a destination that this server does not serve now. Where there are several
+    servers, it lets clients ask another one."""
+    kind = NotLeaderError if config.server.ha.enabled else RetryableError
+    return kind(message, place=config.name, remedy=remedy)
 
 
 def digest_of(config: DestinationConfig) -> str:

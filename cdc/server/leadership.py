@@ -8,8 +8,9 @@ leadership is lost. Another implementation, for servers on several machines, is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from anyio import CapacityLimiter
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cdc.config import DestinationConfig
     from cdc.errors import CdcError
 
+Fence: TypeAlias = Callable[[], tuple[str, int]]
 LOCK_NAME = "server.lock"
 """The file in the folder of the meta whose lock the running server holds."""
 _AGAIN_S = 1.0
@@ -36,8 +38,24 @@ class Leadership(Protocol):
         """Who has the right, while this process waits for it, for people; None: not known."""
         ...
 
+    @property
+    def servers(self) -> Sequence[str] | None:
+        """The addresses of all servers that have the destination and are up; None: not known."""
+        ...
+
+    @property
+    def fence(self) -> Fence | None:
+        """What each change of the meta checks, so that it fails once another process has the right; None if nothing
+        could take it away. See :class:`~cdc.meta.zookeeper.ZooKeeperMeta`."""
+        ...
+
+    def require(self) -> int:
+        """Returns the epoch, 0 if nothing counts epochs. Raises what :meth:`error` returns unless this process has the
+        right now, and no other one can have it. Called before each answer, in any thread."""
+        ...
+
     def error(self) -> CdcError:
-        """Returns what clients are told while this process waits for the right."""
+        """Returns the error for requests that only the process with the right may answer."""
         ...
 
     async def acquire(self) -> int:
@@ -63,6 +81,11 @@ class LocalLeadership:
         self._held = ExitStack()
         self._threads = CapacityLimiter(1)
         self.holder: str | None = None
+        self.servers: Sequence[str] | None = None
+        self.fence: Fence | None = None
+
+    def require(self) -> int:
+        return 0  # the lock lasts as long as the process
 
     def error(self) -> CdcError:
         return NotLeaderError(

@@ -45,7 +45,8 @@ class LiveDestinations:
 
     def suspended(self, name: str) -> tuple[ServedDestination, CdcError] | None:
         """Returns a destination that is suspended, and what its clients are told."""
-        return self._suspended.get(name)
+        found = self._suspended.get(name)
+        return None if found is None else (found[0], found[0].refusal(found[1]))
 
     def when_closed(self, give_up: Callable[[ServedDestination], Awaitable[None]]) -> None:
         """Registers a callback for each destination that is suspended or removed. It is called when no new request

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from cdc.metrics.catalogue import (
     SERVER,
     SERVER_BYTES,
+    SERVER_EPOCH,
+    SERVER_LEADS,
     SERVER_LOCKS,
     SERVER_REQUESTS,
     SERVER_RESTARTS,
     SERVER_STATE,
+    SERVER_TAKEOVERS,
     Metric,
 )
 from cdc.metrics.families import Sample, alarm_values, families
@@ -27,10 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InstanceNumbers:
-    """The state of an instance, and how often its capture was started again."""
+    """The state of an instance, how often its capture was started again, and its leadership."""
 
     state: str
     restarts: int
+    epoch: int | None = None
+    """None while another process may have the leadership."""
+    takeovers: int = 0
 
 
 def metrics_text(
@@ -80,5 +86,8 @@ class _Collector:
             if instance is not None:
                 values[SERVER_STATE] = [((state,), float(state == instance.state)) for state in STATES]
                 values[SERVER_RESTARTS] = [((), float(instance.restarts))]
+                values[SERVER_LEADS] = [((), float(instance.epoch is not None))]
+                values[SERVER_EPOCH] = [((), float(instance.epoch or 0))]
+                values[SERVER_TAKEOVERS] = [((), float(instance.takeovers))]
             values.update(alarm_values(self._alarms.get(destination)))
             yield from families(SERVER, values, destination)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from cdc import __version__
-from cdc.errors import CdcError, ConfigError, PeerUnavailableError, VersionError
+from cdc.errors import CdcError, ConfigError, NotLeaderError, PeerUnavailableError, VersionError
 from cdc.log import get_logger
-from cdc.wire.protocol import API, DIGEST_HEADER, REPEATED_HEADER, VERSION_HEADER, error_of
+from cdc.wire.protocol import API, DIGEST_HEADER, EPOCH_HEADER, REPEATED_HEADER, VERSION_HEADER, error_of
 
 if TYPE_CHECKING:
     import httpx
@@ -33,7 +33,9 @@ _DEAD_PEER = [
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
 ]
 """A machine or a network that is gone is noticed after 20 s, while a server that works on an answer is waited for."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_ANSWER_OF_SEVERAL_S = 30.0
+"""The answer of one of several servers: another one may lead while the one that was asked hangs."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PAUSE_OF_SEVERAL_S = 0.1, 5.0, 1.0
 _MOST_ANSWER_BYTES = 256 * 1024 * 1024
 _UNAVAILABLE = {429, 502, 503, 504}
 """Statuses without an error document by which a server or a proxy asks to come again."""
@@ -42,10 +44,12 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Connection:
-    """The way to one destination of a server. It can be pickled, and sent to executors."""
+    """The way to one destination of a server, or of several of which one leads. It can be pickled, and sent to
+    executors."""
 
     url: str
-    """``https://HOST:PORT``."""
+    """``https://HOST:PORT``; those of several servers are separated by commas. The first one stands for the destination
+    in URIs, whichever answers."""
     destination: str
     token: str = field(repr=False)
     ca: str | None = field(default=None, repr=False)
@@ -53,9 +57,17 @@ class Connection:
     retry_for_s: float = 60.0
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of all servers."""
+        return tuple(self.url.split(","))
+
+    @property
     def place(self) -> str:
-        """The destination at the server, for messages."""
-        return f"{self.url}/v{API}/{quote(self.destination, safe='')}"
+        """The destination at the first server, by which its files are named."""
+        return self._place_at(self.urls[0])
+
+    def _place_at(self, url: str) -> str:
+        return f"{url}/v{API}/{quote(self.destination, safe='')}"
 
     def call(
         self, operation: str, arguments: dict[str, Any] | None = None, *, idempotent: bool = True, once: bool = False
@@ -100,18 +112,51 @@ class Connection:
     ) -> tuple[bytes, dict[str, str]]:
         deadline = time.monotonic() + (0.0 if once else self.retry_for_s)
         pause_s, repeated = _FIRST_PAUSE_S, False
+        followed = False  # two servers that each take the other for the leader are not asked without a pause
         while True:
             asked = {**(headers or {}), **({REPEATED_HEADER: "1"} if repeated else {})}
             try:
                 return self._try(method, name, body, asked, with_digest, expected)
+            except NotLeaderError as error:
+                is_known = self._turn_to(error.leader)
+                if is_known and not followed:
+                    followed = True
+                    continue
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise
             except _LostError as lost:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or (lost.was_sent and not idempotent):
                     raise self._unavailable(lost, name) from lost.__cause__
                 repeated = repeated or lost.was_sent
+                self._turn_to(None)
                 _log.debug("request repeated", place=self.place, request=name, reason=str(lost))
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))  # not all clients at the same moment
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s, followed = min(2 * pause_s, self._longest_pause_s), False
+
+    @property
+    def _longest_pause_s(self) -> float:
+        return _LONGEST_PAUSE_S if len(self.urls) == 1 else _LONGEST_PAUSE_OF_SEVERAL_S
+
+    def _is_of_newest(self, epoch: str | None) -> bool:
+        """Whether no answer of a newer leader was seen. A server may be paused between its last look and its answer."""
+        if epoch is None or not epoch.isdecimal():
+            return True
+        key = (self.url, self.destination)
+        with _known_lock:
+            newest = _epochs.get(key, 0)
+            _epochs[key] = max(newest, int(epoch))
+        return int(epoch) >= newest
+
+    def _turn_to(self, leader: str | None) -> bool:
+        """Asks another server from now on: the leader, if it is one of those that are known, else the next one. The
+        token goes to no other. Returns whether it is the leader."""
+        urls = self.urls
+        with _known_lock:
+            at = urls.index(leader) if leader in urls else (_current.get(self.url, 0) + 1) % len(urls)
+            _current[self.url] = at
+        return leader in urls
 
     def _try(
         self,
@@ -129,7 +174,7 @@ class Connection:
         try:
             with client.stream(
                 method,
-                f"{self.place}/{name}",
+                f"{self._place_at(self.urls[_current.get(self.url, 0)])}/{name}",
                 content=body,
                 headers={
                     "authorization": f"Bearer {self.token}",
@@ -147,6 +192,8 @@ class Connection:
             raise _LostError(str(error) or type(error).__name__, was_sent=True) from error
         if status >= 300:
             raise self._refused(status, data, name)
+        if not self._is_of_newest(answered.get(EPOCH_HEADER)):
+            raise _LostError("the answer is that of a former leader", was_sent=True)
         if VERSION_HEADER not in answered:
             raise self._not_a_server(f"answered {name} without its version")
         if with_digest and hashlib.sha256(data).hexdigest() != answered.get(DIGEST_HEADER):
@@ -243,13 +290,17 @@ def _client(connection: Connection, _pid: int) -> httpx.Client:
     )
     return httpx.Client(
         transport=transport,
-        timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+        timeout=httpx.Timeout(_ANSWER_S if len(connection.urls) == 1 else _ANSWER_OF_SEVERAL_S, connect=_CONNECT_S),
         headers={"accept-encoding": "identity"},
     )
 
 
 # --- connections of this process
 
+_current: dict[str, int] = {}
+"""The server that is asked first, by the addresses of all."""
+_epochs: dict[tuple[str, str], int] = {}
+"""The newest leadership epoch that was seen, by the addresses of all servers and the destination."""
 _known: dict[str, Connection] = {}
 _known_lock = threading.Lock()
 

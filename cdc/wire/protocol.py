@@ -16,6 +16,9 @@ DIGEST_HEADER = "towpath-sha256"
 """The SHA-256 of the body, in hexadecimal, in answers with bytes."""
 REPEATED_HEADER = "towpath-repeated"
 """``1`` in a request that repeats one whose answer was lost."""
+EPOCH_HEADER = "towpath-epoch"
+"""The leadership epoch of the server that answers, where there are several servers. An answer of a lower epoch than one
+that was seen is that of a former leader."""
 LOCK_TTL_S = 30.0
 """How long the server holds a lock for a client that does not renew it."""
 LONGEST_WAIT_S = 10.0

@@ -73,6 +73,8 @@ def until(condition: Callable[[], object], timeout_s: float = 20.0) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.rule("canal-server-20")
+@pytest.mark.rule("canal-server-21")
 def test_one_leads_and_the_other_takes_over_when_it_leaves(
     servers: Servers, zookeeper: DatabaseServer, raw: Any, tree: Tree
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_restarted_zookeeper_elects_again_and_epochs_go_on(tree: Tree) -> None
                 one.close()
 
 
+@pytest.mark.rule("canal-server-22")
 def test_one_client_of_an_id_works(zookeeper: DatabaseServer, tree: Tree, raw: Any) -> None:
     with (
         ClientElection(zookeeper.url, "shop", 1001, "10.0.0.9:1", root=tree.root) as first,

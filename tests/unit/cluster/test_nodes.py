@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cdc.addresses import check_host
 from cdc.cluster import nodes
 from cdc.cluster.nodes import LeaderRecord, Server, Tree
 from cdc.errors import ConfigError, DamagedError, NotLeaderError, UsageError, VersionError
@@ -53,10 +54,10 @@ def test_addresses_are_those_that_canals_clients_can_read() -> None:
     for text in ("10.0.0.7", "[::1]:11111", "h:0", "h:99999", "a b:1"):
         with pytest.raises(ConfigError):
             nodes.address_of(text)
-    assert nodes.check_host("db-1.example") == "db-1.example"
+    assert check_host("db-1.example") == "db-1.example"
     for host in ("::1", "0.0.0.0", "a b", "-x"):
         with pytest.raises(ValueError, match=r"IPv|no address|neither"):
-            nodes.check_host(host)
+            check_host(host)
 
 
 def test_a_refusal_names_the_leader_over_the_wire() -> None:

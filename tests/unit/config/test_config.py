@@ -351,6 +351,41 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "meta.kind: 'memory': a memory meta lives in one process, and capture and apply are two; use file or",
         ),
         ({"meta__kind": "zookeeper"}, "meta: kind zookeeper needs hosts; add hosts: h1:2181,h2:2181"),
+        ({"server__ha": {"address": "10.0.0.7"}}, "server.ha needs meta.kind: zookeeper, which the servers share"),
+        (
+            {"server__ha": {"address": "::1"}},
+            "server.ha.address: '::1' is an IPv6 address, which Canal's tree has no place for; give a host's name",
+        ),
+        (
+            {"server__ha": {"address": "0.0.0.0"}},
+            "server.ha.address: '0.0.0.0' is no address that others can reach",
+        ),
+        (
+            {"server__ha": {"address": "10.0.0.7"}, "server__canal": {"enabled": True}},
+            "server: ha.address 10.0.0.7 and canal.host 127.0.0.1 contradict each other: nobody else reaches it there",
+        ),
+        (
+            {
+                "server__ha": {"address": "10.0.0.7"},
+                "meta__kind": "zookeeper",
+                "meta__hosts": "h1:2181",
+                "source__standbys": ["db2:3306"],
+            },
+            "server.ha and source.standbys contradict each other",
+        ),
+        (
+            {
+                "server__ha": {"address": "10.0.0.7"},
+                "meta__kind": "zookeeper",
+                "meta__hosts": "h1:2181",
+                "store__standby": {"role": "standby", "master": "a:1", "listen": "b:1"},
+            },
+            "server.ha and store.standby contradict each other",
+        ),
+        (
+            {"server__ha": {"address": "10.0.0.7", "session_timeout_s": "0.5s"}},
+            "server.ha.session_timeout_s: '0.5s' must be",
+        ),
         ({"meta__hosts": "h1:2181"}, "meta: hosts belongs to kind: zookeeper; remove it, or change kind"),
         ({"meta__root": "/other"}, "meta: root belongs to kind: zookeeper; remove it, or change kind"),
         (

@@ -25,6 +25,7 @@ from cdc.errors import (
     ConfigError,
     DamagedError,
     LeaseHeldError,
+    NotLeaderError,
     PeerUnavailableError,
     PermanentError,
     RetryableError,
@@ -397,3 +398,61 @@ def test_what_needs_the_disk_says_where_it_is(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="this needs the disk of the store, which is on another machine"):
             _ = section.path
     assert config.store.place == "https://store.example:8040"
+
+
+# --- several servers, of which one leads
+
+
+def not_leading(leader: str | None) -> bytes:
+    document = error_document(NotLeaderError("does not lead", place="shop", leader=leader))
+    return answer(json.dumps(document).encode(), 421)
+
+
+def of_epoch(value: object, epoch: int) -> bytes:
+    return answer(json.dumps({"result": value}).encode(), headers=f"towpath-version: 9\r\ntowpath-epoch: {epoch}\r\n")
+
+
+def test_a_client_follows_to_the_leader_and_stays_there() -> None:
+    with scripted(result(7)) as leads, scripted(not_leading(leads.url)) as waits:
+        both = Connection(f"{waits.url},{leads.url}", "shop", TOKEN, retry_for_s=5)
+        began = time.monotonic()
+        assert both.call("next_seq") == 7 and both.call("next_seq") == 7
+        assert time.monotonic() - began < 3
+        assert len(waits.requests) == 1 and len(leads.requests) == 2
+        assert both.place == f"{waits.url}/v1/shop", "files are named by the first server, whichever answers"
+
+
+def test_the_token_goes_to_no_other_server_than_the_configured_ones() -> None:
+    with scripted(result(7)) as foreign, scripted(not_leading(foreign.url)) as one, scripted(not_leading(None)) as two:
+        with pytest.raises(NotLeaderError, match="does not lead"):
+            Connection(f"{one.url},{two.url}", "shop", TOKEN, retry_for_s=1).call("next_seq")
+        assert not foreign.requests and one.requests and two.requests
+
+
+def test_two_servers_that_each_name_the_other_are_asked_with_pauses() -> None:
+    with scripted(not_leading(None)) as one, scripted(not_leading(one.url)) as two:
+        one.answers = [not_leading(two.url)]
+        with pytest.raises(NotLeaderError):
+            Connection(f"{one.url},{two.url}", "shop", TOKEN, retry_for_s=1).call("next_seq")
+        assert len(one.requests) + len(two.requests) < 40
+
+
+def test_a_client_goes_on_with_another_server_when_one_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with scripted(result(7)) as leads:
+        assert Connection(f"{gone},{leads.url}", "shop", TOKEN, retry_for_s=5).call("next_seq") == 7
+        with pytest.raises(PeerUnavailableError):
+            Connection(gone, "shop", TOKEN, retry_for_s=0.3).call("next_seq")
+
+
+def test_an_answer_of_a_former_leader_is_not_taken() -> None:
+    """It was paused between its last look and its answer."""
+    with scripted(of_epoch(8, 5)) as new, scripted(of_epoch(7, 4)) as old:
+        both = Connection(f"{old.url},{new.url}", "shop", TOKEN, retry_for_s=5)
+        assert both.call("next_seq") == 7
+        old.answers = [not_leading(new.url), of_epoch(7, 4)]
+        assert both.call("next_seq") == 8
+        new.answers = [not_leading(old.url), of_epoch(8, 5)]
+        assert both.call("next_seq") == 8, "the answer of epoch 4 came between the two of epoch 5"
+        assert len(old.requests) == 3

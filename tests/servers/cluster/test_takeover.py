@@ -1,0 +1,107 @@
+"""Servers of a cluster as processes, with a real source and ZooKeeper, under load with clients that ack: a leader that is
+killed, paused, stopped or cut off, and a ZooKeeper that restarts, at random moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc.testing.servers import PASSWORD, Server
+from tests.support.cluster import Cluster, ClusterServer, until
+
+Database = Callable[[Server], str]
+
+SEEDS = range(20)
+TAKEOVER_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+
+
+def disturb(cluster: Cluster, what: str, pick: random.Random) -> float | None:
+    """Does something to the leader, waits until another server answers, and lets the leader come back. Returns how long
+    nobody answered; None if no other server has to take over."""
+    leader = cluster.leader()
+    assert leader is not None
+    at = time.monotonic()
+    if what == "restart zookeeper":
+        cluster.zookeeper.kill()
+        time.sleep(pick.uniform(0.1, 3.0))
+        cluster.zookeeper.restart()
+        until(lambda: cluster.answered_after(at) is not None, 60, cluster.describe)
+        return None
+    if what == "cut for a moment":
+        leader.proxy.freeze()
+        time.sleep(pick.uniform(0.1, 1.5))
+        leader.proxy.cut()
+        leader.proxy.thaw()
+        time.sleep(1)
+        return None
+    {"kill": leader.kill, "pause": leader.pause, "cut": leader.proxy.freeze, "stop": leader.stop}[what]()
+    until(lambda: cluster.answered_after(at, leader) is not None, 60, cluster.describe)
+    answered = cluster.answered_after(at, leader)
+    assert answered is not None
+    time.sleep(pick.uniform(0.0, 2.0))
+    come_back(leader, what)
+    return answered - at
+
+
+def come_back(server: ClusterServer, what: str) -> None:
+    if what in ("kill", "stop"):
+        server.start()
+    elif what == "pause":
+        server.resume()
+    else:
+        server.proxy.cut()
+        server.proxy.thaw()
+
+
+def run(
+    folder: Path, source: Server, database: str, zookeeper: Server, seed: int, faults: list[str]
+) -> list[tuple[str, float]]:
+    """Runs a cluster through these faults, and checks what its clients saw. Returns the times of takeovers."""
+    pick = random.Random(seed)
+    times: list[tuple[str, float]] = []
+    with Cluster(folder, source, database, zookeeper, f"/otter/{secrets.token_hex(4)}", seed) as cluster, cluster.load:
+        for what in faults:
+            time.sleep(pick.uniform(0.2, 2.0))
+            took = disturb(cluster, what, pick)
+            if took is not None:
+                times.append((what, took))
+        cluster.level()
+        cluster.check()
+        assert cluster.load.transactions > 20 and cluster.batches.acked
+        assert cluster.discovery.epoch() > len(times)
+    return times
+
+
+def test_another_server_takes_over_from_a_killed_leader(
+    mysql9: Server, zookeeper: Server, database: Database, tmp_path: Path
+) -> None:
+    times = run(tmp_path, mysql9, database(mysql9), zookeeper, 1, ["kill"])
+    assert all(took < TAKEOVER_S for _, took in times), times
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "seed", [int(os.environ["TOWPATH_NEMESIS_SEED"])] if "TOWPATH_NEMESIS_SEED" in os.environ else SEEDS
+)
+def test_faults_at_random_moments(
+    seed: int, mysql9: Server, database: Database, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    pick = random.Random(seed)
+    kinds = ["kill", "pause", "cut", "stop", "cut for a moment", "restart zookeeper"]
+    faults = [pick.choice(kinds) for _ in range(3)]
+    with Server("zookeeper", folder=tmp_path / "zookeeper") as own:
+        times = run(tmp_path, mysql9, database(mysql9), own, seed, faults)
+    print(f"seed {seed}: {faults}: takeovers {[(what, round(took, 2)) for what, took in times]}")
+    record_property("takeovers", times)
+    assert all(took < TAKEOVER_S for _, took in times), times
