@@ -276,6 +276,7 @@ def test_a_wrong_bitmap_of_rows_that_go_is_found(
     monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides="DB.t: {deletion_vectors: true}")
     run(loop, TABLE, values(range(500), "a"))
+    run(loop, "UPDATE t SET v = 'w' WHERE b = 'k9'")  # the table gets vectors, by a commit of its own
     loop.sql("UPDATE t SET v = 'x' WHERE b IN ('k3', 'k400')", "DELETE FROM t WHERE b = 'k77'")
     loop.capture()
     lease = loop.fetch()
