@@ -72,7 +72,7 @@ class LagChart:
     def of(cls, batches: Sequence[AckedBatch], now_s: float, lag_s: float | None) -> LagChart | None:
         """Draws the age of each batch's first transaction when it was acked, and the lag now. None without points."""
         points = [
-            (one.acked_s, one.lag_s, f"batch {one.batch}, acked {_time(one.acked_s)}")
+            (one.acked_s, one.lag_s, f"batch {one.batch}, acked {time_text(one.acked_s)}")
             for one in batches
             if one.lag_s is not None
         ]
@@ -93,35 +93,35 @@ class LagChart:
             area=f"{drawn[0][0]:.1f},300 {line} {drawn[-1][0]:.1f},300",
             dots=tuple((round(x, 1), round(y, 1), text) for x, y, text in drawn),
             levels=tuple(human_seconds(most_s * part) if part else "0" for part in (1, 0.5, 0)),
-            times=(_time(begin_s), _time(end_s)),
+            times=(time_text(begin_s), time_text(end_s)),
             summary=f"{len(batches)} batches, the longest lag {human_seconds(most_s)}",
         )
 
 
 def overview(rows: Sequence[Row], links: Links, nonce: str, *, folder: str) -> str:
     """Returns the page of all destinations. ``folder``: where their configurations are, for an empty page."""
-    cards = [_card(row, links) for row in rows]
-    return _template("overview.html").render(title="Towpath", cards=cards, nonce=nonce, folder=folder, now=_now())
+    cards = [card(row, links) for row in rows]
+    return template("overview.html").render(title="Towpath", cards=cards, nonce=nonce, folder=folder, now=now_text())
 
 
 def destination(row: Row, links: Links, nonce: str) -> str:
     """Returns the page of one destination."""
-    return _template("destination.html").render(
-        title=f"{row.name} – Towpath", card=_card(row, links), nonce=nonce, now=_now(), **_details(row, links)
+    return template("destination.html").render(
+        title=f"{row.name} – Towpath", card=card(row, links), nonce=nonce, now=now_text(), **details(row, links)
     )
 
 
 def message(title: str, text: str, nonce: str) -> str:
     """Returns a page that says one thing."""
-    return _template("message.html").render(title=title, text=text, nonce=nonce, now=_now())
+    return template("message.html").render(title=title, text=text, nonce=nonce, now=now_text())
 
 
-def _card(row: Row, links: Links) -> dict[str, Any]:
+def card(row: Row, links: Links) -> dict[str, Any]:
     """Returns what the overview shows of a destination."""
-    card: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
+    found: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
     status = row.status
     if status is None:
-        return card | {"level": "bad", "state": "not readable", "alarms": []}
+        return found | {"level": "bad", "state": "not readable", "alarms": []}
     known = _apply(status)
     parked = known["parked"] if known else []
     problems = [*alarms(status["subscriptions"]), *gap_sentences(status["subscriptions"], row.name)]
@@ -142,10 +142,10 @@ def _card(row: Row, links: Links) -> dict[str, Any]:
         ("Tables", str(len(status["tables"])), ""),
         ("Parked", str(len(parked)), "warn" if parked else ""),
     ]
-    return card | {"level": level, "state": state, "alarms": problems, "facts": facts}
+    return found | {"level": level, "state": state, "alarms": problems, "facts": facts}
 
 
-def _details(row: Row, links: Links) -> dict[str, Any]:
+def details(row: Row, links: Links) -> dict[str, Any]:
     """Returns what the page of a destination shows beside its card."""
     status, config = row.status, row.config
     nothing: dict[str, Any] = {"chart": None, "batches": [], "outstanding": [], "tables": [], "parked": [], "more": []}
@@ -159,14 +159,15 @@ def _details(row: Row, links: Links) -> dict[str, Any]:
         ("Source's time", _short(source["time"]) or "not known"),
         ("Store", f"{store['transactions']:,} transactions, {human_bytes(store['bytes'])}"),
         ("Store begins", "not known" if begins is None else f"{begins['file']}:{begins['pos']}, {begins['reason']}"),
-        ("Acked up to", _seq(known["acked_seq"]) if known else "nothing"),
+        ("Acked up to", seq_text(known["acked_seq"]) if known else "nothing"),
     ]
     lag_s = None if known is None else known["lag_s"] if known["behind"]["transactions"] else 0.0
     return {
         "chart": LagChart.of(row.batches, time.time(), lag_s),
         "more": more,
         "outstanding": [
-            {**one, "seqs": f"{_seq(one['first_seq'])} … {_seq(one['last_seq'])}"} for one in known["outstanding"]
+            {**one, "seqs": f"{seq_text(one['first_seq'])} … {seq_text(one['last_seq'])}"}
+            for one in known["outstanding"]
         ]
         if known
         else [],
@@ -174,7 +175,7 @@ def _details(row: Row, links: Links) -> dict[str, Any]:
             {
                 "batch": one.batch,
                 "address": links.manifest(config, one),
-                "acked": _time(one.acked_s),
+                "acked": time_text(one.acked_s),
                 "transactions": f"{one.transactions:,}",
                 "row_events": f"{one.row_events:,}",
                 "size": human_bytes(one.bytes),
@@ -187,7 +188,7 @@ def _details(row: Row, links: Links) -> dict[str, Any]:
                 "table": one["table"],
                 "mode": one["mode"],
                 "version": one["delta_version"],
-                "applied": "–" if one["applied_seq"] is None else _seq(one["applied_seq"]),
+                "applied": "–" if one["applied_seq"] is None else seq_text(one["applied_seq"]),
                 "path": one["path"],
                 "address": links.table(config, one["table"], one["path"]),
                 "note": one["note"],
@@ -209,21 +210,24 @@ def _behind(known: dict[str, Any] | None) -> str:
     return f"{behind['transactions']:,} transactions, {human_bytes(behind['bytes'])}"
 
 
-def _seq(seq: int) -> str:
+def seq_text(seq: int) -> str:
+    """Returns a seq, and the position that it stands for."""
     return f"{seq} ({format_seq(seq)})"
 
 
-def _time(unix_s: float) -> str:
+def time_text(unix_s: float) -> str:
+    """Returns a time in UTC."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _short(iso: str | None) -> str:
     """Returns a time without the fraction of its seconds."""
-    return "" if not iso else _time(datetime.fromisoformat(iso).timestamp())
+    return "" if not iso else time_text(datetime.fromisoformat(iso).timestamp())
 
 
-def _now() -> str:
-    return _time(time.time())
+def now_text() -> str:
+    """Returns the time now, in UTC."""
+    return time_text(time.time())
 
 
 @cache
@@ -239,5 +243,6 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """Returns a template of this package."""
     return _environment().get_template(name)

@@ -8,15 +8,18 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cdc import __version__
-from cdc.errors import CdcError
+from cdc.errors import CdcError, RetryableError, UsageError
 from cdc.wire.protocol import DIGEST_HEADER, VERSION_HEADER, error_document, status_of
 
 _SEND_S = 30.0
 """How long a client may take to take a part of an answer."""
+_BODY_S = 30.0
+"""How long a client may take to send a request."""
 _PART_BYTES = 256 * 1024
 
 
@@ -69,3 +72,24 @@ class Refused(Exception):
     def answer(self) -> Answer:
         """Returns the answer that says why."""
         return document(error_document(self.error), self.status)
+
+
+async def body_of(request: Request, most_bytes: int) -> bytes:
+    """Reads the body of a request. Raises Refused if it is too large, or does not come."""
+    parts: list[bytes] = []
+    size = int(request.headers.get("content-length") or 0)
+    try:
+        async with asyncio.timeout(_BODY_S):
+            if size <= most_bytes:
+                size = 0
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most_bytes:
+                        break
+                    parts.append(part)
+    except TimeoutError:
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, RetryableError("the request did not come to its end")) from None
+    if size > most_bytes:
+        error = UsageError(f"the request has more than {most_bytes} bytes", place=request.url.path)
+        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error)
+    return b"".join(parts)

@@ -27,7 +27,7 @@ from cdc.errors import (
     VersionError,
 )
 from cdc.log import get_logger
-from cdc.server.answers import Refused, binary, document, of_error, text
+from cdc.server.answers import Refused, binary, body_of, document, of_error, text
 from cdc.server.destinations import Counters, ServedDestination
 from cdc.server.files import read_bytes, served_path
 from cdc.server.live import LiveDestinations
@@ -46,11 +46,11 @@ from cdc.wire.protocol import (
 if TYPE_CHECKING:
     from cdc.metrics.families import AlarmCounts
     from cdc.server.operators import Operators
+    from cdc.server.page import AdminPage
 
 _SUBSCRIBING = ("get", "subscribe")
 """Operations that make a subscription."""
 _THREADS, _BYTE_THREADS, _HEALTH_THREADS = 24, 8, 2
-_BODY_S = 30.0
 """How long a client may take to send a request."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _EXPIRY_S = 1.0
@@ -70,6 +70,7 @@ class Server:
         self._live = live
         self._stopping = stopping
         self.operators: Operators | None = None
+        self.page: AdminPage | None = None
         self.alarms: Callable[[], Mapping[str, AlarmCounts]] = dict
         """The routes of instances, and what is wrong with those that are not open. Set before :meth:`application`."""
         self.counters = Counters()
@@ -83,6 +84,7 @@ class Server:
                 Route("/health", self._health, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
                 *([] if self.operators is None else self.operators.routes()),
+                *([] if self.page is None else self.page.routes()),
                 Route("/v{api:int}/{destination}/bytes/{path:path}", self._read, methods=["GET"]),
                 Route("/v{api:int}/{destination}/{operation}", self._call, methods=["POST"]),
             ]
@@ -178,7 +180,7 @@ class Server:
                 ),
             )
         try:
-            given = operation.arguments.model_validate_json(await _body(request))
+            given = operation.arguments.model_validate_json(await body_of(request, MOST_BODY_BYTES))
         except ValidationError as error:
             raise UsageError(first_fault(error, whole="the body"), place=name) from None
         if given.subscriber not in (None, subscriber):
@@ -254,27 +256,6 @@ class Server:
         states = {} if self.operators is None else self.operators.states()
         make = partial(metrics_text, self.counters, held, states, self.alarms())
         return text(await to_thread.run_sync(make, limiter=self._health_threads))
-
-
-async def _body(request: Request) -> bytes:
-    """Reads the body of a request. Raises Refused if it is too large, or does not come."""
-    parts: list[bytes] = []
-    size = int(request.headers.get("content-length") or 0)
-    try:
-        async with asyncio.timeout(_BODY_S):
-            if size <= MOST_BODY_BYTES:
-                size = 0
-                async for part in request.stream():
-                    size += len(part)
-                    if size > MOST_BODY_BYTES:
-                        break
-                    parts.append(part)
-    except TimeoutError:
-        raise Refused(HTTPStatus.REQUEST_TIMEOUT, RetryableError("the request did not come to its end")) from None
-    if size > MOST_BODY_BYTES:
-        error = UsageError(f"the request has more than {MOST_BODY_BYTES} bytes", place=request.url.path)
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error)
-    return b"".join(parts)
 
 
 def _fault_of(served: ServedDestination) -> str | None:

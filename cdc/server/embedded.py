@@ -111,11 +111,13 @@ class EmbeddedServer:
 
     async def _start(self) -> None:
         try:
+            import jinja2  # noqa: F401 - the page needs it
             import uvicorn
 
             from cdc.server.alarms import ServerAlarms
             from cdc.server.app import Server as Answers
             from cdc.server.operators import Operators
+            from cdc.server.page import AdminPage
             from cdc.server.roles import Roles
         except ModuleNotFoundError as error:
             raise ConfigError(
@@ -148,6 +150,7 @@ class EmbeddedServer:
         answers = Answers(self.live, stopping=self._is_stopping)
         answers.operators = Operators(self.instances, roles, answers.counters)
         self._counters = answers.counters
+        answers.page = AdminPage(answers.operators, is_secure=where.certificate is not None)
         alarms = ServerAlarms(self.instances)
         answers.alarms = alarms.watches
         settings = uvicorn.Config(

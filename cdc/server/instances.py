@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter
@@ -456,6 +457,11 @@ class Instances:
         """Files from which no instance could be made, and since when."""
         self._logs: dict[str, Log] = {}
         self._scanning = asyncio.Lock()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the configuration files."""
+        return self._folder.folder
 
     def __iter__(self) -> Iterator[Instance]:
         return iter([self._instances[name] for name in sorted(self._instances)])

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.server import answers, app
+from cdc.server import answers
 from cdc.server.destinations import ServedDestination
 from cdc.server.operations import OPERATIONS
 from cdc.wire.protocol import MOST_BODY_BYTES, MOST_BYTES
@@ -161,7 +161,7 @@ def test_an_oversize_body_is_refused(client: httpx.Client) -> None:
 
 
 def test_a_request_that_does_not_end_is_given_up(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_BODY_S", 0.1)
+    monkeypatch.setattr(answers, "_BODY_S", 0.1)
     with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=10) as connection:
         connection.sendall(
             f"POST /v1/shop/state HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100\r\n\r\n{{".encode()
