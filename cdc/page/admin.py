@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,9 @@ _LEVELS = {
     "running": "", "waiting": "off", "stopped": "off", "standby": "off", "starting": "warn", "failed": "bad",
 }  # fmt: skip
 """The level of a card by the state of its instance; empty: that of the status."""
+
+_OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
+"""The time that a line of a log begins with; the page shows one for every line."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def instance_page(document: dict[str, Any], row: Row, lines: Sequence[Line], vie
         title=f"{row.name} – Towpath",
         card=_card(document, row),
         clients=_clients(row.status),
-        lines=[(time_text(one.time.timestamp()), one.text) for one in lines],
+        lines=[(time_text(one.time.timestamp()), _OWN_TIME.sub("", one.text)) for one in lines],
         viewer=viewer,
         nonce=nonce,
         now=now_text(),
@@ -108,7 +112,7 @@ def _card(document: dict[str, Any], row: Row) -> dict[str, Any]:
         found["error"] = ""  # the instance says already what is wrong with its file
     subscriptions = [] if row.status is None else row.status["subscriptions"]
     facts += [*found["facts"], ("Clients", str(len(subscriptions)), "")]
-    shown = state if state != "running" else f"running, {found['state']}"
+    shown = state if state != "running" or found["state"] == "captures" else f"served, {found['state']}"
     return found | {
         "address": f"/instances/{quote(row.name, safe='')}",
         "level": level,
