@@ -99,6 +99,8 @@ def _card(document: dict[str, Any], row: Row) -> dict[str, Any]:
     errors = [document["error"], document["config"]["problem"]]
     problems = list(dict.fromkeys(_sentences(error) for error in errors if error is not None))
     level = _LEVELS.get(state, "warn") or found["level"]
+    if state == "running" and not found["is_captured"] and capture["state"] in ("starting", "running"):
+        found["state"], level = "capture is starting", "warn"
     if problems and level == "good":
         level = "warn"
     facts = [("Since", time_text(datetime.fromisoformat(document["since"]).timestamp()), "")]

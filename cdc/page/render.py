@@ -121,7 +121,7 @@ def card(row: Row, links: Links) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.name, "error": row.error, "related": links.related(row), "facts": []}
     status = row.status
     if status is None:
-        return found | {"level": "bad", "state": "not readable", "alarms": []}
+        return found | {"level": "bad", "state": "not readable", "is_captured": True, "alarms": []}
     known = _apply(status)
     parked = known["parked"] if known else []
     problems = [*alarms(status["subscriptions"]), *gap_sentences(status["subscriptions"], row.name)]
@@ -142,7 +142,13 @@ def card(row: Row, links: Links) -> dict[str, Any]:
         ("Tables", str(len(status["tables"])), ""),
         ("Parked", str(len(parked)), "warn" if parked else ""),
     ]
-    return found | {"level": level, "state": state, "alarms": problems, "facts": facts}
+    return found | {
+        "level": level,
+        "state": state,
+        "is_captured": capture["running"],
+        "alarms": problems,
+        "facts": facts,
+    }
 
 
 def details(row: Row, links: Links) -> dict[str, Any]:

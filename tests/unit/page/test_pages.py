@@ -49,7 +49,8 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        links = [value or "" for name, value in attrs if name in ("href", "src")]
+        self.links += [link for link in links if not link.startswith("data:")]
 
 
 @pytest.fixture

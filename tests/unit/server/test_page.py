@@ -87,7 +87,7 @@ def test_a_cookie_is_for_this_server_alone(client: httpx.Client) -> None:
     value = client.cookies["towpath_session"]
     for changed in (value[:-1], f"2{value[1:]}", "", "x", "é", f"{value}.x", value.replace(".", ".1", 1)):
         with httpx.Client(base_url=client.base_url, trust_env=False) as other:
-            answer = other.get("/", headers={"cookie": b"towpath_session=" + changed.encode("latin-1")})
+            answer = other.get("/", headers={b"cookie": b"towpath_session=" + changed.encode("latin-1")})
         assert answer.status_code == 303, changed
     assert client.get("/").status_code == 200
 
