@@ -1,0 +1,258 @@
+"""The definitions of tables as entries show them, made into arrays and texts for the kernels."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+import cdc
+from cdc.canal.fields import fields
+from cdc.errors import UnsupportedTypeError
+from cdc.mq.kernels import rows as r
+from cdc.mq.kernels import texts as t
+from cdc.mq.kernels.words import WORDS
+from cdc.mq.rules import Rules, java_hash
+from cdc.schemas import quoted_members
+
+Longs = npt.NDArray[np.int64]
+Format = Literal["canal-json", "canal-protobuf", "debezium-json"]
+
+
+@dataclass(frozen=True)
+class MessageOptions:
+    """What decides the messages' form."""
+
+    format: Format
+    rules: Rules
+    name: str
+    """The destination, which Debezium's ``source.name`` shows."""
+    connector: str = "mysql"
+    decimals: Literal["precise", "string"] = "precise"
+    tombstones: bool = True
+
+
+@dataclass(frozen=True)
+class _Column:
+    index: int
+    name: str
+    is_key: bool
+    mysql_type: str
+
+
+@dataclass
+class DefinitionSet:
+    """The definitions that were met. ``arrays`` are for the kernels, and change with each new one."""
+
+    options: MessageOptions
+    names: list[str] = field(default_factory=list)
+    """``db.table`` of each."""
+    topics: list[str] = field(default_factory=list)
+    columns: list[tuple[_Column, ...]] = field(default_factory=list)
+    most_columns: int = 1
+
+    def __post_init__(self) -> None:
+        self._consts = bytearray(WORDS)
+        self._tables: list[list[int]] = []
+        self._columns: list[list[int]] = []
+        self._members: list[tuple[int, int]] = []
+        self._hashes: list[tuple[int, int]] = []
+        self.arrays: r.Definitions
+        self._refresh()
+
+    def add(self, entry: Longs, raw: npt.NDArray[np.uint8]) -> None:
+        """Adds the definition that :func:`cdc.mq.kernels.rows.definition_of` has not found. ``raw``: the entries.
+
+        Raises UnsupportedTypeError for a column that the format does not have, PermanentError for the name of a topic.
+        """
+        hashes = self.arrays.hashes[-1]
+        start, size = int(entry[r.E_NAME]), int(entry[r.E_NAME_SIZE])
+        names = dict(fields(raw[start : start + size].tobytes()))
+        database, table = (_text(names.get(number, b"")) for number in (8, 9))
+        rows = raw[int(entry[r.E_ROWS]) : int(entry[r.E_ROWS_END])].tobytes()
+        first = next(value for number, value in fields(rows) if number == 12)
+        assert isinstance(first, bytes)
+        wanted = 1 if int(entry[r.E_CHANGE]) == r.DELETE else 2
+        columns = tuple(_column(value) for number, value in fields(first) if number == wanted)
+        self._add(database, table, columns)
+        self._hashes.append((int(hashes[0]), int(hashes[1])))
+        self._refresh()
+
+    def _add(self, database: str, table: str, columns: tuple[_Column, ...]) -> None:
+        options, rules, name = self.options, self.options.rules, f"{database}.{table}"
+        topic = rules.topic_of(database, table)
+        hashing = rules.hashing_of(database, table)
+        mode, partition, seed = r.FIXED, rules.partition, 0
+        partitions = rules.partitions or 1
+        hashed: set[str] = set()
+        keys = {one.name for one in columns if one.is_key}
+        if rules.partition_hash is None:
+            if options.format == "debezium-json" and keys:
+                mode = r.BY_KEY
+        elif hashing is None:
+            partition = 0
+        elif hashing.by_table:
+            partition = abs(java_hash(table)) % partitions
+        else:
+            mode, partition = r.BY_HASH, partitions
+            seed = java_hash(database) if rules.database_hash else 0
+            hashed = keys if hashing.by_key else {one.name for one in columns if one.name.lower() in hashing.columns}
+            if hashing.columns and hashed:
+                keys = hashed
+        count = 1 + max((one.index for one in columns), default=0)
+        by_index = {one.index: one for one in columns}
+        first = len(self._columns)
+        made: list[list[int]] = []
+        for index in range(count):
+            one = by_index.get(index)
+            if one is None:
+                made.append([0] * r.K_FIELDS)
+                continue
+            text = self._const(json.dumps(one.name, ensure_ascii=False).encode() + b":")
+            code, a, b = self._code(name, one) if options.format == "debezium-json" else (0, 0, 0)
+            made.append([*text, int(one.name in keys), int(one.name in hashed), code, a, b])
+        self._columns += made
+        head, types, tail, of_keys = self._texts(database, table, columns)
+        self._tables.append(
+            [first, count, mode, partition, seed, *head, *types, *of_keys, int(bool(keys)), *tail],
+        )
+        self.names.append(name)
+        self.topics.append(topic)
+        self.columns.append(columns)
+        self.most_columns = max(self.most_columns, count)
+
+    def _texts(
+        self, database: str, table: str, columns: tuple[_Column, ...]
+    ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """The fixed parts of the table's messages: see the kernels for what is between them."""
+
+        def const(text: str) -> tuple[int, int]:
+            return self._const(text.encode())
+
+        nothing = const("")
+        if self.options.format == "canal-protobuf":
+            return nothing, nothing, nothing, nothing
+        db, name = _json(database), _json(table)
+        if self.options.format == "canal-json":
+            types = ",".join(f"{_json(one.name)}:{_json(one.mysql_type)}" for one in columns)
+            keys = [one.name for one in columns if one.is_key]
+            return (
+                const(f'],"database":{db},"es":'),
+                const(f',"isDdl":false,"mysqlType":{{{types}}},"old":'),
+                const(f'}},"table":{name},"ts":'),
+                const(f',"pkNames":{_json(keys) if keys else "null"},"sql":"","sqlType":{{'),
+            )
+        options = self.options
+        return (
+            const(
+                f',"source":{{"version":{_json(cdc.__version__)},"connector":{_json(options.connector)},'
+                f'"name":{_json(options.name)},"ts_ms":'
+            ),
+            const(f',"snapshot":"false","db":{db},"sequence":null,"ts_us":'),
+            const(f',"table":{name},"server_id":'),
+            nothing,
+        )
+
+    def _code(self, table: str, column: _Column) -> tuple[int, int, int]:
+        """How a column's text becomes Debezium's value, and what that needs."""
+        kind = column.mysql_type.lower()
+        word = re.match(r"[a-z0-9_ ]*?(?=[( ]|$)", kind)
+        name = word.group() if word else kind
+        if name in _CODES:
+            return _CODES[name], 0, 0
+        if name in ("decimal", "numeric"):
+            return (t.DECIMAL if self.options.decimals == "precise" else t.TEXT), 0, 0
+        digits = re.search(r"\((\d+)\)", kind)
+        length = int(digits.group(1)) if digits else 0
+        if name == "bit":
+            return (t.BOOLEAN, 0, 0) if length <= 1 else (t.BITS, (length + 7) // 8, 0)
+        if name == "datetime":
+            return (t.MILLIS if length <= 3 else t.MICROS), 0, 0
+        if name in ("enum", "set"):
+            members = quoted_members(column.mysql_type)
+            if not members:
+                raise UnsupportedTypeError(
+                    f"the members of the column {column.name} are not known, so debezium-json cannot show its texts",
+                    place=f"table {table}",
+                    remedy="Let capture see the table's definition, or use the format canal-json.",
+                )
+            first = len(self._members)
+            self._members += [self._const(_json(member)[1:-1].encode()) for member in members]
+            size = sum(one[1] + 1 for one in self._members[first:])
+            return (t.ENUM if name == "enum" else t.SET), size, first << 16 | len(members)
+        raise UnsupportedTypeError(
+            f"the column {column.name} has the type {column.mysql_type}, which debezium-json does not have",
+            place=f"table {table}",
+            remedy="Leave the table out by mq.filter, or use the format canal-json.",
+        )
+
+    def _const(self, raw: bytes) -> tuple[int, int]:
+        self._consts.extend(raw)
+        return len(self._consts) - len(raw), len(raw)
+
+    def _refresh(self) -> None:
+        count = len(self._tables)
+        hashes = np.zeros((count + 1, 2), dtype=np.int64)  # the last one is room for one that is not known
+        hashes[:count] = np.array(self._hashes, dtype=np.int64).reshape(-1, 2)
+        slots = np.full(max(64, 1 << (4 * count).bit_length()), -1, dtype=np.int64)
+        for number in range(count):
+            a = int(hashes[number, 0])
+            slot = (a ^ a >> 32) & (len(slots) - 1)
+            while slots[slot] >= 0:
+                slot = (slot + 1) & (len(slots) - 1)
+            slots[slot] = number
+        self.arrays = r.Definitions(
+            hashes,
+            slots,
+            np.array(self._tables, dtype=np.int64).reshape(-1, r.D_SIZE),
+            np.array(self._columns, dtype=np.int64).reshape(-1, r.K_FIELDS),
+            np.array(self._members or [(0, 0)], dtype=np.int64),
+            np.frombuffer(bytes(self._consts) + b"\0", dtype=np.uint8),
+        )
+
+
+_CODES: dict[str, int] = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "float", "double"), t.NUMBER),
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"), t.TEXT),
+    **dict.fromkeys(("uuid", "inet4", "inet6"), t.TEXT),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"), t.BINARY),
+    "year": t.YEAR,
+    "date": t.DATE,
+    "timestamp": t.INSTANT,
+    "time": t.TIME,
+    **dict.fromkeys(
+        (
+            "geometry",
+            "point",
+            "linestring",
+            "polygon",
+            "multipoint",
+            "multilinestring",
+            "multipolygon",
+            "geomcollection",
+            "geometrycollection",
+        ),
+        t.GEOMETRY,
+    ),
+}
+
+
+def _column(value: int | bytes) -> _Column:
+    assert isinstance(value, bytes)
+    found = dict(fields(value))
+    index, key = found.get(1, 0), found.get(4, 0)
+    assert isinstance(index, int) and isinstance(key, int)
+    return _Column(index, _text(found.get(3, b"")), bool(key), _text(found.get(10, b"")))
+
+
+def _text(value: int | bytes) -> str:
+    assert isinstance(value, bytes)
+    return value.decode()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,1 @@
+"""Compiled kernels that turn Canal's entries into messages."""

@@ -1,0 +1,298 @@
+"""The compiled writer of Debezium's envelopes: a message for each row, with its key."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.jit import njit
+from cdc.canal.kernels.texts import put_signed
+from cdc.mq.kernels import words as w
+from cdc.mq.kernels.rows import (
+    BAD_ENTRY,
+    BAD_TEXT,
+    BY_HASH,
+    BY_KEY,
+    D_COUNT,
+    D_FIRST,
+    D_HAS_KEY,
+    D_HEAD,
+    D_HEAD_SIZE,
+    D_MODE,
+    D_PARTITION,
+    D_TAIL,
+    D_TAIL_SIZE,
+    D_TYPES,
+    D_TYPES_SIZE,
+    DELETE,
+    E_CHANGE,
+    E_FILE,
+    E_FILE_SIZE,
+    E_GTID,
+    E_GTID_SIZE,
+    E_POS,
+    E_ROWS,
+    E_ROWS_END,
+    E_SERVER,
+    E_THREAD,
+    E_TIME,
+    FULL,
+    HAS_NEW_KEY,
+    HAS_OLD_KEY,
+    INSERT,
+    K_A,
+    K_B,
+    K_CODE,
+    K_KEY,
+    K_NAME,
+    K_NAME_SIZE,
+    M_END,
+    M_KEY,
+    M_KEY_END,
+    M_KIND,
+    M_OTHER,
+    M_OTHER_END,
+    M_PARTITION,
+    M_POS,
+    M_ROWS,
+    M_START,
+    M_TABLE,
+    N_AT,
+    N_COUNT,
+    N_ERR,
+    OK,
+    PLAIN,
+    UPDATE,
+    V_AT,
+    V_NULL,
+    V_PRESENT,
+    V_SIZE,
+    V_UPDATED,
+    Bytes,
+    Definitions,
+    Output,
+    read_row,
+    read_varint,
+    row_partition,
+)
+from cdc.mq.kernels.texts import SLACK, put_const, put_null, put_value, room_of
+
+Longs = npt.NDArray[np.int64]
+_MESSAGES_OF_ROW = 3
+
+
+@njit
+def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base: int, keys: bool, at: int) -> int:
+    """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of its
+    column's type, which ``numbers[N_ERR]`` names."""
+    out, cells, columns = output.out, output.cells, known.columns
+    first, limit = known.tables[table, D_FIRST], out.shape[0]
+    if limit - at < SLACK:
+        return -1
+    out[at] = np.uint8(123)
+    at += 1
+    some = False
+    for c in range(known.tables[table, D_COUNT]):
+        cell, k = base + c, first + c
+        if not cells[cell, V_PRESENT] or (keys and not columns[k, K_KEY]):
+            continue
+        p, size, code = cells[cell, V_AT], cells[cell, V_SIZE], columns[k, K_CODE]
+        name_size = columns[k, K_NAME_SIZE]
+        if limit - at < name_size + room_of(buf, code, p, size, columns[k, K_A]) + SLACK:
+            return -1
+        if some:
+            out[at] = np.uint8(44)
+            at += 1
+        some = True
+        at = put_const(out, at, known.consts, columns[k, K_NAME], name_size)
+        if cells[cell, V_NULL]:
+            at = put_null(out, at)
+        else:
+            at = put_value(out, at, buf, p, size, code, columns[k, K_A], columns[k, K_B], known.members, known.consts)
+            if at < 0:
+                output.numbers[N_ERR] = c
+                return -2
+    out[at] = np.uint8(125)
+    return at + 1
+
+
+@njit
+def put_source(buf: Bytes, entry: Longs, known: Definitions, table: int, row: int, out: Bytes, at: int) -> int:
+    """Writes the part ``source``, up to its last field. The room was looked at."""
+    tables, consts = known.tables, known.consts
+    at = put_const(out, at, consts, tables[table, D_HEAD], tables[table, D_HEAD_SIZE])
+    at = put_signed(out, at, entry[E_TIME])
+    at = put_const(out, at, consts, tables[table, D_TYPES], tables[table, D_TYPES_SIZE])
+    at = put_signed(out, at, entry[E_TIME] * 1000)
+    at = put_const(out, at, consts, w.TS_NS, w.TS_NS_SIZE)
+    at = put_signed(out, at, entry[E_TIME] * 1_000_000)
+    at = put_const(out, at, consts, tables[table, D_TAIL], tables[table, D_TAIL_SIZE])
+    at = put_signed(out, at, entry[E_SERVER])
+    if entry[E_GTID_SIZE]:
+        at = put_const(out, at, consts, w.A_GTID, w.A_GTID_SIZE)
+        at = put_const(out, at, buf, entry[E_GTID], entry[E_GTID_SIZE])
+        at = put_const(out, at, consts, w.FILE, w.FILE_SIZE)
+    else:
+        at = put_const(out, at, consts, w.NO_GTID, w.NO_GTID_SIZE)
+    at = put_const(out, at, buf, entry[E_FILE], entry[E_FILE_SIZE])
+    at = put_const(out, at, consts, w.POS, w.POS_SIZE)
+    at = put_signed(out, at, entry[E_POS])
+    at = put_const(out, at, consts, w.ROW, w.ROW_SIZE)
+    at = put_signed(out, at, row)
+    at = put_const(out, at, consts, w.THREAD, w.THREAD_SIZE)
+    return put_signed(out, at, entry[E_THREAD]) if entry[E_THREAD] else put_null(out, at)
+
+
+@njit
+def put_message(
+    buf: Bytes,
+    entry: Longs,
+    table: int,
+    known: Definitions,
+    output: Output,
+    change: int,
+    row: int,
+    now_us: int,
+    at: int,
+) -> int:
+    """Writes the value of one change of the row in the cells. Returns what :func:`put_object` returns."""
+    out, consts, count = output.out, known.consts, known.tables[table, D_COUNT]
+    fixed = known.tables[table, D_HEAD_SIZE] + known.tables[table, D_TYPES_SIZE] + known.tables[table, D_TAIL_SIZE]
+    fixed += entry[E_GTID_SIZE] + entry[E_FILE_SIZE] + w.MOST_WORDS
+    if out.shape[0] - at < fixed:
+        return -1
+    at = put_const(out, at, consts, w.BEFORE, w.BEFORE_SIZE)
+    if change == INSERT:
+        at = put_null(out, at)
+    else:
+        at = put_object(buf, known, table, output, 0, False, at)
+        if at < 0:
+            return at
+    if out.shape[0] - at < fixed:
+        return -1
+    at = put_const(out, at, consts, w.AFTER, w.AFTER_SIZE)
+    if change == DELETE:
+        at = put_null(out, at)
+    else:
+        at = put_object(buf, known, table, output, count, False, at)
+        if at < 0:
+            return at
+    if out.shape[0] - at < fixed:
+        return -1
+    at = put_source(buf, entry, known, table, row, out, at)
+    if change == INSERT:
+        at = put_const(out, at, consts, w.CREATED, w.CREATED_SIZE)
+    elif change == UPDATE:
+        at = put_const(out, at, consts, w.CHANGED, w.CHANGED_SIZE)
+    else:
+        at = put_const(out, at, consts, w.REMOVED, w.REMOVED_SIZE)
+    at = put_signed(out, at, now_us // 1000)
+    at = put_const(out, at, consts, w.TS_US, w.TS_US_SIZE)
+    at = put_signed(out, at, now_us)
+    at = put_const(out, at, consts, w.TS_NS, w.TS_NS_SIZE)
+    at = put_signed(out, at, now_us * 1000)
+    out[at] = np.uint8(125)
+    return at + 1
+
+
+@njit
+def note(
+    output: Output, count: int, entry: Longs, table: int, start: int, end: int, key: int, key_end: int, part: int
+) -> int:
+    """Appends a message. Returns the number of messages."""
+    messages = output.messages
+    messages[count, M_START] = start
+    messages[count, M_END] = end
+    messages[count, M_KEY] = key
+    messages[count, M_KEY_END] = key_end
+    messages[count, M_TABLE] = table
+    messages[count, M_PARTITION] = part
+    messages[count, M_ROWS] = 1 if start >= 0 else 0
+    messages[count, M_KIND] = PLAIN
+    messages[count, M_POS] = entry[E_POS]
+    return count + 1
+
+
+@njit
+def moved(known: Definitions, table: int, cells: Longs, count: int) -> bool:
+    """Whether an update has changed the row's key."""
+    first = known.tables[table, D_FIRST]
+    for c in range(count):
+        if known.columns[first + c, K_KEY] and cells[count + c, V_PRESENT] and cells[count + c, V_UPDATED]:
+            return True
+    return False
+
+
+@njit
+def place_of(buf: Bytes, known: Definitions, table: int, cells: Longs, base: int) -> int:
+    """The partition of the row at ``base``; -1: that of the message's key."""
+    mode = known.tables[table, D_MODE]
+    if mode == BY_HASH:
+        return row_partition(buf, known, table, cells, base)
+    return -1 if mode == BY_KEY else known.tables[table, D_PARTITION]
+
+
+@njit
+def put_envelopes(
+    buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, now_us: int, tombstones: bool
+) -> int:
+    """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
+    cells, numbers = output.cells, output.numbers
+    count, has_key = known.tables[table, D_COUNT], known.tables[table, D_HAS_KEY] == 1
+    at, number = numbers[N_AT], numbers[N_COUNT]
+    change = entry[E_CHANGE]
+    p = entry[E_ROWS]
+    row = 0
+    while p < entry[E_ROWS_END]:
+        size, p = read_varint(buf, p + 1)
+        if number + _MESSAGES_OF_ROW > output.messages.shape[0]:
+            return FULL
+        if not read_row(buf, p, p + size, cells, count):
+            return BAD_ENTRY
+        p += size
+        base = 0 if change == DELETE else count
+        key = np.int64(-1)
+        key_end = np.int64(-1)
+        if has_key:
+            key = at
+            at = put_object(buf, known, table, output, base, True, at)
+            if at < 0:
+                return FULL if at == -1 else BAD_TEXT
+            key_end = at
+        part = place_of(buf, known, table, cells, base)
+        if change == UPDATE and has_key and moved(known, table, cells, count):
+            old = at
+            at = put_object(buf, known, table, output, 0, True, at)
+            if at < 0:
+                return FULL if at == -1 else BAD_TEXT
+            old_end = at
+            old_part = place_of(buf, known, table, cells, 0)
+            at = put_message(buf, entry, table, known, output, DELETE, row, now_us, at)
+            if at < 0:
+                return FULL if at == -1 else BAD_TEXT
+            number = note(output, number, entry, table, old_end, at, old, old_end, old_part)
+            output.messages[number - 1, M_KIND] = HAS_NEW_KEY
+            output.messages[number - 1, M_OTHER] = key
+            output.messages[number - 1, M_OTHER_END] = key_end
+            output.messages[number - 1, M_ROWS] = 0
+            if tombstones:
+                number = note(output, number, entry, table, -1, -1, old, old_end, old_part)
+            start = at
+            at = put_message(buf, entry, table, known, output, INSERT, row, now_us, at)
+            if at < 0:
+                return FULL if at == -1 else BAD_TEXT
+            number = note(output, number, entry, table, start, at, key, key_end, part)
+            output.messages[number - 1, M_KIND] = HAS_OLD_KEY
+            output.messages[number - 1, M_OTHER] = old
+            output.messages[number - 1, M_OTHER_END] = old_end
+        else:
+            start = at
+            at = put_message(buf, entry, table, known, output, change, row, now_us, at)
+            if at < 0:
+                return FULL if at == -1 else BAD_TEXT
+            number = note(output, number, entry, table, start, at, key, key_end, part)
+            if change == DELETE and has_key and tombstones:
+                number = note(output, number, entry, table, -1, -1, key, key_end, part)
+        row += 1
+    numbers[N_AT], numbers[N_COUNT] = at, number
+    return OK

@@ -1,0 +1,65 @@
+"""The compiled loop over entries: writes the messages of each, until the output is full or the caller has to act."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.binlog.jit import njit
+from cdc.mq.kernels.envelope import put_envelopes
+from cdc.mq.kernels.flat import put_flat
+from cdc.mq.kernels.raw import put_entries
+from cdc.mq.kernels.rows import (
+    DELETE,
+    E_CHANGE,
+    E_KIND,
+    E_ROWS_END,
+    NEED_DEFINITION,
+    OK,
+    ROWS,
+    STATEMENT,
+    Bytes,
+    Definitions,
+    Output,
+    definition_of,
+    read_entry,
+)
+
+Longs = npt.NDArray[np.int64]
+
+FLAT, RAW, ENVELOPE = 0, 1, 2
+
+
+@njit
+def put_messages(
+    buf: Bytes,
+    at: int,
+    end: int,
+    entry: Longs,
+    known: Definitions,
+    output: Output,
+    form: int,
+    batch: int,
+    now_us: int,
+    tombstones: bool,
+) -> tuple[int, int]:
+    """Writes the messages of the entries in ``buf[at:end]``. Returns a status and the offset of the entry that it is
+    about; OK: all are written, and the offset is ``end``. ``entry`` then has the parts of that entry."""
+    while at < end:
+        stop = read_entry(buf, at, entry)
+        if entry[E_KIND] == ROWS:
+            if entry[E_ROWS_END] == 0 or entry[E_CHANGE] > DELETE:
+                return STATEMENT, at
+            table = definition_of(buf, entry, known)
+            if table < 0:
+                return NEED_DEFINITION, at
+            if form == FLAT:
+                status = put_flat(buf, entry, table, known, output, batch, now_us // 1000)
+            elif form == RAW:
+                status = put_entries(buf, entry, table, known, output)
+            else:
+                status = put_envelopes(buf, entry, table, known, output, now_us, tombstones)
+            if status != OK:
+                return status, at
+        at = stop
+    return OK, at

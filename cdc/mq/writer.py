@@ -1,0 +1,254 @@
+"""Turns entries into messages: a list of them for each topic and partition, in the order of the binlog."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc.canal.encoder import MOST_OUT_BYTES
+from cdc.canal.fields import data, fields, number
+from cdc.errors import UnsupportedError
+from cdc.mq.definitions import DefinitionSet, MessageOptions
+from cdc.mq.kernels import messages as m
+from cdc.mq.kernels import rows as r
+from cdc.mq.kernels.flat import MORE_ROWS
+
+if TYPE_CHECKING:
+    from cdc.canal.encoder import Taken
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+_FORMS = {"canal-json": m.FLAT, "canal-protobuf": m.RAW, "debezium-json": m.ENVELOPE}
+_FIRST_OUT_BYTES = 4 << 20
+_MOST_MESSAGES = 1 << 14
+_FIRST_ROWS = 1 << 14
+_TYPES = {
+    1: "INSERT",
+    2: "UPDATE",
+    3: "DELETE",
+    4: "CREATE",
+    5: "ALTER",
+    6: "ERASE",
+    7: "QUERY",
+    8: "TRUNCATE",
+    9: "RENAME",
+    10: "CINDEX",
+    11: "DINDEX",
+    12: "GTID",
+    13: "XACOMMIT",
+    14: "XAROLLBACK",
+}
+_PACKET_HEAD = number(2, 1) + number(3, 7)  # version and MESSAGES
+_MESSAGE_ROOM = 64
+_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+
+
+@dataclass
+class Message:
+    """A message. ``partition`` None: Kafka's client chooses it by the key."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    rows: int
+    table: str
+    pos: int
+    """Of the event in the source's file."""
+    headers: list[tuple[str, bytes]] | None = None
+
+
+class MessageWriter:
+    """Writes the messages of one destination. Not safe in several threads at once."""
+
+    def __init__(self, options: MessageOptions, *, max_bytes: int, with_ddl: bool = True) -> None:
+        """``max_bytes``: size at which a message of ``canal-protobuf`` ends; ``with_ddl``: whether statements become
+        messages, in Canal's formats."""
+        self.options = options
+        self.definitions = DefinitionSet(options)
+        self._form = _FORMS[options.format]
+        self._max_bytes = max_bytes
+        self._with_ddl = with_ddl and options.format != "debezium-json"
+        self._out = np.empty(_FIRST_OUT_BYTES, dtype=np.uint8)
+        self._messages = np.zeros((_MOST_MESSAGES, r.M_FIELDS), dtype=np.int64)
+        self._numbers = np.zeros(r.N_SIZE, dtype=np.int64)
+        self._parts = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self._cells = np.zeros((2, r.V_FIELDS), dtype=np.int64)
+        self._entry = np.zeros(r.E_SIZE, dtype=np.int64)
+
+    def begin(self) -> None:
+        """Forgets what it knows of earlier entries, before the first ones of a batch."""
+        self._entry[:] = 0
+
+    def messages(self, taken: Taken, batch: int) -> Iterator[list[Message]]:
+        """Yields the messages of entries, some at a time. Raises what :class:`DefinitionSet` raises; UnsupportedError for
+        an entry that is larger than an array may be."""
+        at, end = 0, taken.size
+        now_us = time.time_ns() // 1000
+        while at < end:
+            if len(self._cells) < 2 * self.definitions.most_columns:
+                self._cells = np.zeros((2 * self.definitions.most_columns, r.V_FIELDS), dtype=np.int64)
+            output = r.Output(self._out, self._messages, self._numbers, self._cells, self._parts)
+            status, at = m.put_messages(
+                taken.out,
+                at,
+                end,
+                self._entry,
+                self.definitions.arrays,
+                output,
+                self._form,
+                batch,
+                now_us,
+                self.options.tombstones,
+            )
+            if status == r.NEED_DEFINITION:
+                self.definitions.add(self._entry, taken.out)
+            elif status == r.FULL and self._numbers[r.N_COUNT] == 0:
+                self._grow(taken)
+            elif status == MORE_ROWS:
+                self._parts = np.zeros(2 * len(self._parts), dtype=np.int64)
+            elif status in (r.OK, r.FULL):
+                yield from self._flush(batch)
+            elif status == r.STATEMENT:
+                yield from self._flush(batch)
+                found = self._statement(taken, batch)
+                if found is not None:
+                    yield [found]
+                at = int(r.read_entry.py_func(taken.out, at, self._entry))
+            else:
+                raise self._fault(int(status), taken)
+
+    def _flush(self, batch: int) -> Iterator[list[Message]]:
+        count = int(self._numbers[r.N_COUNT])
+        if not count:
+            return
+        raw = self._out[: int(self._numbers[r.N_AT])].tobytes()
+        table = self._messages[:count]
+        self._numbers[:] = 0
+        yield self._packed(raw, table, batch) if self._form == m.RAW else self._listed(raw, table)
+
+    def _listed(self, raw: bytes, table: Longs) -> list[Message]:
+        topics, names = self.definitions.topics, self.definitions.names
+        found = []
+        for start, end, key, key_end, number_, part, rows, other, other_end, kind, pos in table.tolist():
+            message = Message(
+                topics[number_],
+                None if part < 0 else part,
+                None if key < 0 else raw[key:key_end],
+                None if start < 0 else raw[start:end],
+                rows,
+                names[number_],
+                pos,
+            )
+            if kind:
+                name = _NEW_KEY if kind == r.HAS_NEW_KEY else _OLD_KEY
+                message.headers = [(name, raw[other:other_end])]
+            found.append(message)
+        return found
+
+    def _packed(self, raw: bytes, table: Longs, batch: int) -> list[Message]:
+        """Canal's packets: entries of one topic and partition together, until they have ``max_bytes``."""
+        topics, names = self.definitions.topics, self.definitions.names
+        open_: dict[tuple[str, int], tuple[list[bytes], Message]] = {}
+        sizes: dict[tuple[str, int], int] = {}
+        done: list[Message] = []
+
+        def close(place: tuple[str, int]) -> None:
+            parts, message = open_.pop(place)
+            message.value = packet(batch, b"".join(parts))
+            done.append(message)
+
+        columns = (r.M_START, r.M_END, r.M_TABLE, r.M_PARTITION, r.M_ROWS, r.M_POS)
+        for start, end, number_, part, rows, pos in table[:, columns].tolist():
+            place = (topics[number_], part)
+            if place in open_ and sizes[place] + end - start > self._max_bytes - _MESSAGE_ROOM:
+                close(place)
+            if place not in open_:
+                open_[place] = [], Message(place[0], part, None, None, 0, names[number_], pos)
+                sizes[place] = 0
+            parts, message = open_[place]
+            parts.append(raw[start:end])
+            message.rows += rows
+            sizes[place] += end - start
+        for place in list(open_):
+            close(place)
+        return done
+
+    def _statement(self, taken: Taken, batch: int) -> Message | None:
+        """The message of an entry without rows: a DDL statement, or the end of an XA transaction."""
+        if not self._with_ddl:
+            return None
+        entry = self._entry
+        header = dict(fields(_part(taken, entry, r.E_HEADER)))
+        value = dict(fields(_part(taken, entry, r.E_VALUE)))
+        database, table = _text(header.get(8)), _text(header.get(9))
+        topic = self.options.rules.topic_of(database, table)
+        partition = 0 if self.options.rules.partition_hash is not None else self.options.rules.partition
+        name, pos = f"{database}.{table}", int(entry[r.E_POS])
+        if self._form == m.RAW:
+            raw = taken.out[int(entry[r.E_START]) : int(entry[r.E_END])].tobytes()
+            return Message(topic, partition, None, packet(batch, data(2, raw)), 0, name, pos)
+        flat = {
+            "data": None,
+            "database": database,
+            "es": int(entry[r.E_TIME]),
+            "gtid": _text(header.get(13)),
+            "id": batch,
+            "isDdl": bool(value.get(10, 0)),
+            "mysqlType": None,
+            "old": None,
+            "pkNames": None,
+            "sql": _text(value.get(11)),
+            "sqlType": None,
+            "table": table,
+            "ts": time.time_ns() // 1_000_000,
+            "type": _TYPES.get(int(entry[r.E_CHANGE]), "QUERY"),
+        }
+        text = json.dumps(flat, ensure_ascii=False, separators=(",", ":")).encode()
+        return Message(topic, partition, None, text, 0, name, pos)
+
+    def _grow(self, taken: Taken) -> None:
+        if len(self._out) >= MOST_OUT_BYTES:
+            raise UnsupportedError(
+                f"the messages of one row event have more than {MOST_OUT_BYTES} bytes",
+                place=self._place(taken),
+                remedy="Leave the table out by mq.filter.",
+            )
+        self._out = np.empty(min(2 * len(self._out), MOST_OUT_BYTES), dtype=np.uint8)
+        self._numbers[:] = 0
+
+    def _fault(self, status: int, taken: Taken) -> Exception:
+        what = "a value has another text than its type allows" if status == r.BAD_TEXT else "an entry has other columns"
+        return UnsupportedError(
+            f"{what} (column {int(self._numbers[r.N_ERR])})" if status == r.BAD_TEXT else what,
+            place=self._place(taken),
+            remedy="This is a fault of Towpath; report it. The format canal-json shows texts as they are.",
+        )
+
+    def _place(self, taken: Taken) -> str:
+        start, size = int(self._entry[r.E_NAME]), int(self._entry[r.E_NAME_SIZE])
+        names = dict(fields(taken.out[start : start + size].tobytes()))
+        return f"table {_text(names.get(8))}.{_text(names.get(9))}, position {int(self._entry[r.E_POS])}"
+
+
+def packet(batch: int, entries: bytes) -> bytes:
+    """Returns Canal's packet ``MESSAGES``, as its MQ consumers read it. ``entries``: fields ``messages``."""
+    return _PACKET_HEAD + data(5, number(1, batch) + entries)
+
+
+def _part(taken: Taken, entry: Longs, what: int) -> bytes:
+    return taken.out[int(entry[what]) : int(entry[what] + entry[what + 1])].tobytes()
+
+
+def _text(value: int | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else ""
+
+
+__all__ = ["Message", "MessageWriter", "packet"]
