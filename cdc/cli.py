@@ -42,6 +42,7 @@ COMMANDS = (
     "failover",
     "standby",
     "archive",
+    "push",
     "snapshot",
     "apply",
     "replay",

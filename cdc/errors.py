@@ -31,6 +31,7 @@ The first level of the tree says whether another try may succeed::
         ├── DamagedError                 a segment, index, meta file or manifest fails its check
         ├── VersionError                 a file was written by a newer Towpath
         ├── StoreLimitError              a transaction is larger than the store can ever hold
+        ├── MessageTooLargeError         a message is larger than Kafka takes
         ├── StoreClosedError             the store or channel was closed
         ├── TransactionStateError        a channel's transaction was used in a wrong state, or left open
         ├── BatchError                   the batch protocol was not followed
@@ -200,6 +201,10 @@ class VersionError(PermanentError):
 
 class StoreLimitError(PermanentError):
     """A transaction is larger than the store can ever hold. Nothing was put."""
+
+
+class MessageTooLargeError(PermanentError):
+    """A message is larger than the configuration or Kafka's brokers allow. Nothing of its batch was acked."""
 
 
 class StoreClosedError(PermanentError):

@@ -4,7 +4,7 @@ Nothing else reads the file. An unknown key, a wrong value, or two values that c
 :class:`~cdc.errors.ConfigError`, which names file, key, value and remedy.
 
 Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``snapshot``, ``apply``,
-``s3``, ``spark``, ``airflow``, ``metrics``, ``server``); ``columns`` holds the policies that ``apply`` and ``tables``
+``s3``, ``spark``, ``airflow``, ``metrics``, ``server``, ``mq``); ``columns`` holds the policies that ``apply`` and ``tables``
 share, ``schedules`` the schedules of DAGs, and ``destination`` the whole.
 ``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
@@ -21,6 +21,7 @@ from cdc.config.destination import DestinationConfig
 from cdc.config.loading import as_config, as_named, conf_dir, destinations, find, load, load_destination, parse
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
+from cdc.config.mq import MqConfig
 from cdc.config.s3 import S3Config
 from cdc.config.server import ServerConfig, TokenConfig
 from cdc.config.snapshot import SnapshotConfig
@@ -40,6 +41,7 @@ __all__ = [
     "DiskConfig",
     "MetaConfig",
     "MetricsConfig",
+    "MqConfig",
     "RetainConfig",
     "S3Config",
     "ServerConfig",

@@ -13,6 +13,7 @@ from cdc.config.catalog import SESSION_CATALOG
 from cdc.config.lake import LOG_STORES, SAFE_LOG_STORES
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
+from cdc.config.mq import MqConfig
 from cdc.config.s3 import S3Config, is_s3
 from cdc.config.server import ServerConfig
 from cdc.config.snapshot import SnapshotConfig
@@ -40,6 +41,7 @@ class DestinationConfig(Section):
     metrics: MetricsConfig = MetricsConfig()
     server: ServerConfig = ServerConfig()
     alarms: AlarmsConfig = AlarmsConfig()
+    mq: MqConfig = MqConfig()
 
     _name: str = ""
     _file: Path = Path()

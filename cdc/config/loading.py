@@ -181,6 +181,14 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
                 }
             ),
         },
+        "mq": {
+            "security": config.mq.security.model_copy(
+                update={
+                    key: of_file(getattr(config.mq.security, key))
+                    for key in ("password_file", "ca_file", "certificate", "key")
+                }
+            )
+        },
         "s3": {"secret_access_key_file": of_file(config.s3.secret_access_key_file)},
         "spark": {},
         "metrics": {"push_password_file": of_file(config.metrics.push_password_file)},
@@ -202,7 +210,7 @@ def _with_absolute_paths(config: DestinationConfig, file: Path) -> DestinationCo
         update={
             name: getattr(config, name).model_copy(update=values)
             for name, values in changed.items()
-            if name not in ("meta", "server", "alarms")
+            if name not in ("meta", "server", "alarms", "mq")
             or name in config.model_fields_set  # as the checks of the whole read it
         }
     )

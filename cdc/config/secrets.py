@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from cdc.config.alarms import MailConfig, WebhookConfig
 from cdc.config.apply import ApplyConfig
 from cdc.config.metrics import MetricsConfig
+from cdc.config.mq import MqSecurityConfig
 from cdc.config.s3 import S3Config
 from cdc.config.server import CanalConfig, TokenConfig
 from cdc.config.source import SourceConfig
@@ -193,6 +194,17 @@ def canal_password(canal: CanalConfig) -> str | None:
     if text is not None and not text:
         raise ConfigError("the password of Canal's clients is empty", place=secret.place, remedy=secret.remedy)
     return text
+
+
+def mq_password(security: MqSecurityConfig) -> str | None:
+    """Returns the password for Kafka's brokers; None if they ask for none. Raises ConfigError."""
+    return _Secret(
+        "the password for Kafka",
+        env_key="mq.security.password_env",
+        env=security.password_env,
+        file_key="mq.security.password_file",
+        file=security.password_file,
+    ).text()
 
 
 def _token(secret: _Secret) -> str:

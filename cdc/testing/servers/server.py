@@ -66,9 +66,9 @@ class Server:
     """A server of one kind, started by :meth:`start` or by ``with``.
 
     Args:
-        kind_name: mysql9, mariadb11, mariadb10, mysql56 or zookeeper.
+        kind_name: mysql9, mariadb11, mariadb10, mysql56, zookeeper or kafka.
         port: a fixed port. None takes a free one, and another one if a process takes that port first.
-        options: further options of the server (for ZooKeeper: lines of ``zoo.cfg``).
+        options: further options of the server (for ZooKeeper: lines of ``zoo.cfg``; for Kafka: of its properties).
         folder: the folder of data, log and socket, which stays at the end. None takes a temporary folder, which
             :meth:`stop` deletes.
         detach: let the server outlive this process. Needs ``folder``, where ``server.pid`` holds its process id.
@@ -204,7 +204,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """``mysql://t@127.0.0.1:PORT`` or ``mariadb://…``, without the password; ``host:port`` for ZooKeeper."""
+        """``mysql://t@127.0.0.1:PORT`` or ``mariadb://…``, without the password; ``host:port`` for ZooKeeper and Kafka."""
         if isinstance(self.kind, Database):
             return f"{self.kind.scheme}://{USER}@{HOST}:{self.port}"
         return f"{HOST}:{self.port}"
