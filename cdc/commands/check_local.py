@@ -29,7 +29,7 @@ def examine(config: DestinationConfig) -> list[Finding]:
     """Returns the findings about this machine."""
     here = config.store.kind == "file"
     where = [*_store(config), *_meta(config), *_archive(config)] if here else _server(config)
-    return [*where, *_target(config), *_spark(config), *_catalog(config), *_metrics(config)]
+    return [*where, *_target(config), *_spark(config), *_catalog(config), *_metrics(config), *_mq(config)]
 
 
 def _server(config: DestinationConfig) -> list[Finding]:
@@ -289,6 +289,15 @@ def _metrics(config: DestinationConfig) -> list[Finding]:
     places = [] if metrics.port is None else [f"served at port {metrics.port}"]
     places += [] if metrics.push is None else [f"pushed to {metrics.push}"]
     return [ok("metrics", " and ".join(places))]
+
+
+def _mq(config: DestinationConfig) -> list[Finding]:
+    """Asks Kafka's brokers whether they can take what `cdc push` sends."""
+    if not config.mq.servers:
+        return []
+    from cdc.mq import checks
+
+    return checks.examine(config)
 
 
 def _package(name: str) -> Finding:

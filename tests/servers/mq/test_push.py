@@ -1,0 +1,361 @@
+"""``cdc push`` against a real broker of Kafka: formats, order, kills of the push and of the broker, and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdc.capture import Capture
+from cdc.config import load
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.canal_proto import parsed
+from tests.support.kafka import Record, configure, create_topic, push, records, start_push
+
+Database = Callable[[Server], str]
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Server]:
+    with Server("kafka", options=["num.partitions=1"]) as server:
+        yield server
+
+
+@pytest.fixture
+def source(mariadb11: Server, database: Database, tmp_path: Path) -> tuple[Server, str, Path]:
+    """A server, an empty database with the table ``orders``, and a configuration whose store begins before it."""
+    name = database(mariadb11)
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / "shop.yaml"
+    file.write_text(
+        f"source: {{url: 'mariadb://{USER}@{HOST}:{mariadb11.port}', password_env: TOWPATH_TEST_PASSWORD,"
+        f" server_id: 71235, start: now}}\n"
+        f"tables: {{include: ['{name}\\..*']}}\nstore: {{path: data/store}}\nmeta: {{path: data/meta}}\n"
+        "apply: {target: ./lake}\n"
+    )
+    Capture(load(file)).run(until_current=True)
+    mariadb11.execute(
+        f"CREATE TABLE {name}.orders (id INT PRIMARY KEY, note VARCHAR(40), price DECIMAL(10,2), n INT NOT NULL)"
+    )
+    return mariadb11, name, file
+
+
+def change(server: Server, name: str, transactions: int, seed: int, keys: int = 40) -> list[tuple[int, int | None]]:
+    """Makes random transactions. Returns each change as key and ``n``, which grows; None for a deletion."""
+    dice, made = random.Random(seed), []
+    alive: set[int] = set()
+    with server.connect() as connection, connection.cursor() as cursor:
+        connection.autocommit(False)
+        cursor.execute(f"SELECT id, n FROM {name}.orders")
+        rows = cursor.fetchall()
+        alive = {row[0] for row in rows}
+        n = 1_000_000 * seed
+        for _ in range(transactions):
+            for _ in range(dice.randint(1, 4)):
+                n += 1
+                key = dice.randrange(keys)
+                if key not in alive:
+                    cursor.execute(f"INSERT INTO {name}.orders VALUES (%s, %s, %s, %s)", (key, f"nöte \"{n}\"", n / 4, n))
+                    alive.add(key)
+                    made.append((key, n))
+                elif dice.random() < 0.3:
+                    cursor.execute(f"DELETE FROM {name}.orders WHERE id = %s", (key,))
+                    alive.discard(key)
+                    made.append((key, None))
+                else:
+                    cursor.execute(f"UPDATE {name}.orders SET n = %s, price = %s WHERE id = %s", (n, n / 4, key))
+                    made.append((key, n))
+            connection.commit()
+    return made
+
+
+def topic_of(name: str) -> str:
+    return f"{name}_orders"
+
+
+def state_of(server: Server, name: str) -> dict[int, tuple[Any, ...]]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT id, note, price, n FROM {name}.orders")
+        return {row[0]: row[1:] for row in cursor.fetchall()}
+
+
+def test_flat_messages_have_the_rows_of_the_source(
+    kafka: Server, source: tuple[Server, str, Path]
+) -> None:
+    server, name, file = source
+    made = change(server, name, 60, seed=1)
+    server.execute(f"ALTER TABLE {name}.orders ADD COLUMN extra JSON")
+    server.execute(f"INSERT INTO {name}.orders VALUES (1000, 'a\\\\b', NULL, 5, '{{\"x\": 1}}')")
+    Capture(load(file)).run(until_current=True)
+    create_topic(kafka.url, topic_of(name), 3)
+    configure(
+        file,
+        servers=[kafka.url],
+        topic=f"{name}_rest",
+        dynamic_topics=rf"{name}\..*",
+        partitions=3,
+        partition_hash=r".*\..*:$pk$",
+        database_hash=False,
+    )
+    done = push(file.parent, "--until-empty", "--json")
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)
+    assert status["behind"]["transactions"] == 0
+    assert status["last_error"] is None
+    found = records(kafka.url, topic_of(name))
+    assert status["messages"] == len(found)
+    assert all(one.key is None for one in found)
+    messages = [(one.partition, json.loads(one.value or b"")) for one in found]
+    ddl = [(part, one) for part, one in messages if one["isDdl"]]
+    assert [(part, one["type"]) for part, one in ddl] == [(0, "CREATE"), (0, "ALTER")]
+    assert ddl[1][1]["sql"] == f"ALTER TABLE {name}.orders ADD COLUMN extra JSON"
+    by_key: dict[int, list[int | None]] = {}
+    state: dict[int, dict[str, Any]] = {}
+    for part, one in messages:
+        if one["isDdl"]:
+            continue
+        assert (one["database"], one["table"], one["pkNames"], one["sql"]) == (name, "orders", ["id"], "")
+        assert one["mysqlType"]["price"] == "decimal(10,2)" and one["sqlType"]["note"] in (12, 3)
+        for number, row in enumerate(one["data"]):
+            key = int(row["id"])
+            assert part == abs(java(row["id"])) % 3
+            by_key.setdefault(key, []).append(None if one["type"] == "DELETE" else int(row["n"]))
+            if one["type"] == "UPDATE":
+                old = one["old"][number]
+                before = state[key]
+                assert old == {column: before[column] for column in old}
+                assert set(old) == {column for column in before if before[column] != row[column]}
+            else:
+                assert one["old"] is None
+            state[key] = row
+            if one["type"] == "DELETE":
+                del state[key]
+    expected: dict[int, list[int | None]] = {1000: [5]}
+    for key, n in made:
+        expected.setdefault(key, []).append(n)
+    assert by_key == expected
+    rows = state_of(server, name)
+    assert set(state) == set(rows)
+    for key, (note, price, n) in rows.items():
+        row = state[key]
+        assert (row["note"], row["price"], row["n"]) == (note, None if price is None else str(price), str(n))
+    assert state[1000]["extra"] == '{"x": 1}'
+
+
+def java(text: str) -> int:
+    """``String.hashCode()`` of ASCII."""
+    value = 0
+    for byte in text.encode():
+        value = (31 * value + byte) % (1 << 32)
+    return value - (1 << 32) if value >> 31 else value
+
+
+def final_state(found: list[Record]) -> dict[int, tuple[Any, ...]]:
+    """What a consumer that keeps the last message of each key has, of Debezium's envelopes."""
+    state: dict[int, tuple[Any, ...]] = {}
+    for one in found:
+        key = json.loads(one.key or b"")["id"]
+        value = None if one.value is None else json.loads(one.value)
+        if value is None or value["after"] is None:
+            state.pop(key, None)
+        else:
+            after = value["after"]
+            state[key] = (after["note"], after["price"], after["n"])
+    return state
+
+
+def test_kills_of_the_push_and_of_the_broker_lose_nothing_and_keep_the_order_of_each_key(
+    source: tuple[Server, str, Path], tmp_path: Path, seed: int
+) -> None:
+    server, name, file = source
+    dice = random.Random(seed)
+    with Server("kafka", options=["auto.create.topics.enable=false"]) as broker:
+        create_topic(broker.url, topic_of(name), 3)
+        configure(
+            file,
+            servers=[broker.url],
+            topic=topic_of(name),
+            format="debezium-json",
+            decimals="string",
+            delivery_timeout="30s",
+            properties={"linger.ms": 20},
+        )
+        made: list[tuple[int, int | None]] = []
+        stop = threading.Event()
+        capture = threading.Thread(target=lambda: Capture(load(file)).run(stop))
+        capture.start()
+        log = tmp_path / "push.log"
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            for round_ in range(6):
+                process = start_push(file.parent, log)
+                made += change(server, name, dice.randint(20, 60), seed=round_ + 1)
+                time.sleep(dice.uniform(0.2, 2.5))
+                if round_ == 2:
+                    broker.kill()
+                    time.sleep(0.5)
+                    broker.restart()
+                process.kill()
+                process.wait()
+        finally:
+            if process is not None and process.poll() is None:
+                process.kill()
+            made += change(server, name, 5, seed=99)
+            time.sleep(2.5)
+            stop.set()
+            capture.join()
+        done = push(file.parent, "--until-empty", "--json")
+        assert done.returncode == 0, f"{done.stderr}\n{log.read_text()[-2000:]}"
+        assert json.loads(done.stdout)["behind"]["transactions"] == 0
+        for committed in (True, False):
+            found = records(broker.url, topic_of(name), committed=committed)
+            check_order(found, made)
+            rows = {key: (note, str(price), n) for key, (note, price, n) in state_of(server, name).items()}
+            assert final_state(found) == rows
+
+
+def check_order(found: list[Record], made: list[tuple[int, int | None]]) -> None:
+    """Each change of a key is there, in the source's order; only runs of changes that came before are repeated."""
+    expected: dict[int, list[int | None]] = {}
+    for key, n in made:
+        expected.setdefault(key, []).append(n)
+    seen: dict[int, list[int | None]] = {}
+    places: dict[int, int] = {}
+    for one in found:
+        key = json.loads(one.key or b"")["id"]
+        assert places.setdefault(key, one.partition) == one.partition
+        if one.value is None:  # the tombstone behind a deletion
+            continue
+        after = json.loads(one.value)["after"]
+        seen.setdefault(key, []).append(None if after is None else after["n"])
+    assert set(seen) == set(expected)
+    for key, changes in expected.items():
+        at = 0  # how many of the key's changes have arrived
+        position = 0  # the change that came last
+        for n in seen[key]:
+            if at < len(changes) and position == at and n == changes[at]:
+                at += 1
+                position = at
+                continue
+            candidates = [i for i in range(at) if changes[i] == n]
+            assert candidates, (key, n, changes[:at])
+            if position < at and changes[position] == n:
+                position += 1
+            else:  # a repetition begins
+                position = candidates[-1] + 1
+        assert at == len(changes), f"{len(changes) - at} changes of key {key} are missing"
+
+
+def test_packets_have_canals_entries(kafka: Server, source: tuple[Server, str, Path]) -> None:
+    server, name, file = source
+    made = change(server, name, 30, seed=3)
+    Capture(load(file)).run(until_current=True)
+    create_topic(kafka.url, topic_of(name), 2)
+    configure(
+        file,
+        servers=[kafka.url],
+        topic=topic_of(name),
+        format="canal-protobuf",
+        partitions=2,
+        partition_hash=f"{name}.orders:id",
+        transactions=False,
+    )
+    done = push(file.parent, "--until-empty")
+    assert done.returncode == 0, done.stderr
+    keys: dict[int, list[int | None]] = {}
+    for one in records(kafka.url, topic_of(name)):
+        packet = parsed("Packet", one.value or b"")
+        assert packet.type == 7
+        for raw in parsed("Messages", packet.body).messages:
+            entry = parsed("Entry", raw)
+            change_ = parsed("RowChange", entry.store_value)
+            for row in change_.row_datas:
+                columns = {column.name: column for column in row.after_columns or row.before_columns}
+                value = columns["id"].value
+                assert one.partition == abs(java(name) ^ java(value)) % 2
+                deleted = entry.header.event_type == 3
+                keys.setdefault(int(value), []).append(None if deleted else int(columns["n"].value))
+    expected: dict[int, list[int | None]] = {}
+    for key, n in made:
+        expected.setdefault(key, []).append(n)
+    assert keys == expected
+
+
+def test_a_message_that_is_too_large_ends_the_push_and_nothing_is_skipped(
+    kafka: Server, source: tuple[Server, str, Path]
+) -> None:
+    server, name, file = source
+    server.execute(f"ALTER TABLE {name}.orders MODIFY note LONGTEXT")
+    server.execute(f"INSERT INTO {name}.orders VALUES (1, REPEAT('x', 30000), 1, 1)")
+    server.execute(f"INSERT INTO {name}.orders VALUES (2, 'small', 1, 2)")
+    Capture(load(file)).run(until_current=True)
+    create_topic(kafka.url, topic_of(name), 1, {"max.message.bytes": "20000"})
+    settings: dict[str, Any] = {"servers": [kafka.url], "topic": topic_of(name)}
+    configure(file, **settings, max_message_bytes=10_000)
+    done = push(file.parent, "--until-empty")
+    assert done.returncode == 2
+    for word in (f"table {name}.orders", "position", "mq.max_message_bytes, which is 10,000", topic_of(name)):
+        assert word in done.stderr
+    configure(file, **settings)
+    done = push(file.parent, "--until-empty")
+    assert done.returncode == 2
+    assert "max.message.bytes of the topic" in done.stderr and topic_of(name) in done.stderr
+    assert [json.loads(one.value or b"")["isDdl"] for one in records(kafka.url, topic_of(name))] == [True, True]
+    checked = subprocess.run(
+        [*check_command(file), "--json"], capture_output=True, text=True, timeout=120
+    )
+    findings = [one for one in json.loads(checked.stdout)["findings"] if one["subject"] == "mq"]
+    assert any(one["level"] == "error" and "20,000" in one["message"] for one in findings), findings
+    found = yaml.safe_load(file.read_text())["mq"]
+    assert found["topic"] == topic_of(name)
+
+
+def check_command(file: Path) -> list[str]:
+    from tests.support.kafka import CDC
+
+    return [*CDC, "--conf-dir", str(file.parent), "check", "shop"]
+
+
+def test_sigterm_ends_a_push_and_sigusr1_prints_its_status(
+    kafka: Server, source: tuple[Server, str, Path], tmp_path: Path
+) -> None:
+    server, name, file = source
+    change(server, name, 10, seed=4)
+    Capture(load(file)).run(until_current=True)
+    configure(file, servers=[kafka.url], topic=topic_of(name))
+    process = subprocess.Popen(
+        [*check_command(file)[:-2], "push", "shop"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        status: dict[str, Any] = {}
+        deadline = time.monotonic() + 60
+        time.sleep(3)
+        while time.monotonic() < deadline and not status.get("batches"):
+            os.kill(process.pid, signal.SIGUSR1)
+            assert process.stdout is not None
+            status = json.loads(process.stdout.readline())
+            time.sleep(0.2)
+        assert status["subscriber"] == "mq" and status["rows"] > 0
+        other = push(file.parent, "--until-empty")
+        assert other.returncode == 1 and "another `cdc push`" in other.stderr
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0, errors
+        assert "messages with" in errors
+    finally:
+        process.kill()
