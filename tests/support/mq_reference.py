@@ -144,7 +144,7 @@ def debezium_value(column: Any, precise: bool) -> Any:
     text, kind = column.value, column.mysql_type.lower()
     name = re.split(r"[( ]", kind)[0]
     digits = int((re.search(r"\((\d+)", kind) or [0, 0])[1])
-    if name.endswith("int"):
+    if name in ("tinyint", "smallint", "mediumint", "int", "bigint"):
         return int(text)
     if name in ("float", "double"):
         return float(text)

@@ -179,6 +179,7 @@ def final_state(found: list[Record]) -> dict[int, tuple[Any, ...]]:
     return state
 
 
+@pytest.mark.long
 def test_kills_of_the_push_and_of_the_broker_lose_nothing_and_keep_the_order_of_each_key(
     source: tuple[Server, str, Path], tmp_path: Path, seed: int
 ) -> None:
@@ -261,6 +262,7 @@ def check_order(found: list[Record], made: list[tuple[int, int | None]]) -> None
         assert at == len(changes), f"{len(changes) - at} changes of key {key} are missing"
 
 
+@pytest.mark.long
 def test_packets_have_canals_entries(kafka: Server, source: tuple[Server, str, Path]) -> None:
     server, name, file = source
     made = change(server, name, 30, seed=3)
@@ -344,7 +346,9 @@ def test_sigterm_ends_a_push_and_sigusr1_prints_its_status(
     try:
         status: dict[str, Any] = {}
         deadline = time.monotonic() + 60
-        time.sleep(3)
+        while not (file.parent.parent / "data" / "meta" / "push-mq.lock").exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
         while time.monotonic() < deadline and not status.get("batches"):
             os.kill(process.pid, signal.SIGUSR1)
             assert process.stdout is not None

@@ -45,7 +45,7 @@ def written(kind: str, format: Format, rules: Rules, **options: Any) -> list[Mes
 def test_flat_messages(kind: str, rules: Rules) -> None:
     found = written(kind, "canal-json", rules)
     expected = list(flat_messages(entries_of(encoder(kind)), 77, rules))
-    assert len(found) == len(expected) > 10
+    assert len(found) == len(expected) >= 7
     for message, (topic, part, value) in zip(found, expected, strict=True):
         shown = json.loads(message.value or b"")
         assert shown.pop("ts") > 1_700_000_000_000
@@ -62,7 +62,7 @@ def test_envelopes(kind: str, precise: bool, tombstones: bool) -> None:
         kind, "debezium-json", Rules("rest"), decimals="precise" if precise else "string", tombstones=tombstones
     )
     expected = list(envelopes(entries_of(encoder(kind)), precise=precise, tombstones=tombstones))
-    assert len(found) == len(expected) > 10
+    assert len(found) == len(expected) >= 7
     seen = set()
     for message, (key, value, header) in zip(found, expected, strict=True):
         assert (message.key and json.loads(message.key)) == key
@@ -81,7 +81,7 @@ def test_envelopes(kind: str, precise: bool, tombstones: bool) -> None:
     assert seen >= {"c", "u", "d"} | ({"tombstone"} if tombstones else set())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["mysql9", "mariadb11"])
 @pytest.mark.parametrize("rules", RULES)
 def test_packets_have_the_entries_in_their_partitions(kind: str, rules: Rules) -> None:
     entries = [one for one in entries_of(encoder(kind)) if one.entry_type == 2]
