@@ -57,8 +57,8 @@ class MqSecurityConfig(Section):
     """File with the certificates of the CA that has signed the brokers' certificates (PEM); null: those of the machine.
     A relative path is taken from the folder of this file."""
     certificate: Path | None = None
-    """File with this client's certificate (PEM), if the brokers ask for one. A relative path is taken from the folder of
-    this file."""
+    """File with this client's certificate (PEM), if the brokers ask for one. A relative path is taken from the folder
+    of this file."""
     key: Path | None = None
     """File with the private key of `certificate` (PEM, without a password). A relative path is taken from the folder of
     this file."""
@@ -80,14 +80,18 @@ class MqSecurityConfig(Section):
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key belong together; give both, or neither")
         if not self.protocol.endswith("ssl") and (self.ca_file is not None or self.certificate is not None):
-            raise ValueError(f"ca_file and certificate have no effect with protocol {self.protocol}; use sasl_ssl or ssl")
+            raise ValueError(
+                f"ca_file and certificate have no effect with protocol {self.protocol}; use sasl_ssl or ssl"
+            )
         return self
 
 
 class MqConfig(Section):
     """The messages that `cdc push` sends to Kafka. It needs the package `towpath[kafka]`."""
 
-    servers: Annotated[list[AddressText], Doc(example=["kafka1.example:9092", "kafka2.example:9092"])] = Field(default=[])
+    servers: Annotated[list[AddressText], Doc(example=["kafka1.example:9092", "kafka2.example:9092"])] = Field(
+        default=[]
+    )
     """Brokers at which the others are found. An empty list: nothing is pushed."""
     format: Literal["canal-json", "canal-protobuf", "debezium-json"] = "canal-json"
     """Form of the messages: Canal's flat JSON, Canal's protobuf packets, or Debezium's envelope as JSON."""
@@ -97,7 +101,8 @@ class MqConfig(Section):
     """Canal's expressions for a topic by table or database, separated by commas: `expression` names the topic after
     what it matches, `topic:expression` names it."""
     partition: Whole = Field(default=0, ge=0)
-    """Partition of all messages without `partition_hash`; in `debezium-json` of those of tables without a primary key."""
+    """Partition of all messages without `partition_hash`; in `debezium-json` of those of tables without a primary
+    key."""
     partitions: Annotated[Whole | None, Doc(example=6)] = Field(default=None, ge=1)
     """Number of partitions over which `partition_hash` spreads. The topics need at least as many."""
     partition_hash: Annotated[FilledText | None, Doc(example=r".*\..*:$pk$")] = None
@@ -128,11 +133,11 @@ class MqConfig(Section):
     max_message_bytes: Whole = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     """Largest message. A larger one ends the push with an error. At most `max.message.bytes` of the topics."""
     delivery_timeout: DurationS = 120.0
-    """Time after which a message that the brokers have not acknowledged is a failure: the batch is rolled back, and sent
-    again."""
+    """Time after which a message that the brokers have not acknowledged is a failure: the batch is rolled back, and
+    sent again."""
     metrics_port: Whole | None = Field(default=None, ge=1, le=65535)
-    """Port at which `cdc push` serves `/metrics` and `/health`, at `metrics.host`; null means that it serves neither. `cdc
-    push --metrics-port` takes precedence."""
+    """Port at which `cdc push` serves `/metrics` and `/health`, at `metrics.host`; null means that it serves neither.
+    `cdc push --metrics-port` takes precedence."""
     security: MqSecurityConfig = MqSecurityConfig()
     properties: Annotated[dict[str, str | int | float | bool], Doc(example={"linger.ms": 20})] = Field(default={})
     """Further properties of librdkafka. Those that other keys set, and secrets, are refused."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @contextmanager
 def served(config: DestinationConfig, pusher: Pusher, port: int | None = None) -> Iterator[None]:
     """Serves ``/metrics`` and ``/health`` of a push while the context lasts, at ``port`` (0: any that is free) or
-    ``mq.metrics_port``; nothing if neither is given. Raises ConfigError if ``prometheus_client`` is not installed, or the
-    port cannot be had."""
+    ``mq.metrics_port``; nothing if neither is given. Raises ConfigError if ``prometheus_client`` is not installed, or
+    the port cannot be had."""
     port = config.mq.metrics_port if port is None else port
     if port is None:
         yield

@@ -1,7 +1,8 @@
 """Pushes the changes of a destination to Kafka: Canal's MQ mode.
 
-A :class:`~cdc.mq.pusher.Pusher` takes batches as a subscriber, turns their rows into messages by compiled kernels, sends
-them, waits until the broker has acknowledged all, and acks the batch. ``cdc push`` runs one; a program may embed it.
+A :class:`~cdc.mq.pusher.Pusher` takes batches as a subscriber, turns their rows into messages by compiled kernels,
+sends them, waits until the broker has acknowledged all, and acks the batch. ``cdc push`` runs one; a program may embed
+it.
 """
 
 from __future__ import annotations

@@ -73,9 +73,7 @@ def _topics(config: DestinationConfig) -> tuple[set[str], list[Finding]]:
     return found or {mq.topic}, []
 
 
-def _topic(
-    config: DestinationConfig, admin: Any, cluster: Any, topic: str, broker: dict[str, str]
-) -> list[Finding]:
+def _topic(config: DestinationConfig, admin: Any, cluster: Any, topic: str, broker: dict[str, str]) -> list[Finding]:
     """Returns what is wrong with a topic."""
     mq = config.mq
     known = cluster.topics.get(topic)

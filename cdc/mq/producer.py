@@ -1,8 +1,8 @@
 """Sends messages to Kafka by librdkafka, and knows when all are acknowledged.
 
 The producer is idempotent and waits for all replicas (``acks=all``), so that the client's own retries neither repeat a
-message nor exchange two. After any failure it is closed and another one begins: with Kafka's transactions the brokers then
-refuse what the old one still has on the way.
+message nor exchange two. After any failure it is closed and another one begins: with Kafka's transactions the brokers
+then refuse what the old one still has on the way.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def transactional_id(config: DestinationConfig) -> str | None:
 
 
 class KafkaSender:
-    """A producer. Not safe in several threads at once. After an error only :meth:`abort` and :meth:`close` may follow."""
+    """A producer. Not safe in several threads at once. After an error only :meth:`abort` and :meth:`close` may
+    follow."""
 
     def __init__(self, config: DestinationConfig, *, extra: Mapping[str, Any] | None = None) -> None:
         """Connects, and with transactions fences off every earlier producer of the same id. ``extra``: further
@@ -227,7 +228,10 @@ class KafkaSender:
         """Notes the first message that was not delivered."""
         if error is None or self._failure is not None:
             return
-        if error.code() == self._kafka.KafkaError._PURGE_QUEUE or error.code() == self._kafka.KafkaError._PURGE_INFLIGHT:
+        if (
+            error.code() == self._kafka.KafkaError._PURGE_QUEUE
+            or error.code() == self._kafka.KafkaError._PURGE_INFLIGHT
+        ):
             return
         if error.code() == self._kafka.KafkaError.MSG_SIZE_TOO_LARGE:
             value = message.value() or b""
@@ -252,8 +256,8 @@ class KafkaSender:
         return MessageTooLargeError(
             f"a message of {size:,} bytes is larger than mq.max_message_bytes, which is {self._max_bytes:,}",
             place=f"table {message.table}, event at position {message.pos}, topic {message.topic}",
-            remedy="Raise mq.max_message_bytes, and max.message.bytes of the topic to the same; or leave the table out by "
-            "mq.filter. Nothing of the batch was acked.",
+            remedy="Raise mq.max_message_bytes, and max.message.bytes of the topic to the same; or leave the table out "
+            "by mq.filter. Nothing of the batch was acked.",
         )
 
     def _translated(self, error: Any, place: str | None = None) -> CdcError:

@@ -1,8 +1,8 @@
 """The loop of a push: lease a batch, send its messages, wait for the brokers, ack.
 
 Nothing is acked before the brokers have acknowledged every message of the batch. After a kill or a failure the batch
-comes again from its begin, so its messages may arrive twice, in their order; no message of a later batch was sent before
-that.
+comes again from its begin, so its messages may arrive twice, in their order; no message of a later batch was sent
+before that.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Pusher:
         batches: Batches | None = None,
         sender: Callable[[DestinationConfig], Sender] | None = None,
     ) -> None:
-        """``batches``: those of a program that has the store open; None: they are opened. ``sender`` makes the producer.
+        """``batches``: those of a program that has the store open; None: they are opened. ``sender`` makes the
+        producer.
 
         Raises ConfigError if the destination has no brokers, an expression cannot be read, or Kafka's client is not
         installed.
@@ -142,8 +143,8 @@ class Pusher:
     # --- the loop
 
     def run(self, stop: threading.Event | None = None, *, until_empty: bool = False) -> PushStats:
-        """Pushes until ``stop`` is set; with ``until_empty`` until everything that the store has is acked, or five tries
-        in a row have failed. Returns the stats.
+        """Pushes until ``stop`` is set; with ``until_empty`` until everything that the store has is acked, or five
+        tries in a row have failed. Returns the stats.
 
         Raises permanent errors at once; retryable ones after the last try of ``until_empty``, LeaseHeldError if
         another process pushes this destination here.

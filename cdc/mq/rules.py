@@ -1,7 +1,7 @@
 """Which topic and partition a table's messages go to, by Canal's expressions.
 
-``dynamic_topics`` is what Canal calls ``canal.mq.dynamicTopic``, ``partition_hash`` its ``canal.mq.partitionHash``. Both
-are read as Canal 1.1 reads them, so that the partitions stay those that Canal has chosen.
+``dynamic_topics`` is what Canal calls ``canal.mq.dynamicTopic``, ``partition_hash`` its ``canal.mq.partitionHash``.
+Both are read as Canal 1.1 reads them, so that the partitions stay those that Canal has chosen.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Rules:
 
     def check(self) -> None:
         """Reads all expressions. Raises ConfigError."""
-        assert self._topic_rules is not None and self._hash_rules is not None
+        for rules in (self._topic_rules, self._hash_rules):
+            tuple(rules)
 
 
 def java_hash(text: str) -> int:

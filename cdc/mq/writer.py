@@ -88,8 +88,8 @@ class MessageWriter:
         self._entry[:] = 0
 
     def messages(self, taken: Taken, batch: int) -> Iterator[list[Message]]:
-        """Yields the messages of entries, some at a time. Raises what :class:`DefinitionSet` raises; UnsupportedError for
-        an entry that is larger than an array may be."""
+        """Yields the messages of entries, some at a time. Raises what :class:`DefinitionSet` raises; UnsupportedError
+        for an entry that is larger than an array may be."""
         at, end = 0, taken.size
         now_us = time.time_ns() // 1000
         while at < end:

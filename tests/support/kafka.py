@@ -58,9 +58,7 @@ def records(servers: str, topic: str, *, committed: bool = True) -> list[Record]
                 ended.add(message.partition())
                 continue
             found.append(
-                Record(
-                    message.partition(), message.offset(), message.key(), message.value(), message.headers() or []
-                )
+                Record(message.partition(), message.offset(), message.key(), message.value(), message.headers() or [])
             )
         return sorted(found)
     finally:

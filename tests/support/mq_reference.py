@@ -191,8 +191,10 @@ def in_base64(raw: bytes) -> str:
 
 def unscaled(text: str) -> bytes:
     """As BigInteger.toByteArray()."""
-    number = int(Decimal(text).scaleb(len(text.partition(".")[2])).to_integral_exact()) if len(text) < 28 else int(
-        text.replace(".", "")
+    number = (
+        int(Decimal(text).scaleb(len(text.partition(".")[2])).to_integral_exact())
+        if len(text) < 28
+        else int(text.replace(".", ""))
     )
     length = 1
     while not -(1 << 8 * length - 1) <= number < 1 << 8 * length - 1:

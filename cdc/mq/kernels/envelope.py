@@ -83,8 +83,8 @@ _MESSAGES_OF_ROW = 3
 
 @njit
 def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base: int, keys: bool, at: int) -> int:
-    """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of its
-    column's type, which ``numbers[N_ERR]`` names."""
+    """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of
+    its column's type, which ``numbers[N_ERR]`` names."""
     out, cells, columns = output.out, output.cells, known.columns
     first, limit = known.tables[table, D_FIRST], out.shape[0]
     if limit - at < SLACK:

@@ -66,16 +66,16 @@ from cdc.mq.kernels.texts import SLACK, escaped_size, put_const, put_null, put_t
 Longs = npt.NDArray[np.int64]
 
 MORE_ROWS = 6
-"""The entry has more rows than there is room for in ``parts``; their number is in ``numbers[N_COUNT]``, which the caller
-restores."""
+"""The entry has more rows than there is room for in ``parts``; their number is in ``numbers[N_COUNT]``, which the
+caller restores."""
 
 
 @njit
 def put_columns(
     buf: Bytes, known: Definitions, table: int, cells: Longs, base: int, updated: int, out: Bytes, at: int
 ) -> int:
-    """Writes a row as an object of texts. ``updated`` is the first cell whose columns say which ones are wanted; -1: all.
-    Returns the offset behind it; -1: there is no room."""
+    """Writes a row as an object of texts. ``updated`` is the first cell whose columns say which ones are wanted; -1:
+    all. Returns the offset behind it; -1: there is no room."""
     first, limit = known.tables[table, D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
@@ -106,8 +106,8 @@ def put_columns(
 def put_rows(
     buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, part: int, old: bool, at: int
 ) -> int:
-    """Writes the rows of a partition, separated by commas; their old columns if ``old``. Returns the offset behind them;
-    -1: there is no room; -2: a column is not in the definition."""
+    """Writes the rows of a partition, separated by commas; their old columns if ``old``. Returns the offset behind
+    them; -1: there is no room; -2: a column is not in the definition."""
     cells, out = output.cells, output.out
     count = known.tables[table, D_COUNT]
     base = 0 if old or entry[E_CHANGE] == DELETE else count

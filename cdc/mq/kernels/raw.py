@@ -62,8 +62,8 @@ def rows_bytes(buf: Bytes, entry: Longs, parts: Longs, part: int) -> int:
 
 @njit
 def put_entries(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output) -> int:
-    """Writes the field ``messages`` for each partition that rows of an entry belong to. Returns a status; unless it is OK,
-    nothing is written."""
+    """Writes the field ``messages`` for each partition that rows of an entry belong to. Returns a status; unless it is
+    OK, nothing is written."""
     out, numbers, messages = output.out, output.numbers, output.messages
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:

@@ -17,8 +17,8 @@ Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
 OK, FULL, NEED_DEFINITION, STATEMENT, BAD_ENTRY, BAD_TEXT = 0, 1, 2, 3, 4, 5
-"""FULL: the output has no room for the entry's messages. STATEMENT: the entry has no rows; the caller writes it. BAD_TEXT:
-a value's text is not what its type says."""
+"""FULL: the output has no room for the entry's messages. STATEMENT: the entry has no rows; the caller writes it.
+BAD_TEXT: a value's text is not what its type says."""
 
 (
     E_START,
@@ -43,8 +43,8 @@ a value's text is not what its type says."""
     E_THREAD,
     E_SIZE,
 ) = range(21)
-"""An entry's parts. E_START, E_END: the entry itself; E_NAME: the header's fields of schema and table, which follow each
-other; E_ROWS: its rows, in the value; E_THREAD: of the last transaction that began."""
+"""An entry's parts. E_START, E_END: the entry itself; E_NAME: the header's fields of schema and table, which follow
+each other; E_ROWS: its rows, in the value; E_THREAD: of the last transaction that began."""
 V_AT, V_SIZE, V_NULL, V_UPDATED, V_TYPE, V_PRESENT, V_FIELDS = range(7)
 """A column's value: where its text is, and the type's number in java.sql.Types."""
 INSERT, UPDATE, DELETE = 1, 2, 3
@@ -88,7 +88,8 @@ class Definitions(NamedTuple):
 FIXED, BY_HASH, BY_KEY = 0, 1, 2
 """How a message's partition is found: D_PARTITION; the hash of values; by the client, from the message's key."""
 (K_NAME, K_NAME_SIZE, K_KEY, K_HASHED, K_CODE, K_A, K_B, K_FIELDS) = range(8)
-"""K_NAME: ``"name":`` in the constants; K_KEY: in the message's key; K_HASHED: in the hash; K_CODE: how it is written."""
+"""K_NAME: ``"name":`` in the constants; K_KEY: in the message's key; K_HASHED: in the hash; K_CODE: how it is
+written."""
 (M_START, M_END, M_KEY, M_KEY_END, M_TABLE, M_PARTITION, M_ROWS, M_OTHER, M_OTHER_END, M_KIND, M_POS, M_FIELDS) = range(
     12
 )

@@ -157,8 +157,8 @@ def latin_bytes(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
 
 @njit
 def put_binary(out: Bytes, at: int, buf: Bytes, p: int, size: int) -> int:
-    """Writes a text of characters below 256 as its bytes in base64. The room is ``2 * size`` and some more: the bytes are
-    made at its end."""
+    """Writes a text of characters below 256 as its bytes in base64. The room is ``2 * size`` and some more: the bytes
+    are made at its end."""
     raw = at + size + size // 2 + 16
     stop = latin_bytes(out, raw, buf, p, size)
     return put_base64(out, at, out, raw, stop - raw)
@@ -270,9 +270,9 @@ def room_of(buf: Bytes, code: int, p: int, size: int, a: int) -> int:
     """Bytes that a value needs at most."""
     if code == TEXT:
         return escaped_size(buf, p, size)
-    if code == BINARY or code == GEOMETRY:
+    if code in (BINARY, GEOMETRY):
         return 3 * size + 160
-    if code == ENUM or code == SET:
+    if code in (ENUM, SET):
         return a + 8
     return size + 192
 
@@ -283,8 +283,8 @@ def put_value(
 ) -> int:
     """Writes a value's text as Debezium's value. Returns the offset behind it; -1 if the text is not of the type.
 
-    ``a``, ``b``: BITS: the bytes; ENUM, SET: the bytes of all members, and (b) the first one among ``members``, followed
-    by their number in the low 16 bits.
+    ``a``, ``b``: BITS: the bytes; ENUM, SET: the bytes of all members, and (b) the first one among ``members``,
+    followed by their number in the low 16 bits.
     """
     if code == TEXT:
         return put_text(out, at, buf, p, size)
@@ -309,7 +309,7 @@ def put_value(
         return put_decimal(out, at, buf, p, size)
     if code == BINARY:
         return put_binary(out, at, buf, p, size)
-    if code == BITS or code == ENUM or code == SET:
+    if code in (BITS, ENUM, SET):
         value = np.uint64(0)
         for i in range(p, p + size):
             value = value * np.uint64(10) + np.uint64(np.int64(buf[i]) - 48)

@@ -381,8 +381,9 @@ class ZooKeeper(Kind):
 
 
 class Kafka(Kind):
-    """A single broker of Kafka, which is its own controller (KRaft). ``options`` are lines of its properties; topics are
-    created when they are first used, unless an option says otherwise. A killed broker loses nothing, like a database."""
+    """A single broker of Kafka, which is its own controller (KRaft). ``options`` are lines of its properties; topics
+    are created when they are first used, unless an option says otherwise. A killed broker loses nothing, like a
+    database."""
 
     _LOGGING = """<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder>
 <pattern>%d %level %logger - %msg%n</pattern></encoder></appender><root level="WARN"><appender-ref ref="out"/></root>
@@ -432,11 +433,9 @@ class Kafka(Kind):
             f"{self.root()}/*",
         ]
         if not any((folder / "data").iterdir()):
-            _run_bootstrap(
-                self.name,
-                [*java, "kafka.tools.StorageTool", "format", "-t", self._CLUSTER]
-                + ["-c", str(folder / "server.properties")],
-            )
+            settings_file = str(folder / "server.properties")
+            tool = ["kafka.tools.StorageTool", "format", "-t", self._CLUSTER, "-c", settings_file]
+            _run_bootstrap(self.name, [*java, *tool])
         return [*java, "kafka.Kafka", str(folder / "server.properties")]
 
     def answers(self, port: int) -> bool:

@@ -302,9 +302,7 @@ def _fetch_maven(package: MavenPackage, work: Path, root: Path) -> dict[str, str
             remedy="Install it (on Debian: apt-get install maven).",
         )
     (work / "pom.xml").write_text(
-        _POM.format(
-            name=package.artifact, group=package.group, artifact=package.artifact, version=package.version
-        )
+        _POM.format(name=package.artifact, group=package.group, artifact=package.artifact, version=package.version)
     )
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={root}"]
     done = _run(["mvn", "-q", "-B", *goal], work)

@@ -204,7 +204,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """``mysql://t@127.0.0.1:PORT`` or ``mariadb://…``, without the password; ``host:port`` for ZooKeeper and Kafka."""
+        """``mysql://t@127.0.0.1:PORT`` or ``mariadb://…``, without the password; ``host:port`` for ZooKeeper and
+        Kafka."""
         if isinstance(self.kind, Database):
             return f"{self.kind.scheme}://{USER}@{HOST}:{self.port}"
         return f"{HOST}:{self.port}"

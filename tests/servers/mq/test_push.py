@@ -70,7 +70,7 @@ def change(server: Server, name: str, transactions: int, seed: int, keys: int = 
                 n += 1
                 key = dice.randrange(keys)
                 if key not in alive:
-                    cursor.execute(f"INSERT INTO {name}.orders VALUES (%s, %s, %s, %s)", (key, f"nöte \"{n}\"", n / 4, n))
+                    cursor.execute(f"INSERT INTO {name}.orders VALUES (%s, %s, %s, %s)", (key, f'nöte "{n}"', n / 4, n))
                     alive.add(key)
                     made.append((key, n))
                 elif dice.random() < 0.3:
@@ -94,9 +94,7 @@ def state_of(server: Server, name: str) -> dict[int, tuple[Any, ...]]:
         return {row[0]: row[1:] for row in cursor.fetchall()}
 
 
-def test_flat_messages_have_the_rows_of_the_source(
-    kafka: Server, source: tuple[Server, str, Path]
-) -> None:
+def test_flat_messages_have_the_rows_of_the_source(kafka: Server, source: tuple[Server, str, Path]) -> None:
     server, name, file = source
     made = change(server, name, 60, seed=1)
     server.execute(f"ALTER TABLE {name}.orders ADD COLUMN extra JSON")
@@ -318,9 +316,7 @@ def test_a_message_that_is_too_large_ends_the_push_and_nothing_is_skipped(
     assert done.returncode == 2
     assert "max.message.bytes of the topic" in done.stderr and topic_of(name) in done.stderr
     assert [json.loads(one.value or b"")["isDdl"] for one in records(kafka.url, topic_of(name))] == [True, True]
-    checked = subprocess.run(
-        [*check_command(file), "--json"], capture_output=True, text=True, timeout=120
-    )
+    checked = subprocess.run([*check_command(file), "--json"], capture_output=True, text=True, timeout=120)
     findings = [one for one in json.loads(checked.stdout)["findings"] if one["subject"] == "mq"]
     assert any(one["level"] == "error" and "20,000" in one["message"] for one in findings), findings
     found = yaml.safe_load(file.read_text())["mq"]
@@ -349,7 +345,7 @@ def test_sigterm_ends_a_push_and_sigusr1_prints_its_status(
         while not (file.parent.parent / "data" / "meta" / "push-mq.lock").exists():
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.1)
-        while time.monotonic() < deadline and not status.get("batches"):
+        while time.monotonic() < deadline and not status.get("rows"):
             os.kill(process.pid, signal.SIGUSR1)
             assert process.stdout is not None
             status = json.loads(process.stdout.readline())

@@ -29,9 +29,9 @@ RULES = (
 )
 
 
-def written(kind: str, format: Format, rules: Rules, **options: Any) -> list[Message]:
+def written(kind: str, form: Format, rules: Rules, **options: Any) -> list[Message]:
     settings = {"name": "shop", **options}
-    writer = MessageWriter(MessageOptions(format=format, rules=rules, **settings), max_bytes=4000)
+    writer = MessageWriter(MessageOptions(format=form, rules=rules, **settings), max_bytes=4000)
     found: list[Message] = []
     one = encoder(kind)
     while (taken := one.take(3000, 1 << 22)) is not None:
@@ -129,15 +129,13 @@ def without_times(found: list[Message]) -> Iterator[dict[str, Any]]:
         }
 
 
-@pytest.mark.parametrize("format", ["canal-json", "canal-protobuf", "debezium-json"])
-def test_the_golden_file(format: Format) -> None:
+@pytest.mark.parametrize("form", ["canal-json", "canal-protobuf", "debezium-json"])
+def test_the_golden_file(form: Format) -> None:
     """The file was made once; what consumers read must not change."""
-    file = GOLDEN / f"mq-{format}-v1.jsonl"
-    found = written("mysql9", format, BY_KEY)
-    if format == "canal-protobuf":
-        lines = [
-            {"topic": one.topic, "partition": one.partition, "value": (one.value or b"").hex()} for one in found
-        ]
+    file = GOLDEN / f"mq-{form}-v1.jsonl"
+    found = written("mysql9", form, BY_KEY)
+    if form == "canal-protobuf":
+        lines = [{"topic": one.topic, "partition": one.partition, "value": (one.value or b"").hex()} for one in found]
     else:
         lines = list(without_times(found))
     text = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)

@@ -10,7 +10,13 @@ from cdc.mq.rules import Hashing, Rules, java_hash
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("", 0), ("a", 97), ("1234", 1509442), ("polygenelubricants", -(1 << 31)), ("ö😀", 246 * 961 + 55357 * 31 + 56832)],
+    [
+        ("", 0),
+        ("a", 97),
+        ("1234", 1509442),
+        ("polygenelubricants", -(1 << 31)),
+        ("ö😀", 246 * 961 + 55357 * 31 + 56832),
+    ],
 )
 def test_the_hash_is_that_of_java(text: str, code: int) -> None:
     assert java_hash(text) == code
