@@ -49,7 +49,16 @@ def main() -> int:
     parser.add_argument("--formats", default=_FORMATS)
     options = parser.parse_args()
     table = Table(title="cdc push to one broker of Kafka on the same machine")
-    for name in ("transactions", "format", "rows", "messages", "written, rows/s", "pushed, rows/s", "messages/s", "MB/s"):
+    for name in (
+        "transactions",
+        "format",
+        "rows",
+        "messages",
+        "written, rows/s",
+        "pushed, rows/s",
+        "messages/s",
+        "MB/s",
+    ):
         table.add_column(name, justify="right")
     with Server("kafka") as broker:
         for kind in options.kinds.split(","):

@@ -128,6 +128,12 @@ _METRICS_PARTS = (
         """`cdc server` serves these at `/metrics`, together with the `process_…` metrics of Prometheus' client.""",
         catalogue.SERVER,
     ),
+    (
+        "Metrics of a push",
+        """`cdc push` serves these at `/metrics` if `mq.metrics_port` or `--metrics-port` is given, together with the
+        `process_…` metrics of Prometheus' client. Counters begin at 0 when the push is started.""",
+        catalogue.PUSH,
+    ),
 )
 
 

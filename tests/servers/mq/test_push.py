@@ -57,7 +57,8 @@ def source(mariadb11: Server, database: Database, tmp_path: Path) -> tuple[Serve
 
 def change(server: Server, name: str, transactions: int, seed: int, keys: int = 40) -> list[tuple[int, int | None]]:
     """Makes random transactions. Returns each change as key and ``n``, which grows; None for a deletion."""
-    dice, made = random.Random(seed), []
+    dice = random.Random(seed)
+    made: list[tuple[int, int | None]] = []
     alive: set[int] = set()
     with server.connect() as connection, connection.cursor() as cursor:
         connection.autocommit(False)

@@ -13,6 +13,8 @@ import pytest
 from cdc.batches.service import BatchService
 from cdc.config import DestinationConfig, parse
 from cdc.errors import ConfigError, LeaseHeldError, MessageTooLargeError, PeerUnavailableError
+from cdc.metrics import catalogue
+from cdc.metrics.mq import PushMonitor
 from cdc.mq import pusher as pusher_module
 from cdc.mq.pusher import Pusher
 from cdc.mq.writer import Message
@@ -206,6 +208,33 @@ def test_only_one_push_of_a_subscription_runs(site: Site) -> None:
     site.fail = fail
     site.pusher.run(until_empty=True)
     assert site.shown() == EVERYTHING
+
+
+def test_metrics_and_health(site: Site) -> None:
+    from prometheus_client.core import CollectorRegistry
+    from prometheus_client.exposition import generate_latest
+
+    monitor = PushMonitor(site.pusher, unhealthy_after_s=0.0)
+    assert monitor.health().ok
+    site.pusher.run(until_empty=True)
+    registry = CollectorRegistry()
+    registry.register(monitor)
+    text = generate_latest(registry).decode()
+    for metric in catalogue.PUSH:
+        assert f'{metric.name}{{destination="shop"' in text
+    assert f'towpath_push_messages_total{{destination="shop"}} {len(EVERYTHING)}.0' in text
+    assert 'towpath_push_lag_seconds{destination="shop"} 0.0' in text
+
+    def fail(name: str, count: int) -> None:
+        raise PeerUnavailableError("no broker")
+
+    site.fail = fail
+    site.service.unsubscribe("mq")  # everything comes again
+    site.pusher = Pusher(site.config, sender=site._sender)
+    monitor = PushMonitor(site.pusher, unhealthy_after_s=0.0)
+    with pytest.raises(PeerUnavailableError):
+        site.pusher.run(until_empty=True)
+    assert not monitor.health().ok and "no broker" in monitor.health().text
 
 
 def test_a_destination_without_brokers_is_refused(tmp_path: Path) -> None:
