@@ -195,6 +195,7 @@ class EmbeddedServer:
     async def stop(self) -> None:
         """Answers what has begun, ends captures, and gives up all destinations."""
         if self._http_server is not None:
+            await self.instances.hand_over()
             self._http_server.should_exit = True
         await self._stack.aclose()
 

@@ -595,6 +595,11 @@ class Instances:
             self._logs[name] = Log() if make is None else make(name)
         return self._logs[name]
 
+    async def hand_over(self) -> None:
+        """Closes those that other servers have, too, so that another one leads while this one ends. Their clients are
+        told to ask it."""
+        await asyncio.gather(*(one.close() for one in self if one.config.server.ha.enabled))
+
     async def close(self) -> None:
         """Closes all."""
         await asyncio.gather(*(one.close() for one in self))
