@@ -63,8 +63,6 @@ class ServerInstances:
         try:
             with httpx.Client(verify=_context(self.ca), trust_env=False, timeout=timeout) as client:
                 answer = client.request(method, url, headers=headers)
-        except httpx.InvalidURL as error:
-            raise ConfigError(f"is not an address: {error}", place=self.url, remedy="Correct --url.") from None
         except httpx.TransportError as error:
             raise PeerUnavailableError(
                 f"the server did not answer: {error}",

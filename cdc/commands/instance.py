@@ -106,10 +106,12 @@ def logs(
 
 def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str) -> ServerInstances:
     """Returns the server that the options name, with the token of a role. Raises ConfigError."""
+    from cdc.addresses import is_loopback
     from cdc.client.instances import ServerInstances
     from cdc.config import destinations, load_destination
     from cdc.config.secrets import role_token
-    from cdc.errors import CdcError, ConfigError
+    from cdc.config.values import require_http
+    from cdc.errors import CdcError, ConfigError, UsageError
 
     folder = options(ctx).conf_dir
     configs: list[DestinationConfig] = []
@@ -124,6 +126,16 @@ def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str
             configs.append(config)
     if url is None:
         url = _own_url(folder, configs)
+    try:
+        address = require_http(
+            url,
+            otherwise="is not the address of a server; write it like https://store.example:8040",
+            with_secrets=f"must not hold a password; the token is ${_TOKEN}",
+        )
+    except ValueError as error:
+        raise UsageError(f"--url {error}") from None
+    if address.scheme == "http" and not is_loopback(address.hostname or ""):
+        raise UsageError("--url must be https, because a token must not cross the network in clear")
     token = os.environ.get(_TOKEN)
     if token is None:
         for config in configs:

@@ -95,7 +95,8 @@ class Server:
         while True:
             await asyncio.sleep(_EXPIRY_S)
             for one in self._live:
-                await to_thread.run_sync(one.locks.expire, limiter=self._health_threads)
+                if len(one.locks):
+                    await to_thread.run_sync(one.locks.expire, limiter=self._health_threads)
 
     # --- requests
 
@@ -247,8 +248,10 @@ class Server:
         lines = [f"{name}: {fault}\n" for name, fault in sorted(faults.items())]
         if self._stopping():
             return text("".join([*lines, "the server is stopping\n"]), HTTPStatus.SERVICE_UNAVAILABLE)
-        if serving or not faults:
+        if serving:
             return text("".join([f"serving {', '.join(serving)}\n", *lines]))
+        if not faults:
+            return text("serving nothing now: each destination is stopped, or another server has it\n")
         return text("".join(lines), HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _metrics(self, _request: Request) -> Response:

@@ -22,6 +22,8 @@ from cdc.store.formats.state import is_locked, read_capture_state
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
 
+_BEGIN_LOOK_S = 0.25
+"""How often it is looked whether a new capture has begun to read."""
 _LOOK_S = 2.0
 """How often a capture outside the server is looked at."""
 _SETTLED_S = 60.0
@@ -35,6 +37,7 @@ class CaptureState(StrEnum):
     OFF = "off"
     """It is not wanted."""
     STARTING = "starting"
+    """Its process runs, and has not begun to read the source."""
     RUNNING = "running"
     OUTSIDE = "outside"
     """Another process captures the destination."""
@@ -70,11 +73,13 @@ class CaptureSupervisor:
         self.exit_code: int | None = None
         """Of the last capture that has ended by itself."""
         self.error: CdcError | None = None
-        """Why it is retrying or has failed."""
+        """Why it has ended, until it reads the source again."""
         self.retry_at: datetime | None = None
         self._is_wanted = False
         self._failures = 0
         self._child: Child | None = None
+        self._is_replaced = False
+        """Whether the present process was asked to make room for the next one."""
         self._wake = asyncio.Event()
         self._threads = CapacityLimiter(1)
 
@@ -103,7 +108,7 @@ class CaptureSupervisor:
         if child is None:
             self.again()
             return
-        self._become(CaptureState.STARTING)
+        self._is_replaced = True
         await child.stop(self._pauses.stop_s)
 
     def reload(self) -> None:
@@ -162,6 +167,19 @@ class CaptureSupervisor:
 
         return await in_thread(look, self._threads)
 
+    async def _reads(self, pid: int) -> bool:
+        """Returns whether this process has begun to read the source."""
+        store = self._config.store.path
+
+        def look() -> bool:
+            try:
+                state = read_capture_state(store)
+            except CdcError:
+                return False
+            return state is not None and state.pid == pid and state.running
+
+        return await in_thread(look, self._threads)
+
     async def _once(self) -> None:
         """Runs one capture to its end."""
         config = self._config
@@ -171,16 +189,19 @@ class CaptureSupervisor:
         except CdcError as error:
             self._failed(error)
             return
-        self._child = child
-        self._become(CaptureState.RUNNING, child.pid)
+        self._child, self._is_replaced = child, False
+        self._become(CaptureState.STARTING, child.pid)
         _log.info("capture started", destination=config.name, pid=child.pid)
         ended = asyncio.ensure_future(child.wait())
         try:
             while not ended.done() and self._is_wanted:
                 woken = asyncio.ensure_future(self._wake.wait())
-                await asyncio.wait({ended, woken}, return_when=asyncio.FIRST_COMPLETED)
+                look_s = _BEGIN_LOOK_S if self.state is CaptureState.STARTING else None
+                await asyncio.wait({ended, woken}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
                 self._wake.clear()
+                if look_s is not None and await self._reads(child.pid):
+                    self._become(CaptureState.RUNNING, child.pid)
             if not ended.done():
                 await child.stop(self._pauses.stop_s)
                 self._child = None
@@ -188,11 +209,10 @@ class CaptureSupervisor:
         finally:
             ended.cancel()
         self._child = None
-        is_replaced = self.state is CaptureState.STARTING
-        if (datetime.now(UTC) - self.since).total_seconds() > _SETTLED_S:
+        if self.state is CaptureState.RUNNING and (datetime.now(UTC) - self.since).total_seconds() > _SETTLED_S:
             self._failures = 0
         code = await child.wait()
-        if is_replaced:
+        if self._is_replaced:
             self._failures = 0
             return
         self.exit_code = code
@@ -231,7 +251,7 @@ class CaptureSupervisor:
     def _become(self, state: CaptureState, pid: int | None = None) -> None:
         if state is not CaptureState.RETRYING:
             self.retry_at = None
-        if state not in (CaptureState.RETRYING, CaptureState.FAILED):
+        if state in (CaptureState.OFF, CaptureState.RUNNING, CaptureState.OUTSIDE):
             self.error = None
         self.pid = pid
         if state is not self.state:

@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if os.getppid() != parent:
         return 1
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the command has a use for it
     return os.execv(sys.executable, [sys.executable, "-m", "cdc", *command])
 
 

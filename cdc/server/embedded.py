@@ -110,19 +110,15 @@ class EmbeddedServer:
             raise
 
     async def _start(self) -> None:
-        try:
-            import jinja2  # noqa: F401 - the page needs it
-            import uvicorn
+        await asyncio.to_thread(_require_packages)
+        import uvicorn
 
-            from cdc.server.alarms import ServerAlarms
-            from cdc.server.app import Server as Answers
-            from cdc.server.operators import Operators
-            from cdc.server.page import AdminPage
-            from cdc.server.roles import Roles
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"the package {error.name} is not installed", place="cdc server", remedy="Install towpath[server]."
-            ) from None
+        from cdc.server.alarms import ServerAlarms
+        from cdc.server.app import Server as Answers
+        from cdc.server.operators import Operators
+        from cdc.server.page import AdminPage
+        from cdc.server.roles import Roles
+
         changes = await asyncio.to_thread(self._read)
         configs = [one.config for one in changes if one.config is not None and is_served(one.config)]
         of_canal = [one for one in configs if one.server.canal.enabled]
@@ -133,7 +129,7 @@ class EmbeddedServer:
             )
         where = listening(configs, self._http)
         self._settings = _settings(configs)
-        roles = Roles(self._settings.roles)
+        roles = await asyncio.to_thread(Roles, self._settings.roles)
         self._stack.push_async_callback(asyncio.to_thread, self._cluster.close)
         spawner = Spawner(self._options)
         self._stack.callback(spawner.close)
@@ -363,6 +359,23 @@ class _Thread:
         async with self._server:
             self._started.set()
             await self._stop.wait()
+
+
+def _require_packages() -> None:
+    """Loads what the server needs, which takes a while. Raises ConfigError."""
+    try:
+        import jinja2  # noqa: F401 - the page needs it
+        import uvicorn  # noqa: F401
+
+        import cdc.server.alarms
+        import cdc.server.app
+        import cdc.server.canal_listener
+        import cdc.server.operators
+        import cdc.server.page  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the package {error.name} is not installed", place="cdc server", remedy="Install towpath[server]."
+        ) from None
 
 
 def _server(settings: uvicorn.Config) -> uvicorn.Server:

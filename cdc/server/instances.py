@@ -104,7 +104,7 @@ class Instance:
         self._served: ServedDestination | None = None
         self._state = InstanceState.STARTING
         self._since = datetime.now(UTC)
-        self._loaded = datetime.now(UTC)
+        self._loaded, self._digest = datetime.now(UTC), digest_of(config)
         self._error: CdcError | None = None
         self._retry_at: datetime | None = None
         self._failures = 0
@@ -127,7 +127,7 @@ class Instance:
         """What it is doing: its own state, or what its capture makes of it."""
         if self._state is not InstanceState.RUNNING:
             return self._state
-        if self.capture.state in (CaptureState.FAILED, CaptureState.RETRYING):
+        if self.capture.error is not None:
             return InstanceState.FAILED
         if self.capture.state is CaptureState.STARTING:
             return InstanceState.STARTING
@@ -154,7 +154,7 @@ class Instance:
             "retry_at": None if retry_at is None else iso_time(retry_at),
             "config": {
                 "file": str(self.config.file),
-                "digest": digest_of(self.config),
+                "digest": self._digest,
                 "loaded": iso_time(self._loaded),
                 "problem": _error(self.problem),
             },
@@ -199,22 +199,31 @@ class Instance:
         await self._until(lambda: self._state is not InstanceState.STARTING, most_s)
 
     async def start(self) -> None:
-        """Ends an operator's stop, and tries again now if it has failed. Raises StorageError."""
+        """Ends an operator's stop, and tries again now if it has failed. Raises StorageError, NotLeaderError."""
+        self._require_no_standby()
         await self._around.in_thread(lambda: forget_stop(self.config.meta))
         self.capture.again()
         if self._state in (InstanceState.STOPPED, InstanceState.FAILED):
             await self._turn_over()
+        await self.settled(60.0)
 
     async def stop(self) -> None:
-        """Ends capture and service, until :meth:`start`, also of a server that is started later. Raises
-        StorageError."""
+        """Ends capture and service, until :meth:`start`, also of a server that is started later. Raises StorageError,
+        NotLeaderError."""
+        self._require_no_standby()
         await self._around.in_thread(lambda: record_stop(self.config.meta))
         _log.info("instance stopped by an operator", destination=self.name)
         await self._turn_over()
 
     async def restart(self) -> None:
-        """Closes it and opens it again; one that an operator has stopped stays so."""
+        """Closes it and opens it again; one that an operator has stopped stays so. Raises NotLeaderError."""
+        self._require_no_standby()
         await self._turn_over()
+
+    def _require_no_standby(self) -> None:
+        """Leaves orders to the server that has the destination. Raises NotLeaderError."""
+        if self._state is InstanceState.STANDBY and self._leadership is not None:
+            raise self._leadership.error()
 
     async def change(self, config: DestinationConfig, *, with_secrets: bool = False) -> None:
         """Goes over to another configuration, with the least that it takes. ``with_secrets``: tokens are read again
@@ -239,7 +248,8 @@ class Instance:
             await self._around.in_thread(lambda: ServedDestination(config))  # raises if it cannot be served
         else:
             await self._around.in_thread(lambda: served.take(config))
-        self.config, self.problem, self._loaded = config, None, datetime.now(UTC)
+        self.config, self.problem = config, None
+        self._loaded, self._digest = datetime.now(UTC), digest_of(config)
         self.capture.take(config)
         if changed:
             _log.info("configuration changed", destination=self.name, sections=sorted(changed), reopened=is_reopened)
@@ -308,15 +318,26 @@ class Instance:
             )
             await around.live.suspend(served, error)
             self._become(InstanceState.STOPPED)
-            await self._interrupt.wait()
+            await self._until_started(config)
             return
         self._leadership = leadership
         try:
-            if await self._acquire(leadership, served) and not self._interrupt.is_set():
+            if not await self._acquire(leadership, served) or self._interrupt.is_set():
+                return
+            if await around.in_thread(lambda: read_stop(config.meta)) is None:  # while this server waited
                 await self._lead(leadership, served)
         finally:
             self.epoch = None
             await leadership.release()
+
+    async def _until_started(self, config: DestinationConfig) -> None:
+        """Waits until the stop is over, or something has changed. An operator may start the destination at another
+        server of the machine."""
+        while not self._interrupt.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._interrupt.wait(), self._around.timings.look_s)
+            if await self._around.in_thread(lambda: read_stop(config.meta)) is None:
+                return
 
     async def _acquire(self, leadership: Leadership, served: ServedDestination) -> bool:
         """Waits for the leadership. Returns False if something has changed before."""
@@ -403,7 +424,8 @@ class Instance:
                     _log.warning("subscriptions cannot be read", destination=self.name, reason=str(error))
                 else:
                     now = time.monotonic()
-                    last = now if subscribed else last
+                    if subscribed:
+                        last, self._asked_until = now, 0.0
                     lingers = last is not None and now - last < self._around.timings.linger_s
                     self.capture.want(subscribed or lingers or now < self._asked_until)
             with suppress(TimeoutError):
@@ -535,8 +557,7 @@ class Instances:
 
     async def start(self, changes: list[Change]) -> None:
         """Opens the instances of these configurations, and waits a while until they are open."""
-        for change in changes:
-            await self._apply(change)
+        await asyncio.gather(*(self._apply(change) for change in changes))
         await asyncio.gather(*(one.settled(10.0) for one in self))
 
     async def watch(self, scan_s: float) -> None:
@@ -552,8 +573,8 @@ class Instances:
         """Does what has changed in the folder; ``at_once``: every file and token is read again. Raises ConfigError if
         there is no folder."""
         async with self._scanning:
-            for change in await self._around.in_thread(lambda: self._folder.scan(at_once=at_once)):
-                await self._apply(change, with_secrets=at_once)
+            changes = await self._around.in_thread(lambda: self._folder.scan(at_once=at_once))
+            await asyncio.gather(*(self._apply(change, with_secrets=at_once) for change in changes))
 
     async def _apply(self, change: Change, *, with_secrets: bool = False) -> None:
         name, config = change.name, change.config

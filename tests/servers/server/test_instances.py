@@ -99,6 +99,7 @@ def test_a_subscription_starts_the_first_capture(mysql9: Server, database: Datab
         assert [one["id"] for one in rows(client, 1)] == ["2"]
 
 
+@pytest.mark.long
 def test_configurations_come_change_and_go(mysql9: Server, database: Database, tmp_path: Path) -> None:
     db, conf = database(mysql9), tmp_path / "conf"
     mysql9.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY)")
@@ -143,6 +144,7 @@ def test_configurations_come_change_and_go(mysql9: Server, database: Database, t
             RawClient(port_of(server), "second").login().subscribe()
 
 
+@pytest.mark.long
 def test_a_refused_source_waits_for_a_change(mysql9: Server, database: Database, tmp_path: Path) -> None:
     db = database(mysql9)
     file = write(tmp_path / "conf", "shop", mysql9, db, capture="always", **ROLES, **CANAL)
