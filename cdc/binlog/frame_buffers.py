@@ -24,6 +24,10 @@ class BadLengthError(Exception):
     """The length of an event or packet is impossible."""
 
 
+class OutOfStepError(Exception):
+    """A packet has another number than the one that is due."""
+
+
 class OutputTooLargeError(Exception):
     """The start of a transaction does not fit into memory."""
 
@@ -173,7 +177,7 @@ class FrameBuffers:
 
     def join_packets(self) -> bool:
         """Makes one packet of the several that hold an event which has to be seen whole. Returns False while some of
-        them have not arrived. Raises BadLengthError."""
+        them have not arrived. Raises BadLengthError, OutOfStepError."""
         length, at = int(self.st[k.WHOLE]), int(self.st[k.IN_POS])
         if not length or not self.st[k.PACKETS] or self.st[k.JOINED]:
             return False
@@ -188,14 +192,22 @@ class FrameBuffers:
             return False
         sizes = [FULL_PACKET] * (count - 1) + [payload % FULL_PACKET]
         parts: list[Bytes] = []
-        for size in sizes:
+        number = int(self.src[at + 3])
+        for n, size in enumerate(sizes):
             if int.from_bytes(self.src[at : at + 3].tobytes(), "little") != size:
                 raise BadLengthError
+            if self.st[k.PACKET_NUMBER] >= 0 and int(self.src[at + 3]) != (number + n) & 255:
+                raise OutOfStepError
             parts.append(self.src[at + 4 : at + 4 + size])
             at += 4 + size
         self.src[end - payload : end] = np.concatenate(parts)
         begin = end - payload - 4
         self.src[begin : begin + 4] = 255
+        if self.st[k.PACKET_NUMBER] >= 0 and self.st[k.PACKET_NUMBER] != number:
+            raise OutOfStepError
+        self.src[begin + 3] = last = (number + count - 1) & 255
+        if self.st[k.PACKET_NUMBER] >= 0:
+            self.st[k.PACKET_NUMBER] = last
         self.st[k.IN_POS] = begin
         self.st[k.JOINED] = payload
         return True

@@ -43,10 +43,12 @@ from cdc.binlog.frame_state import (
     NEED_INPUT,
     OUT_BASE,
     OUT_FULL,
+    OUT_OF_STEP,
     OUT_POS,
     OVERRUN,
     PACKET_LEFT,
     PACKET_MORE,
+    PACKET_NUMBER,
     PACKETS,
     PAYLOAD,
     PAYLOAD_END,
@@ -67,7 +69,7 @@ from cdc.binlog.frame_state import (
     WHOLE,
 )
 from cdc.binlog.frame_transactions import finish_event
-from cdc.binlog.jit import njit
+from cdc.binlog.jit import inlined, njit
 from cdc.binlog.memory import copy_bytes, load_u, store_u32
 
 Bytes = npt.NDArray[np.uint8]
@@ -75,6 +77,19 @@ Longs = npt.NDArray[np.int64]
 
 _HEADER = 19
 _ROOM = 64
+
+
+@inlined
+def is_due(st: Longs, number: np.uint8) -> bool:
+    """Whether a packet of this number comes next."""
+    return bool(st[PACKET_NUMBER] < 0 or st[PACKET_NUMBER] == np.int64(number))
+
+
+@inlined
+def count_packet(st: Longs, number: np.uint8) -> None:
+    """Notes that a packet has been taken."""
+    if st[PACKET_NUMBER] >= 0:
+        st[PACKET_NUMBER] = (np.int64(number) + 1) & 255
 
 
 @njit
@@ -118,6 +133,9 @@ def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: 
                 if payload == 0:
                     if st[PACKET_MORE] == 0:
                         return BAD_PACKET
+                    if not is_due(st, src[pos + 3]):
+                        return OUT_OF_STEP
+                    count_packet(st, src[pos + 3])
                     st[PACKET_MORE] = 0  # the empty packet after one of exactly 2^24 - 1 bytes
                     st[IN_POS] = pos + 4
                     continue
@@ -129,6 +147,8 @@ def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: 
                     return END_OF_STREAM
                 if status != 0:
                     return BAD_PACKET
+                if not is_due(st, src[pos + 3]):
+                    return OUT_OF_STEP
                 payload -= 1
             if end - at < _HEADER:
                 return NEED_INPUT
@@ -147,6 +167,8 @@ def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: 
                 return status
             st[N_EVENTS] += 1
             st[JOINED] = 0
+            if packets:
+                count_packet(st, src[pos + 3])
             st[PACKET_LEFT] = payload if packets else length
             st[PACKET_MORE] = 1 if packets and payload == 0xFFFFFE else 0
             st[EVENT_OUT] = st[OUT_BASE] + st[OUT_POS]
@@ -201,6 +223,9 @@ def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: 
                 return NEED_INPUT
             if st[PACKET_MORE] == 0:
                 return BAD_LENGTH
+            if not is_due(st, src[pos + 3]):
+                return OUT_OF_STEP
+            count_packet(st, src[pos + 3])
             payload = load_u(src, pos, 3)
             st[PACKET_LEFT] = payload
             st[PACKET_MORE] = 1 if payload == 0xFFFFFF else 0

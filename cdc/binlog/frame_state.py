@@ -56,6 +56,7 @@ TX_OVERRUN = 61  # 1: it ended behind SKIP_UNTIL
 LAST_END = 62  # end_log_pos (32 bits) of the newest event of a transaction; -1: unknown
 WHOLE = 63  # length of the event at IN_POS if all of it is needed and has not arrived; else 0
 JOINED = 64  # payload of the packet at IN_POS if Python joined it from several; else 0
+PACKET_NUMBER = 65  # number of the packet that is due (8 bits); -1: numbers are not looked at
 TX_REFUSED = 80  # 1: the transaction changes captured tables in an unsupported way; its end stops capture
 PAYLOAD = 81  # TRANSACTION_PAYLOAD event: 1: its bytes are being handed over; 2: all were, with the right checksum
 PIECE_AT, PIECE_LENGTH = 82, 83  # its bytes that are handed over
@@ -100,6 +101,7 @@ PAYLOAD_PIECE = 21  # Python unpacks some bytes of a compressed transaction
 PAYLOAD_END = 22  # all of a compressed transaction has been handed over
 OUT_OF_ORDER = 23  # the position of an event of a transaction lies before that of the previous event
 OVERRUN = 24  # a transaction that is stored already ends behind the stored ones
+OUT_OF_STEP = 26  # a packet has another number than the one that is due
 NEED_GTID = 25  # Python decides about the transaction that begins at EVENT_IN, whose GTID has been read
 
 # --- DECISION ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from cdc.binlog import events, refusals
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import HEADER_SIZE, ROW_EVENTS, EventType, type_name
 from cdc.binlog.event_types import SKIPPED
-from cdc.binlog.frame_buffers import FULL_PACKET, BadLengthError, Bytes, FrameBuffers, Numbers, OutputTooLargeError
+from cdc.binlog.frame_buffers import (
+    FULL_PACKET,
+    BadLengthError,
+    Bytes,
+    FrameBuffers,
+    Numbers,
+    OutOfStepError,
+    OutputTooLargeError,
+)
 from cdc.binlog.frame_events import TableIds, add_table
 from cdc.binlog.frame_kernel import frame
 from cdc.binlog.jit import bind
@@ -143,13 +151,15 @@ class Framer(FrameBuffers):
         hooks: Hooks,
         *,
         packets: bool,
+        first_packet: int | None = None,
         scan: bool = False,
         out_bytes: int = 8 << 20,
         verify: bool = True,
         place: str = "stream",
         may_lack: Callable[[str, str, frozenset[str]], bool] | None = None,
     ) -> None:
-        """``may_lack`` says whether the rows of a captured table, given by database and name, may lack these columns.
+        """``first_packet``: the number of the first packet, if packets must come in the order of their numbers.
+        ``may_lack`` says whether the rows of a captured table, given by database and name, may lack these columns.
         None: rows that lack columns are refused."""
         super().__init__(src, 64 if scan else out_bytes)
         self.hooks = hooks
@@ -157,6 +167,7 @@ class Framer(FrameBuffers):
         self._packets = packets
         self.st[k.PACKETS], self.st[k.SCAN], self.st[k.VERIFY] = packets, scan, verify
         self.st[k.HAS_CRC] = 1
+        self.st[k.PACKET_NUMBER] = -1 if first_packet is None else first_packet
         self.st[k.LAST_ROW] = self.st[k.LAST_END] = -1
         self._tables = _table_ids(_TABLES_CAPACITY)
         self._known_tables = 0
@@ -289,6 +300,8 @@ class Framer(FrameBuffers):
                         return True
                 except BadLengthError:
                     self._fail(k.BAD_LENGTH)
+                except OutOfStepError:
+                    self._fail(k.OUT_OF_STEP)
             elif status in (k.OUT_FULL, k.ROWS_FULL):
                 self._flush()
             elif status == k.AT_BOUNDARY:
@@ -473,6 +486,8 @@ class Framer(FrameBuffers):
     def _step_over(self, length: int) -> None:
         at = int(self.st[k.EVENT_IN] - self.st[k.IN_BASE])
         self.st[k.IN_POS] = at + length
+        if self._packets and self.st[k.PACKET_NUMBER] >= 0:
+            self.st[k.PACKET_NUMBER] = (int(self.src[at - 2]) + 1) & 255  # of the four bytes before a status byte
 
     def _body_of(self, event: bytes) -> bytes:
         """The event without its checksum."""
@@ -662,6 +677,7 @@ class Framer(FrameBuffers):
             k.BAD_CHECKSUM: f"the checksum of an event ({kind}) is wrong",
             k.BAD_LENGTH: f"the length of an event ({kind}) is wrong",
             k.BAD_PACKET: "the server sent a packet that is not an event",
+            k.OUT_OF_STEP: "a packet is missing, or comes a second time or in another order, by its number",
             k.NO_TABLE_MAP: f"an event ({kind}) has no TABLE_MAP",
             k.NESTED: f"an event ({kind}) does not fit the transaction around it",
             k.OUT_OF_ORDER: f"the position of an event ({kind}) lies before that of the previous event",

@@ -59,6 +59,12 @@ class Counters:
     """Connections that were lost, after each of which capture connects again."""
 
 
+def _first_packet(config: DestinationConfig) -> int | None:
+    """Returns the number of a dump's first packet, the answer to a command; None if packets are not numbered like that:
+    a compressed connection counts in another way, and files are read in their order."""
+    return 1 if config.source.compression is None and config.source.folder is None else None
+
+
 class ByteStream(Protocol):
     """The packets of a dump: :class:`~cdc.source.dump.DumpStream`, or a stream that a test provides."""
 
@@ -104,6 +110,7 @@ class Session:
             np.empty(_SRC_BYTES, dtype=np.uint8),
             self,
             packets=True,
+            first_packet=_first_packet(config),
             out_bytes=_OUT_BYTES,
             place=f"source {place_of(config.source)}",
             may_lack=self._schemas.are_generated,

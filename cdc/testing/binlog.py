@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 
 from cdc.binlog.constants import MAGIC, EventType
 
@@ -99,6 +100,15 @@ class BinlogBuilder:
     def ddl(self, sql: str, db: str = "shop") -> None:
         self.gtid()
         self.query(sql, db)
+
+
+def numbered_packets(events: Iterable[bytes], number: int = 1) -> list[bytes]:
+    """Returns the packets of each event, numbered as a server numbers those of one answer, from ``number`` on."""
+    found = []
+    for event in events:
+        found.append(packets_of(event, number))
+        number += (1 + len(event)) // 0xFFFFFF + 1
+    return found
 
 
 def packets_of(event: bytes, number: int = 0) -> bytes:

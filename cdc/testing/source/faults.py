@@ -99,6 +99,18 @@ class Omit:
 
 
 @dataclass(frozen=True)
+class Rearranged:
+    """The events come in another order: each number in ``order`` is that of an event, which may be missing, or there
+    several times. Each packet keeps its number. Then the connection ends."""
+
+    order: tuple[int, ...]
+
+    def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
+        yield b"".join(packets[event] for event in self.order)
+        yield Hangup()
+
+
+@dataclass(frozen=True)
 class ErrorPacket:
     """The server ends the dump with an error before event number ``event``."""
 

@@ -21,7 +21,7 @@ from cdc.meta import SourceIdentity
 from cdc.positions import BinlogPosition, make_file_name, split_seq
 from cdc.source.dump import MAX_POSITION
 from cdc.store.writer.log import RelayLog
-from cdc.testing.binlog import packets_of
+from cdc.testing.binlog import numbered_packets
 from cdc.testing.source.faults import Action, Fault, Hangup
 from cdc.testing.source.history import UUID, History
 from cdc.testing.source.server import FakeSource, Rows
@@ -110,7 +110,7 @@ class SessionHarness:
         was read. ``fault`` alters the dump; ``before_end`` is called when the stream has no more bytes."""
         at = self.resume(history)
         dump_pos = at.pos if at.pos <= MAX_POSITION else 4
-        packets = [packets_of(event, n + 1) for n, event in enumerate(history.dump(at.file, dump_pos))]
+        packets = numbered_packets(history.dump(at.file, dump_pos))
         actions = iter((b"".join(packets), Hangup())) if fault is None else fault.apply(packets)
         identity = SourceIdentity(server_uuid=UUID, flavor="mysql", base_name=history.base, epoch=0)
         start = Start(at, identity, self.log.last_seq is None)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from cdc.errors import UsageError
-from cdc.testing.binlog import packets_of
+from cdc.testing.binlog import numbered_packets, packets_of
 from cdc.testing.source.faults import Fault, Hangup, Pause, error_packet
 from cdc.testing.source.history import UUID, History
 from cdc.testing.source.wire import EOF, OK, Wire
@@ -189,13 +189,13 @@ class FakeSource:
         except UsageError as error:
             conn.sendall(error_packet(1236, error.message, 1))
             return
-        packets = [packets_of(event, number + 1) for number, event in enumerate(events)]
+        packets = numbered_packets(events)
         conn.sendall(b"".join([*packets, len(EOF).to_bytes(3, "little"), bytes([(len(packets) + 1) & 0xFF]), EOF]))
 
     def _dump(self, conn: socket.socket, file: str, pos: int, heartbeat_s: float) -> None:
         self.dumps.append((file, pos))
         fault = self.next_faults.pop(0) if self.next_faults else self.default_fault
-        changed, history, sent = self._changed, self._history, 0
+        changed, history, sent, number = self._changed, self._history, 0, 1
         while not self._closing and changed == self._changed:
             try:
                 if file in self.purged:
@@ -205,7 +205,8 @@ class FakeSource:
                 conn.sendall(error_packet(1236, error.message, sent + 1))
                 return
             if len(events) > sent:
-                packets = [packets_of(event, number + 1) for number, event in enumerate(events)][sent:]
+                packets = numbered_packets(events[sent:], number)
+                number += sum((1 + len(event)) // 0xFFFFFF + 1 for event in events[sent:])
                 for action in [b"".join(packets)] if fault is None or sent else fault.apply(packets):
                     if isinstance(action, Hangup):
                         conn.shutdown(socket.SHUT_WR)
@@ -218,7 +219,8 @@ class FakeSource:
             if self._wait(conn, history, file, pos, sent, heartbeat_s):
                 return
             if len(history.dump(file, pos)) == sent:
-                conn.sendall(packets_of(history.heartbeat(), sent + 1))
+                conn.sendall(packets_of(history.heartbeat(), number))
+                number += 1
 
     def _wait(self, conn: socket.socket, history: History, file: str, pos: int, sent: int, heartbeat_s: float) -> bool:
         """Waits until the history grows or a heartbeat is due. Returns whether the client has disconnected."""

@@ -39,4 +39,5 @@ def inject(
         raise AssertionError(f"{case}: {error}") from error
     finally:
         harness.close()
-    assert find_problems(store, history) == [], case
+    problems = find_problems(store, history)
+    assert problems == [], case
