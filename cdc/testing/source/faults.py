@@ -80,22 +80,22 @@ class BitFlip:
 
 @dataclass(frozen=True)
 class Repeat:
-    """An event is sent twice."""
+    """The server sends an event twice."""
 
     event: int
 
     def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
-        yield b"".join([*packets[: self.event + 1], *packets[self.event :]])
+        yield b"".join(renumbered([*packets[: self.event + 1], *packets[self.event :]]))
 
 
 @dataclass(frozen=True)
 class Omit:
-    """An event is left out."""
+    """The server leaves an event out."""
 
     event: int
 
     def apply(self, packets: Sequence[bytes]) -> Iterator[Action]:
-        yield b"".join([*packets[: self.event], *packets[self.event + 1 :]])
+        yield b"".join(renumbered([*packets[: self.event], *packets[self.event + 1 :]]))
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,18 @@ class SwitchHistory:
         first = self.other.files[0].name
         others = [packets_of(event, number + 1) for number, event in enumerate(self.other.dump(first, 4))]
         yield b"".join([*packets[: self.event], *others[self.event :]])
+
+
+def renumbered(packets: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields the packets of events with the numbers that a server gives them in this order."""
+    number = 1
+    for one in packets:
+        data, at = bytearray(one), 0
+        while at < len(data):
+            data[at + 3] = number & 0xFF
+            at += 4 + int.from_bytes(data[at : at + 3], "little")
+            number += 1
+        yield bytes(data)
 
 
 def error_packet(code: int, text: str, number: int) -> bytes:

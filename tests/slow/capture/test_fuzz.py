@@ -25,7 +25,7 @@ from tests.slow.capture.support import inject
 
 HISTORY = sample_history()
 EVENTS = len(HISTORY.dump("binlog.000001", 4))
-ROUNDS = int(os.environ.get("TOWPATH_FUZZ_STREAMS") or 20)
+ROUNDS = int(os.environ.get("TOWPATH_FUZZ_STREAMS") or 8)
 """Random histories; more of them are a longer fuzz."""
 
 
