@@ -19,6 +19,7 @@ from cdc.binlog.optional_columns import lacking_columns, let_lack
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
 from cdc.testing.binlog import BinlogBuilder, packets_of
+from cdc.testing.source.faults import renumbered
 from tests.support.framing import CollectingHooks, feed, rows_of
 
 
@@ -49,11 +50,18 @@ class Hooks(CollectingHooks):
         return int.from_bytes(self.out[offset + length - 4 : offset + length], "little")
 
 
-def frame(stream: bytes, *, piece: int = 1 << 20, flush_always: bool = True, src_bytes: int = 4 << 20) -> Hooks:
+def frame(
+    stream: bytes,
+    *,
+    piece: int = 1 << 20,
+    flush_always: bool = True,
+    src_bytes: int = 4 << 20,
+    first_packet: int | None = None,
+) -> Hooks:
     """Frames ``stream`` in pieces."""
     hooks = Hooks()
     src = np.zeros(src_bytes, dtype=np.uint8)
-    framer = hooks.framer = Framer(src, hooks, packets=True, out_bytes=3 << 20)
+    framer = hooks.framer = Framer(src, hooks, packets=True, first_packet=first_packet, out_bytes=3 << 20)
     feed(framer, src, hooks, stream, piece=piece, flush_always=flush_always)
     return hooks
 
@@ -363,6 +371,39 @@ def test_a_segment_of_a_source_without_checksums() -> None:
     framer.fed(len(src))
     framer.run()
     assert [int(row[k.R_END_POS]) for row in framer.take_rows()] == ends
+
+
+def offsets(stream: bytes) -> list[int]:
+    """Returns where each packet begins."""
+    found, at = [], 0
+    while at < len(stream):
+        found.append(at)
+        at += 4 + int.from_bytes(stream[at : at + 3], "little")
+    return found
+
+
+@pytest.mark.parametrize(("piece", "padding"), [(1 << 20, 0), (333, 0), (1 << 22, 1 << 24)])
+def test_packets_come_in_the_order_of_their_numbers(piece: int, padding: int) -> None:
+    """Beyond 256 packets, and inside of events that take several."""
+    log = BinlogBuilder()
+    for n in range(60):
+        log.transaction("shop", "orders", [n])
+    log.gtid()
+    log.query("BEGIN")
+    log.table_map("shop", "orders", padding=padding)
+    log.rows("shop", "orders", [1])
+    log.xid()
+    stream = b"".join(renumbered([log.packets]))
+    hooks = frame(stream, piece=piece, first_packet=1)
+    assert bytes(hooks.out) == b"".join(log.events[1:])
+    places = offsets(stream)
+    assert len(places) == len(log.events) + 1 + (padding > 0)
+    for at in (places[0], places[1], places[280], places[-3], places[-2]):
+        other = bytearray(stream)
+        other[at + 3] ^= 4
+        with pytest.raises(CorruptStreamError, match="by its number"):
+            frame(bytes(other), piece=piece, first_packet=1)
+        frame(bytes(other), piece=piece)
 
 
 def test_a_transaction_inside_another_is_an_error() -> None:
