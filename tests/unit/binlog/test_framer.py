@@ -382,22 +382,17 @@ def offsets(stream: bytes) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("piece", "padding"), [(1 << 20, 0), (333, 0), (1 << 22, 1 << 24)])
-def test_packets_come_in_the_order_of_their_numbers(piece: int, padding: int) -> None:
-    """Beyond 256 packets, and inside of events that take several."""
+@pytest.mark.parametrize("piece", [1 << 20, 333])
+def test_packets_come_in_the_order_of_their_numbers(piece: int) -> None:
+    """Beyond 256 packets, too."""
     log = BinlogBuilder()
     for n in range(60):
         log.transaction("shop", "orders", [n])
-    log.gtid()
-    log.query("BEGIN")
-    log.table_map("shop", "orders", padding=padding)
-    log.rows("shop", "orders", [1])
-    log.xid()
     stream = b"".join(renumbered([log.packets]))
     hooks = frame(stream, piece=piece, first_packet=1)
     assert bytes(hooks.out) == b"".join(log.events[1:])
     places = offsets(stream)
-    assert len(places) == len(log.events) + 1 + (padding > 0)
+    assert len(places) == len(log.events) + 1 > 256
     for at in (places[0], places[1], places[280], places[-3], places[-2]):
         other = bytearray(stream)
         other[at + 3] ^= 4
