@@ -84,7 +84,7 @@ def test_a_subscription_starts_the_first_capture(mysql9: Server, database: Datab
         operator = Operator(server.url, OPERATOR)
         assert operator.list()["shop"]["state"] == "waiting"
         client = RawClient(port_of(server)).login().subscribe()
-        assert operator.one("shop")["capture"]["state"] == "running"
+        operator.wait("shop", captures)
         mysql9.execute(f"INSERT INTO {db}.t VALUES (1)")
         assert len(rows(client, 1)) == 1
         # An operator's stop disconnects the client, which keeps what it has acked.

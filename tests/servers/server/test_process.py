@@ -84,7 +84,8 @@ def test_a_killed_server_takes_its_captures_along(mysql9: Server, database: Data
         server.process.kill()
         server.process.wait()
         wait_for(lambda: not any(map(is_alive, pids)), "the captures to die", 5)
-        assert not any(is_locked(load(conf / f"{name}.yaml").store.path) for name in sources)
+        stores = [load(conf / f"{name}.yaml").store.path for name in sources]
+        wait_for(lambda: not any(map(is_locked, stores)), "their locks to be released", 5)
     mysql9.execute(*(f"INSERT INTO {db}.t VALUES (2)" for db in sources.values()))
     with serving(conf) as server:
         client, seen = RawClient(server.canal_port, "first").login().subscribe(), []
