@@ -1,10 +1,13 @@
-"""Canal's Java client against ``cdc server``: rows per second, and CPU time of both.
+"""Canal's Java client against ``cdc server`` and against Canal's own server, in turn: rows per second, and CPU time.
 
     python -m benchmarks.canal [--rows 1000000] [--rounds 3] [--kinds large,small]
 
-The client is Canal's own example, which looks at every value (``benchmarks/programs/canal``); Maven and javac fetch and
-compile what it needs into a cache. The store is captured before; the measured time is from the first to the last row
-that the client gets.
+The client is Canal's own example, which looks at every value (``benchmarks/programs/canal``). Canal's server is set up
+as its distribution is (``benchmarks/programs/canal_server``). Maven and javac fetch and compile both into a cache.
+
+Both servers read the same binlog of MariaDB. Ours has captured it into a store before; Canal's reads it while its client
+does, since it has no store. The measured time is from the first to the last row that the client gets. Each server
+serves one more client before that is not measured, so that its code is compiled.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import psutil
 import yaml
@@ -26,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers import Peer, built, missing_tools
+from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
 
 
 def java_client() -> Peer:
@@ -42,6 +47,61 @@ def java_client() -> Peer:
     except RuntimeError as error:
         return Peer(name, (), f"{name} cannot be built: {error}.")
     return Peer(name, ("java", "-Xmx2g", "-cp", f"{folder}/classes:{folder}/lib/*", "CanalReader"))
+
+
+def peer_server() -> Peer:
+    """Canal's own server. Its arguments: see ``CanalPeer.java``."""
+    name = "Canal's server"
+    if missing := missing_tools(name, "mvn", "javac", "java"):
+        return Peer(name, (), missing)
+    steps = [
+        ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"],
+        ["javac", "-cp", "lib/*", "-d", "classes", "CanalPeer.java"],
+    ]
+    try:
+        folder = built("canal-server", ("canal_server/pom.xml", "canal_server/CanalPeer.java"), steps)
+    except RuntimeError as error:
+        return Peer(name, (), f"{name} cannot be built: {error}.")
+    opened = [option for part in ("lang", "util") for option in ("--add-opens", f"java.base/java.{part}=ALL-UNNAMED")]
+    return Peer(name, ("java", "-Xmx2g", *opened, "-cp", f"{folder}/classes:{folder}/lib/*", "CanalPeer"))
+
+
+class RunningPeer:
+    """Canal's own server, with one destination, from a position of a server's binlog on."""
+
+    def __init__(
+        self, peer: Peer, server: Server, start: tuple[str, int], log: Path, destination: str = "shop"
+    ) -> None:
+        self.port = free_port()
+        self._log = log
+        self._served = 0
+        source = (HOST, str(server.port), USER, PASSWORD, start[0], str(start[1]))
+        command = [*peer.command, str(self.port), destination, *source, r".*\..*"]
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._served += 1
+        deadline = time.monotonic() + 60
+        while self._log.read_bytes().count(b"serving\n") < self._served:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Canal's server did not start: {self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.05)
+
+    def begin_again(self) -> None:
+        """Lets the destination begin at the position again."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"again\n")
+        self.process.stdin.flush()
+        self._wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(30)
 
 
 @contextmanager
@@ -82,33 +142,59 @@ def main() -> int:
     if client.missing:
         console.print(client.missing)
         return 0
-    table = Table(title="Canal's Java client against cdc server")
-    for name in ("transactions", "rows", "rows/s", "server, CPU s / M rows", "client, CPU s / M rows", "server, MB"):
-        table.add_column(name, justify="right")
+    peer = peer_server()
+    if peer.missing:
+        console.print(peer.missing)
+    table = Table(title="Canal's Java client")
+    names = (
+        "transactions",
+        "server",
+        "rows",
+        "rows/s",
+        "server, CPU s / M rows",
+        "client, CPU s / M rows",
+        "server, MB",
+    )
+    for name in (*names, "ours"):
+        table.add_column(name, justify="left" if name == "server" else "right")
     for kind in options.kinds.split(","):
         rows = options.rows if kind == "large" else options.rows // 4 // SMALL_STEP * SMALL_STEP
-        with filled(kind, rows) as (server, _), tempfile.TemporaryDirectory(prefix="towpath-bench-") as folder:
-            TowpathCapture(server, Path(folder), None).once()
-            conf = Path(folder) / "conf" / "bench.yaml"
+        ours, theirs = [], []
+        with ExitStack() as stack:
+            server, file = stack.enter_context(filled(kind, rows))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-bench-")))
+            TowpathCapture(server, folder, None).once()
+            conf = folder / "conf" / "bench.yaml"
             enable_canal(conf)
-            with canal_server(conf.parent, Path(folder) / "server.log") as (process, port):
-                best = min(_read(client, process, port, conf.stem, rows) for _ in range(options.rounds))
-        seconds, server_cpu, client_cpu, peak = best
-        per_row = 1e6 / rows
-        table.add_row(
-            kind, f"{rows:,}", f"{rows / seconds:,.0f}", f"{server_cpu * per_row:.1f}", f"{client_cpu * per_row:.1f}",
-            f"{peak:.0f}",
-        )  # fmt: skip
+            process, port = stack.enter_context(canal_server(conf.parent, folder / "server.log"))
+            if peer.missing is None:
+                other = stack.enter_context(RunningPeer(peer, server, (file, 4), folder / "peer.log", "bench"))
+            for round_ in range(options.rounds + 1):  # in turn, after a first one that is not measured
+                ours.append(_read(client, process.pid, port, "bench", rows))
+                if peer.missing is None:
+                    theirs.append(_read(client, other.process.pid, other.port, "bench", rows))
+                    if round_ < options.rounds:
+                        other.begin_again()
+        best = min(ours[1:])
+        for name, runs in (("cdc server", ours), ("Canal's", theirs)):
+            if not runs:
+                continue
+            seconds, server_cpu, client_cpu, peak = min(runs[1:])
+            per_row = 1e6 / rows
+            table.add_row(
+                kind, name, f"{rows:,}", f"{rows / seconds:,.0f}", f"{server_cpu * per_row:.1f}",
+                f"{client_cpu * per_row:.1f}", f"{peak:.0f}",
+                "" if runs is ours else f"{seconds / best[0]:.1f} ×",
+            )  # fmt: skip
     console.print(table)
+    console.print(f"The best of {options.rounds} rounds in turn. {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}.")
     return 0
 
 
-def _read(
-    client: Peer, server: subprocess.Popen[bytes], port: int, destination: str, rows: int
-) -> tuple[float, float, float, float]:
-    """Lets the client read everything, and end its subscription. Returns seconds, CPU seconds of the server and of the client, and the server's
-    memory in MB."""
-    watched = psutil.Process(server.pid)
+def _read(client: Peer, pid: int, port: int, destination: str, rows: int) -> tuple[float, float, float, float]:
+    """Lets the client read everything, and end its subscription. Returns seconds, CPU seconds of the server (process
+    ``pid``) and of the client, and the server's memory in MB."""
+    watched = psutil.Process(pid)
     before, children = sum(watched.cpu_times()[:2]), os.times()
     command = [*client.command, "127.0.0.1", str(port), destination, r".*\..*", str(rows), "count"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

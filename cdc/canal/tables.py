@@ -20,7 +20,7 @@ from cdc.decode.kernels.values import decimal_size
 from cdc.decode.layout import TableLayout
 from cdc.schemas import TableSchema
 
-_BIT, _TINYINT, _BIGINT, _LONGVARBINARY, _VARBINARY, _BINARY = -7, -6, -5, -4, -3, -2
+_BIT, _TINYINT, _BIGINT = -7, -6, -5
 _CHAR, _DECIMAL, _INTEGER, _SMALLINT, _REAL, _DOUBLE, _VARCHAR = 1, 3, 4, 5, 7, 8, 12
 _DATE, _TIME, _TIMESTAMP, _OTHER, _BLOB, _CLOB = 91, 92, 93, 1111, 2004, 2005
 """Numbers of java.sql.Types."""
@@ -88,11 +88,11 @@ def form_of(table: str, column: Column) -> ColumnForm:
     if kind == ColumnType.ENUM:
         return _plain(k.NUMBER, column.length, 0, _INTEGER)
     if kind == ColumnType.SET:
-        return _plain(k.NUMBER, column.length, 0, _BIT)._replace(null=_BINARY)
+        return _plain(k.NUMBER, column.length, 0, _BIT)._replace(null=_BLOB)
     if kind == ColumnType.JSON:
         return _plain(k.SIDE, 0, column.length, _VARCHAR)._replace(null=_OTHER)
     if kind in _DOCUMENTS:
-        return _plain(k.BINARY, 0, column.length, _BLOB)._replace(null=_BINARY)
+        return _plain(k.BINARY, 0, column.length, _BLOB)
     if kind in TEXTS:
         return _text(table, kind, column)
     raise unsupported(table, column)
@@ -124,16 +124,13 @@ def _text(table: str, kind: ColumnType, column: Column) -> ColumnForm:
     if column.declared in ("uuid", "inet4", "inet6"):
         return _plain(k.SIDE, 0, prefix, _CHAR)
     if column.charset == BINARY:
-        null = _BINARY if kind == ColumnType.STRING else _VARBINARY
-        if blob and prefix > 1:
-            null = _LONGVARBINARY
         code = k.SIDE if kind in COMPRESSED else k.PADDED if kind == ColumnType.STRING else k.BINARY
-        form = _plain(code, 0, prefix, _BLOB)._replace(null=null)
+        form = _plain(code, 0, prefix, _BLOB)
         return form._replace(a=column.length) if code == k.PADDED else form
     if blob:
-        java, null = _CLOB, _LONGVARBINARY if prefix > 1 else _VARBINARY
+        java = _CLOB
     else:
-        java = null = _CHAR if kind == ColumnType.STRING else _VARCHAR
+        java = _CHAR if kind == ColumnType.STRING else _VARCHAR
     code = k.SIDE
     if kind not in COMPRESSED:
         if column.charset == "latin1":
@@ -143,7 +140,7 @@ def _text(table: str, kind: ColumnType, column: Column) -> ColumnForm:
                 code = k.UTF8 if column.charset is not None and text_conversion(column.charset) is None else k.SIDE
             except LookupError:
                 raise unsupported(table, column) from None
-    return _plain(code, 0, prefix, java)._replace(null=null)
+    return _plain(code, 0, prefix, java)
 
 
 # --- a table for the kernels

@@ -86,15 +86,25 @@ def as_text(array: pa.Array) -> pa.Array:
 
 
 def _java_numbers(array: pa.Array) -> pa.Array:
-    """Numbers as Java prints them: the shortest digits that are read as the same number."""
+    """Numbers as Java prints them: the shortest digits, but at least two, that are read as the same number."""
     negative_zero = pc.and_(pc.equal(array, 0), pa.array(np.signbit(array.fill_null(1).to_numpy(zero_copy_only=False))))
-    texts = binary_parts(array.cast(pa.string()).cast(pa.binary()))
+    shortest = array.cast(pa.string())
+    tiny = pc.fill_null(pc.less(pc.abs(array), 1e-43 if pa.types.is_float32(array.type) else 1e-321), False)
+    if pc.any(pc.and_(tiny, pc.not_equal(array, 0))).as_py():
+        pairs = zip(array.filter(tiny).to_pylist(), shortest.filter(tiny).to_pylist(), strict=True)
+        shortest = pc.replace_with_mask(shortest, tiny, pa.array([_two_digits(*pair) for pair in pairs], pa.string()))
+    texts = binary_parts(shortest.cast(pa.binary()))
     offsets = np.zeros(len(array) + 1, dtype=np.int32)
     out = np.empty(MOST_BYTES * max(1, len(array)), dtype=np.uint8)
     size = put_javas(texts.offsets, texts.data, np.empty(400, dtype=np.uint8), offsets, out)
     found = pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(out[:size])])
     found = pc.if_else(array.is_valid(), found, pa.scalar(None, pa.binary()))
     return pc.if_else(pc.fill_null(negative_zero, False), pa.scalar(b"-0.0", pa.binary()), found)
+
+
+def _two_digits(value: float, shortest: str) -> str:
+    """A number so small that several of one digit are read as it: the two digits that are nearest to it."""
+    return f"{value:.1e}" if len(shortest.partition("e")[0].lstrip("-")) == 1 else shortest
 
 
 def _latin(array: pa.Array) -> pa.Array:

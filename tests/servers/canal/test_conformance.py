@@ -1,0 +1,321 @@
+"""The answers of ``cdc server`` and those of Canal's own server for the same binlog, field by field.
+
+Every difference has to be one of those that ``docs/formats/canal.md`` lists, and each of those has to occur.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.canal import RunningPeer, canal_server, enable_canal, peer_server
+from cdc.canal import packets as p
+from cdc.canal.fields import data
+from cdc.capture import Capture
+from cdc.config import load
+from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from tests.support.canal_client import Batch, RawClient
+from tests.support.canal_compare import Difference, all_entries, differences, refusal
+from tests.support.canal_proto import parsed
+from tests.support.type_matrix.catalog import read_catalog
+from tests.support.type_matrix.plan import tables
+from tests.support.type_matrix.workload import create, run
+
+CHARSETS = ("utf8mb4", "utf8", "latin1", "gbk", "binary")
+
+STATEMENTS = """
+CREATE TABLE shop.orders (id INT UNSIGNED PRIMARY KEY, shop_id SMALLINT, note VARCHAR(40), price DECIMAL(10,2), at DATETIME)
+CREATE TABLE shop.items (shop_id INT, item CHAR(8), amount DOUBLE, PRIMARY KEY (shop_id, item)) COMMENT 'two columns'
+CREATE TABLE shop.log (line TEXT) ENGINE=MyISAM
+INSERT INTO shop.orders VALUES (1, 7, 'first', 1.25, '2024-02-29 12:00:00'), (2, NULL, NULL, NULL, NULL), (4000000000, -3, '', -0.01, NULL)
+BEGIN
+UPDATE shop.orders SET note = 'zwölf €', price = NULL WHERE id = 1
+UPDATE shop.orders SET id = 3 WHERE id = 2
+INSERT INTO shop.items VALUES (1, 'a', 1.5), (1, 'b', 1e300), (2, 'a', -0.1)
+DELETE FROM shop.items WHERE item = 'b'
+UPDATE shop.items SET amount = amount WHERE shop_id = 2
+COMMIT
+INSERT INTO shop.log VALUES ('without transactions'), (NULL)
+DELETE FROM shop.log
+ALTER TABLE shop.orders ADD COLUMN colour VARCHAR(10) DEFAULT 'red'
+UPDATE shop.orders SET colour = 'blue' WHERE id = 3
+CREATE INDEX by_note ON shop.orders (note)
+DROP INDEX by_note ON shop.orders
+ALTER TABLE shop.orders ADD INDEX by_price (price)
+ALTER TABLE shop.orders DROP INDEX by_price
+RENAME TABLE shop.items TO shop.goods
+INSERT INTO shop.goods VALUES (9, 'z', 0)
+ALTER TABLE shop.goods RENAME TO shop.items
+TRUNCATE TABLE shop.items
+REPLACE INTO shop.orders VALUES (1, 8, 'replaced', 2.5, NULL, NULL)
+DELETE FROM shop.orders
+DROP TABLE shop.items
+"""
+"""One a line. Canal asks the source for a table's columns, so each statement is read before the next one runs."""
+
+TRANSACTIONS = 60
+"""Of 1 to 40 rows, whose batches are compared."""
+
+
+# Entries and batches ---------------------------------------------------------------------------------------------------
+
+
+class Pair:
+    """A source, Canal's own server at the position at which its history begins, and Towpath's configuration for it."""
+
+    def __init__(self, server: Server, peer: RunningPeer, file: Path) -> None:
+        self.server, self.peer, self.file = server, peer, file
+
+    def capture(self) -> None:
+        Capture(load(self.file)).run(until_current=True)
+
+    def theirs(self, quiet_s: float) -> list[Any]:
+        """The entries that Canal's server has, without those of statements that make no entry here."""
+        with client(self.peer.port) as one:
+            return [entry for batch in all_entries(one, quiet_s=quiet_s) for entry in batch if not is_left_out(entry)]
+
+    def ours(self) -> list[Any]:
+        self.capture()
+        with canal_server(self.file.parent, self.file.parent / "server.log") as (_, port), client(port) as one:
+            return [entry for batch in all_entries(one, quiet_s=0.3) for entry in batch]
+
+
+def client(port: int) -> RawClient:
+    return RawClient(port).login().subscribe(r"shop\..*")
+
+
+def is_left_out(entry: Any) -> bool:
+    """Whether this is a statement of a temporary table, or one of databases."""
+    return entry.entry_type == 2 and (b" TEMPORARY TABLE " in entry.store_value or b" DATABASE " in entry.store_value)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    program = peer_server()
+    if program.missing:
+        pytest.skip(program.missing)
+    with ExitStack() as stack:
+        server = stack.enter_context(Server("mysql56"))
+        server.execute(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.rows (id INT PRIMARY KEY AUTO_INCREMENT, note VARCHAR(2000))",
+        )
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            start = cursor.fetchall()[0][:2]
+        (tmp_path / "conf").mkdir()
+        file = tmp_path / "conf" / "shop.yaml"
+        file.write_text(
+            f"source: {{url: 'mysql://{USER}@{HOST}:{server.port}', password_env: TOWPATH_TEST_PASSWORD,"
+            f" server_id: 71234, start: now}}\n"
+            "tables: {include: ['shop\\..*']}\nstore: {path: data/store}\nmeta: {path: data/meta}\n"
+            "apply: {target: ./lake}\n"
+        )
+        enable_canal(file)
+        Capture(load(file)).run(until_current=True)
+        peer = stack.enter_context(RunningPeer(program, server, (str(start[0]), int(start[1])), tmp_path / "peer.log"))
+        yield Pair(server, peer, file)
+
+
+# Differences -----------------------------------------------------------------------------------------------------------
+
+
+def compared(theirs: list[Any], ours: list[Any], known: dict[str, Callable[[Difference], bool]]) -> None:
+    """Asserts that entries differ in nothing but in known differences, and that each of these occurs."""
+    assert [(one.entry_type, one.header.logfile_offset) for one in ours] == [
+        (one.entry_type, one.header.logfile_offset) for one in theirs
+    ]
+    seen = set()
+    unknown = []
+    for left, right in zip(theirs, ours, strict=True):
+        for one in differences(left, right):
+            names = [name for name, covers in known.items() if covers(one)]
+            seen.update(names)
+            if not names:
+                where = "" if one.column is None else f" {one.column.name} {one.column.mysql_type}"
+                unknown.append(f"{one.field} of {right.header.table_name}{where}: {one.theirs!r}, ours {one.ours!r}")
+    assert not unknown, "\n".join(unknown[:20])
+    assert seen == set(known), f"these do not occur: {set(known) - seen}"
+
+
+def kind_of(one: Difference) -> str:
+    return "" if one.column is None else str(one.column.mysql_type).partition("(")[0].partition(" ")[0]
+
+
+def is_gtid(one: Difference) -> bool:
+    """Canal names GTIDs only if it follows the source by them."""
+    if one.field == "header.gtid":
+        return not one.theirs and ":" in one.ours
+    return one.field == "header.props" and one.theirs == [pair for pair in one.ours if pair[0] != "curtGtid"]
+
+
+def is_binary(one: Difference) -> bool:
+    return one.field == "column.value" and kind_of(one) == "binary" and one.ours.rstrip("\0") == one.theirs
+
+
+def is_decimal(one: Difference) -> bool:
+    """Trailing zeros of the fraction that Canal leaves out."""
+    whole, _, fraction = one.theirs.partition(".") if one.field == "column.value" else ("", "", "")
+    return kind_of(one) == "decimal" and one.ours.startswith(one.theirs) and set(fraction) == {"0"} and bool(whole)
+
+
+def is_float(one: Difference) -> bool:
+    """Java has written some numbers with a digit more than needed up to version 18."""
+    return one.field == "column.value" and (one.theirs, one.ours) == ("1.17549435E-38", "1.1754944E-38")
+
+
+def is_name(one: Difference) -> bool:
+    return one.field == "column.name" and one.theirs == one.ours.replace("`", "``")
+
+
+# Tests -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_values_of_every_type(pair: Pair) -> None:
+    with pair.server.connect() as connection:
+        catalog = read_catalog(connection, "shop")
+        catalog = replace(catalog, charsets={name: catalog.charsets[name] for name in CHARSETS})
+        found = tables(connection, catalog)
+        create(connection, "shop", found)
+        run(connection, "shop", found)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'shop'"
+                " AND CHARACTER_SET_NAME NOT IN ('utf8', 'utf8mb4')"
+            )
+            others = {(str(table), str(column)) for table, column in cursor.fetchall()}
+
+    def is_charset(one: Difference) -> bool:
+        """Canal reads all texts as UTF-8."""
+        if one.column is None or one.field not in ("column.value", "column.updated"):
+            return False
+        return (one.entry.header.table_name, one.column.name) in others
+
+    def is_unparsed(one: Difference) -> bool:
+        """Canal cannot read a CREATE TABLE with a character set of BINARY."""
+        return "BINARY" in parsed_sql(one.entry) and one.theirs in (7, (7, True), "", "shop")
+
+    known = {
+        "GTID": is_gtid,
+        "BINARY": is_binary,
+        "DECIMAL": is_decimal,
+        "FLOAT": is_float,
+        "backticks": is_name,
+        "character sets": is_charset,
+        "statements": is_unparsed,
+    }
+    compared(pair.theirs(quiet_s=3), pair.ours(), known)
+
+
+def parsed_sql(entry: Any) -> str:
+    return str(parsed("RowChange", entry.store_value).sql) if entry.entry_type == 2 else ""
+
+
+@pytest.mark.long
+def test_statements_and_transactions(pair: Pair) -> None:
+    theirs = []
+    with pair.server.connect() as connection, connection.cursor() as cursor:
+        inside = False
+        for statement in STATEMENTS.strip().splitlines():
+            cursor.execute(statement)
+            inside = statement == "BEGIN" or (inside and statement != "COMMIT")
+            if not inside:
+                pair.capture()
+                theirs += pair.theirs(quiet_s=0.3)
+    compared(theirs, pair.ours(), {"GTID": is_gtid})
+
+
+@pytest.mark.long
+def test_batches_and_errors(pair: Pair) -> None:
+    with pair.server.connect() as connection, connection.cursor() as cursor:
+        for number_ in range(TRANSACTIONS):
+            cursor.execute("BEGIN")
+            for row in range(number_ % 7 + 1):
+                rows = ", ".join(f"('{'x' * (number_ * 31 % 1999)}')" for _ in range(row * 5 + 1))
+                cursor.execute(f"INSERT INTO shop.rows (note) VALUES {rows}")
+            cursor.execute("COMMIT")
+    theirs = conversation(pair.peer.port)
+    pair.capture()
+    with canal_server(pair.file.parent, pair.file.parent / "server.log") as (_, port):
+        ours = conversation(port)
+    assert ours == theirs
+
+
+def conversation(port: int) -> list[Any]:
+    """What a server answers to requests that are right and wrong: positions and numbers of entries, codes of errors."""
+    seen: list[Any] = []
+    with RawClient(port) as one:
+        one.login()
+        one.ask()
+        seen.append(("get without subscription", refusal(one)[0]))
+        one.ack(5)
+        seen.append(("ack without subscription", refusal(one)[0]))
+        for kind in (p.SUBSCRIPTION, p.UNSUBSCRIPTION, p.GET, p.CLIENT_ACK, p.CLIENT_ROLLBACK):
+            one.send(kind, data(1, "shop"))
+            seen.append(("no client id", kind, refusal(one)[0]))
+        one.send(p.SUBSCRIPTION, data(1, "other") + data(2, "1001"))
+        seen.append(("unknown destination", refusal(one)[0]))
+        one.send(42, data(1, "shop"))
+        seen.append(("unknown packet", refusal(one)[0]))
+    with client(port) as one:
+        entries = [entry for batch in read_ahead(one) for entry in batch]
+        seen.append(("everything", len(entries), entries[-1].header.logfile_offset))
+        one.rollback()
+        for size in (1, 2, 7, 40):
+            batches = [one.get(size) for _ in range(6)]
+            seen.append(("batches", size, [shape(batch) for batch in batches]))
+            one.rollback()
+        a, b, c = (one.get(3) for _ in range(3))
+        one.ack(b.id)
+        seen.append(("ack of the second batch", refusal(one)[0]))
+        one.ack(c.id + 1000)
+        seen.append(("ack of an unknown batch", refusal(one)[0]))
+        one.ack(0)
+        seen.append(("ack of batch 0", refusal(one)[0]))
+        one.ack(-1)
+        one.ack(a.id)
+        one.ack(a.id)
+        seen.append(("ack of an acked batch", refusal(one)[0]))
+        one.rollback(c.id + 1000)
+        seen.append(("rollback of an unknown batch", refusal(one)[0]))
+        one.rollback(b.id)
+        again = one.get(3)
+        seen.append(("rollback of the first batch", shape(again) == shape(b), shape(again)))
+        one.ack(again.id)
+    with client(port) as one:
+        seen.append(("after a new connection", shape(one.get(3))))
+        one.rollback()
+        read_ahead(one)
+        seen.append(("get of nothing", one.get(10).id, one.get(10, timeout_ms=50).id))
+        one.rollback()
+        one.unsubscribe()
+        one.ask()
+        seen.append(("get after the end of the subscription", refusal(one)[0]))
+    return seen
+
+
+def read_ahead(one: RawClient) -> list[list[Any]]:
+    """The entries that a client gets without an ack, until none has come for a second."""
+    found: list[list[Any]] = []
+    last = time.monotonic()
+    while time.monotonic() - last < (1 if found else 10):
+        batch = one.get(1000)
+        if batch.entries:
+            found.append(batch.entries)
+            last = time.monotonic()
+        else:
+            time.sleep(0.05)
+    return found
+
+
+def shape(batch: Batch) -> tuple[int, list[int]]:
+    """The position of a batch's first entry, and the types of all."""
+    return batch.entries[0].header.logfile_offset, [one.entry_type for one in batch.entries]
