@@ -49,6 +49,19 @@ def java_client() -> Peer:
     return Peer(name, ("java", "-Xmx2g", "-cp", f"{folder}/classes:{folder}/lib/*", "CanalReader"))
 
 
+def go_client() -> Peer:
+    """canal-go. Its arguments are those of :func:`java_client`."""
+    name = "canal-go"
+    if missing := missing_tools(name, "go"):
+        return Peer(name, (), missing)
+    sources = ("canal_go/go.mod", "canal_go/go.sum", "canal_go/main.go")
+    try:
+        folder = built("canal-go", sources, [["go", "build", "-o", "reader", "."]])
+    except RuntimeError as error:
+        return Peer(name, (), f"{name} cannot be built: {error}.")
+    return Peer(name, (str(folder / "reader"),))
+
+
 def peer_server() -> Peer:
     """Canal's own server. Its arguments: see ``CanalPeer.java``."""
     name = "Canal's server"
@@ -105,9 +118,10 @@ class RunningPeer:
 
 
 @contextmanager
-def canal_server(conf: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Runs ``cdc server`` on free ports while the context lasts; yields its process and the port of Canal's clients."""
-    command = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "server", "--http", "0", "--port", "0"]
+def canal_server(conf: Path, log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Runs ``cdc server`` while the context lasts, on free ports unless one is given; yields its process and the port
+    of Canal's clients."""
+    command = [sys.executable, "-m", "cdc", "--conf-dir", str(conf), "server", "--http", "0", "--port", str(port)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "NO_COLOR": "1"})
     try:

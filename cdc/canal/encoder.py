@@ -71,6 +71,9 @@ class Taken:
     size: int
     entries: int
     source_bytes: int
+    """Of the events."""
+    entry_bytes: int
+    """Of the entries, without their tags and lengths in ``Messages``."""
     done_seq: int
     """The last transaction of which no entry comes any more; 0 if there is none."""
 
@@ -161,31 +164,34 @@ class EntryEncoder:
             return
         chunk.next = 0
         while chunk.next < item:
-            self._write(chunk, item, np.empty(_FIRST_OUT_BYTES, dtype=np.uint8), 0, 1 << 62, _FIRST_OUT_BYTES // 2)
+            self._numbers[:] = 0
+            self._write(chunk, item, np.empty(_FIRST_OUT_BYTES, dtype=np.uint8), _FIRST_OUT_BYTES // 2)
 
     # --- entries
 
-    def take(self, max_bytes: int, max_out: int) -> Taken | None:
-        """Returns the next entries: until their events have ``max_bytes``, or the entries about ``max_out``; None if
-        there are none left. Raises DamagedError, UnsupportedError, UnsupportedTypeError, SourceRefusedError,
-        StorageError."""
+    def take(self, max_bytes: int) -> Taken | None:
+        """Returns the next entries: as many as have more than ``max_bytes`` together, or all; None if there are none
+        left. Raises DamagedError, UnsupportedError, UnsupportedTypeError, SourceRefusedError, StorageError."""
         out, self.spare = self.spare, None
         if out is None:
-            out = np.empty(min(_FIRST_OUT_BYTES, max(max_out, 1 << 16)), dtype=np.uint8)
-        at = size = entries = 0
-        while size < max_bytes and at < max_out:
+            out = np.empty(min(_FIRST_OUT_BYTES, max(max_bytes, 1 << 16)), dtype=np.uint8)
+        numbers = self._numbers
+        numbers[[e.N_AT, e.N_BYTES, e.N_FRAMES]] = 0
+        entries = 0
+        while numbers[e.N_AT] - numbers[e.N_FRAMES] <= max_bytes:
             chunk = self._chunk
             if chunk is None or chunk.next >= chunk.count:
                 if self._next_chunk() is None:
                     break
                 continue
             before = chunk.next
-            out, at, size = self._write(chunk, chunk.count, out, at, max_bytes, max_out, size)
+            out = self._write(chunk, chunk.count, out, max_bytes)
             entries += chunk.next - before
+        at = int(numbers[e.N_AT])
         if not entries and at == 0:
             self.spare = out
             return None
-        return Taken(out, at, entries, size, self._done())
+        return Taken(out, at, entries, int(numbers[e.N_BYTES]), at - int(numbers[e.N_FRAMES]), self._done())
 
     @property
     def is_finished(self) -> bool:
@@ -204,22 +210,19 @@ class EntryEncoder:
             tx = int(self._chunk.items.tx[self._chunk.next])
         return int(self._opened.entries["seq"][tx - 1]) if tx else self._last_seqs.get(self._range - 1, 0)
 
-    def _write(
-        self, chunk: _Chunk, stop: int, out: Bytes, at: int, max_bytes: int, max_out: int, size: int = 0
-    ) -> tuple[Bytes, int, int]:
-        """Writes entries of a chunk. Returns the output, which may be a larger one, the bytes in it, and the bytes of
-        the events."""
+    def _write(self, chunk: _Chunk, stop: int, out: Bytes, max_bytes: int) -> Bytes:
+        """Writes entries of a chunk behind those that the numbers count. Returns the output, which may be a larger
+        one."""
         assert chunk.sources is not None
         numbers = self._numbers
-        numbers[e.N_AT], numbers[e.N_BYTES] = at, size
         if len(self._old) < self._tables.most_columns:
             self._old = np.zeros((self._tables.most_columns, 2), dtype=np.int64)
         while True:
             output = e.Output(out, numbers, chunk.side_row, self._old)
-            status, item = e.put_items(chunk.sources, self._tables.arrays, output, chunk.next, stop, max_bytes, max_out)
+            status, item = e.put_items(chunk.sources, self._tables.arrays, output, chunk.next, stop, max_bytes)
             chunk.next = item
             if status == k.OK:
-                return out, int(numbers[e.N_AT]), int(numbers[e.N_BYTES])
+                return out
             if status == e.STATEMENT:
                 out = self._write_statement(chunk, out)
             elif status == k.FULL:
@@ -248,6 +251,7 @@ class EntryEncoder:
                 out = _larger(out, at, self._event_place(chunk))
             out[at : at + len(raw)] = np.frombuffer(raw, dtype=np.uint8)
             at += len(raw)
+            numbers[e.N_FRAMES] += len(raw) - len(found)
         numbers[e.N_AT] = at
         numbers[e.N_BYTES] += length
         chunk.next += 1

@@ -127,10 +127,7 @@ def _text(table: str, kind: ColumnType, column: Column) -> ColumnForm:
         code = k.SIDE if kind in COMPRESSED else k.PADDED if kind == ColumnType.STRING else k.BINARY
         form = _plain(code, 0, prefix, _BLOB)
         return form._replace(a=column.length) if code == k.PADDED else form
-    if blob:
-        java = _CLOB
-    else:
-        java = _CHAR if kind == ColumnType.STRING else _VARCHAR
+    java = _CLOB if blob else _CHAR if kind == ColumnType.STRING else _VARCHAR
     code = k.SIDE
     if kind not in COMPRESSED:
         if column.charset == "latin1":

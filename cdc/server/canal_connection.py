@@ -24,7 +24,7 @@ _SEND_S = 60.0
 """How long a client may take to take a part of an answer."""
 _PART_BYTES = 256 * 1024
 _FETCH_SIZE, _UNIT_BYTES = 1000, 1024
-"""The fetch size of a client that gives none, and the bytes of events for which each of it stands."""
+"""The fetch size of a client that gives none, and the bytes of entries for which each of it stands."""
 _MOST_LOGINS, _WRONG_S = 3, 0.5
 _POLL_S = 1.0
 _MOST_IDS = 16
@@ -231,7 +231,7 @@ class Connection:
         if self._is_gone:
             raise _ClosedError
         async with client.lock:
-            found = await self._clients.in_thread(lambda: client.cursor.take(wanted, self._config.max_answer_bytes))
+            found = await self._clients.in_thread(lambda: client.cursor.take(wanted))
             if found is None:
                 await self._send(p.framed(p.MESSAGES, _NOTHING))
                 return

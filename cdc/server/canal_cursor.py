@@ -32,6 +32,8 @@ MOST_UNACKED_BYTES = 64 << 20
 MOST_UNACKED_BATCHES = 10_000
 _LEASE_S = 3600.0
 _ID_BITS = 20
+_GROWTH = 4.0
+"""Bytes of entries for each byte of events, as long as none was made."""
 _log = get_logger(__name__)
 
 
@@ -79,6 +81,8 @@ class ClientCursor:
         self._batches: deque[_Batch] = deque()
         self._last_id = 0
         self._is_fresh = True
+        self._growth = _GROWTH
+        """Bytes of entries for each byte of events, in the last batch."""
 
     # --- subscription
 
@@ -118,45 +122,47 @@ class ClientCursor:
         return len(self._batches)
 
     def pending_bytes(self, enough: int) -> int:
-        """About how many bytes of events the client could get now, counted up to ``enough``."""
+        """About how many bytes of entries the client could get now, counted up to ``enough``: by the events, and by how
+        much larger the entries of the last batch were."""
         self._require_subscribed()
-        found = 0
+        found = 0.0
         for held in list(self._held)[self._at :]:
             if held.lease.manifest.ddl:  # it is a batch of its own, and ends the one before it
                 return enough
             if not held.encoder.is_finished:
-                found += max(1, held.lease.manifest.bytes - held.taken_bytes)
+                found += max(1, held.lease.manifest.bytes - held.taken_bytes) * self._growth
         if found >= enough:
-            return found
+            return int(found)
         state = self._served.meta.read()
         known = state.subscriptions[self.subscriber]
         reader = self._served.reader()
         if not reader.exists():
-            return found
+            return int(found)
         limits = replace(limits_of(self._served.config.batch), max_bytes=enough)
         selection = reader.select(known.start_seq(), limits, make_filter(known.filter))
         if selection is None:
-            return found
-        return found + (enough if selection.ddl else selection.bytes)
+            return int(found)
+        return enough if selection.ddl else int(found + selection.bytes * self._growth)
 
-    def take(self, max_bytes: int, max_out: int) -> tuple[int, list[Taken]] | None:
-        """Hands out a batch: its id and entries; None if there are none, or too many are not acked. Raises what the
-        batch service and the decoder raise; the client then begins again with its first entry that is not acked."""
+    def take(self, max_bytes: int) -> tuple[int, list[Taken]] | None:
+        """Hands out a batch of as many entries as have more than ``max_bytes`` together: its id and entries; None if
+        there are none, or too many are not acked. Raises what the batch service and the decoder raise; the client then
+        begins again with its first entry that is not acked."""
         self._require_subscribed()
         if self._unacked_bytes() >= MOST_UNACKED_BYTES or len(self._batches) >= MOST_UNACKED_BATCHES:
             return None
         try:
             self.renew()
-            return self._take(max_bytes, max_out)
+            return self._take(max_bytes)
         except CdcError:
             self.forget()
             raise
 
-    def _take(self, max_bytes: int, max_out: int) -> tuple[int, list[Taken]] | None:
+    def _take(self, max_bytes: int) -> tuple[int, list[Taken]] | None:
         batch: _Batch | None = None
         parts: list[Taken] = []
-        size = out = 0
-        while size < max_bytes and out < max_out:
+        size = 0
+        while size <= max_bytes:
             if self._at == len(self._held):
                 if parts and self._unacked_bytes() >= MOST_UNACKED_BYTES:
                     break
@@ -166,7 +172,7 @@ class ClientCursor:
             if batch is not None and (held.lease.manifest.ddl or batch.held.lease.manifest.ddl):
                 break
             mark = held.encoder.mark()
-            taken = held.encoder.take(max_bytes - size, max_out - out)
+            taken = held.encoder.take(max_bytes - size)
             if taken is not None and taken.size == 0:  # statements that clients do not get
                 held.encoder.spare, taken = taken.out, None
             if taken is not None:
@@ -174,7 +180,8 @@ class ClientCursor:
                     self._last_id = max(self._last_id + 1, held.lease.batch << _ID_BITS)
                     batch = _Batch(self._last_id, held, mark, held.taken_bytes)
                 parts.append(taken)
-                size, out = size + taken.source_bytes, out + taken.size
+                size += taken.entry_bytes
+                self._growth = max(1.0, taken.entry_bytes / max(1, taken.source_bytes))
                 held.taken_bytes += taken.source_bytes
                 batch.last, batch.done_seq = held, taken.done_seq
             if held.encoder.is_finished:

@@ -58,7 +58,9 @@ unsigned number that the signed type does not hold; C_TYPE: the field behind the
 T_FIRST, T_COUNT, T_HEAD, T_HEAD_SIZE, T_SIDE, T_SIZE = 0, 1, 2, 3, 4, 5
 """A table's first column and their number; the header's fields of schema and table; 1 if columns have texts made
 before."""
-N_AT, N_BYTES, N_ERR_POS, N_ERR_COLUMN, N_SIZE = 0, 1, 2, 3, 4
+N_AT, N_BYTES, N_ERR_POS, N_ERR_COLUMN, N_FRAMES, N_SIZE = 0, 1, 2, 3, 4, 5
+"""The offset of the next entry; bytes of the events that became entries; the place of a fault; bytes of the tags and
+lengths of the entries."""
 _SLACK = 64
 _INSERT, _UPDATE, _DELETE = 1, 2, 3
 
@@ -558,11 +560,22 @@ def put_item(sources: Sources, tables: TableArrays, output: Output, number: int,
 
 
 @njit
+def frame_bytes(size: int) -> int:
+    """How many of the ``size`` bytes of an entry in ``Messages`` are its tag and length."""
+    if size == 0:
+        return 0
+    length_bytes = 1
+    while (size - 1 - length_bytes) >> (7 * length_bytes) > 0:
+        length_bytes += 1
+    return 1 + length_bytes
+
+
+@njit
 def put_items(
-    sources: Sources, tables: TableArrays, output: Output, start: int, stop: int, max_bytes: int, max_out: int
+    sources: Sources, tables: TableArrays, output: Output, start: int, stop: int, max_bytes: int
 ) -> tuple[int, int]:
-    """Writes entries of items from ``start`` on, behind ``numbers[N_AT]``, until the events that they were made of have
-    ``max_bytes`` or the output ``max_out``.
+    """Writes entries of items from ``start`` on, behind ``numbers[N_AT]``, until those in the output have more than
+    ``max_bytes`` without their tags and lengths.
 
     Returns the status and the number of the next item: OK: all are written, or a limit is reached; FULL: the output has
     no room for the next one; STATEMENT; BAD_UTF8; or a fault.
@@ -571,16 +584,19 @@ def put_items(
     at = numbers[N_AT]
     size = numbers[N_BYTES]
     status = OK
-    while start < stop and size < max_bytes and at < max_out:
+    frames = numbers[N_FRAMES]
+    while start < stop and at - frames <= max_bytes:
         if sources.kind[start] == ITEM_STATEMENT:
             status = STATEMENT
             break
         status, end = put_item(sources, tables, output, start, at)
         if status != OK:
             break
+        frames += frame_bytes(end - at)
         at = end
         size += sources.length[start]
         start += 1
     numbers[N_AT] = at
     numbers[N_BYTES] = size
+    numbers[N_FRAMES] = frames
     return status, start

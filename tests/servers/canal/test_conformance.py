@@ -30,7 +30,7 @@ from tests.support.type_matrix.workload import create, run
 CHARSETS = ("utf8mb4", "utf8", "latin1", "gbk", "binary")
 
 STATEMENTS = """
-CREATE TABLE shop.orders (id INT UNSIGNED PRIMARY KEY, shop_id SMALLINT, note VARCHAR(40), price DECIMAL(10,2), at DATETIME)
+CREATE TABLE shop.orders (id INT UNSIGNED PRIMARY KEY, shop_id SMALLINT, note VARCHAR(40), price DECIMAL(10,2), at DATETIME) CHARACTER SET utf8mb4
 CREATE TABLE shop.items (shop_id INT, item CHAR(8), amount DOUBLE, PRIMARY KEY (shop_id, item)) COMMENT 'two columns'
 CREATE TABLE shop.log (line TEXT) ENGINE=MyISAM
 INSERT INTO shop.orders VALUES (1, 7, 'first', 1.25, '2024-02-29 12:00:00'), (2, NULL, NULL, NULL, NULL), (4000000000, -3, '', -0.01, NULL)

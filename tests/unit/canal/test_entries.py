@@ -36,10 +36,10 @@ def encoder(
     )
 
 
-def entries_of(one: EntryEncoder, max_bytes: int = 1 << 20, max_out: int = 1 << 22) -> list[Any]:
+def entries_of(one: EntryEncoder, max_bytes: int = 1 << 22) -> list[Any]:
     """All entries, parsed."""
     found = []
-    while (taken := one.take(max_bytes, max_out)) is not None:
+    while (taken := one.take(max_bytes)) is not None:
         messages = parsed("Messages", bytes(taken.data)).messages
         assert len(messages) == taken.entries
         found += [parsed("Entry", raw) for raw in messages]
@@ -163,7 +163,7 @@ def test_entries_are_the_same_in_any_batches_and_after_any_rollback(kind: str) -
     whole = [one.SerializeToString() for one in entries_of(encoder(kind))]
     one = encoder(kind)
     marks, found = [one.mark()], []
-    while (taken := one.take(1, 1)) is not None:
+    while (taken := one.take(1)) is not None:
         found += [bytes(raw) for raw in parsed("Messages", bytes(taken.data)).messages]
         marks.append(one.mark())
     assert [parsed("Entry", raw).SerializeToString() for raw in found] == whole
@@ -172,7 +172,7 @@ def test_entries_are_the_same_in_any_batches_and_after_any_rollback(kind: str) -
         one.seek(marks[number])
         assert [entry.SerializeToString() for entry in entries_of(one)] == whole[number:]
     one.seek(marks[-1])
-    assert one.take(1, 1) is None
+    assert one.take(1) is None
 
 
 def test_small_chunks_make_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_small_chunks_make_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "CHUNK_BYTES", 1)
     one = encoder("mysql9")
     marks = [one.mark()]
-    while one.take(1, 1) is not None:
+    while one.take(1) is not None:
         marks.append(one.mark())
     for number in (0, 5, 2):
         one.seek(marks[number])
@@ -193,7 +193,7 @@ def test_small_chunks_make_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_entry_is_encoded_as_protobuf_would(kind: str) -> None:
     """Field by field, in the order of their numbers and without a byte more."""
     one = encoder(kind)
-    while (taken := one.take(1 << 20, 1 << 22)) is not None:
+    while (taken := one.take(1 << 22)) is not None:
         for raw in parsed("Messages", bytes(taken.data)).messages:
             entry = parsed("Entry", raw)
             assert entry.SerializeToString(deterministic=True) == raw
@@ -263,7 +263,7 @@ def test_damaged_events_raise_errors_and_nothing_else(kind: str) -> None:
                 pos += length
         one = encoder(kind, transactions=replace(transactions, buf=buf))
         try:
-            while (taken := one.take(1 << 20, 1 << 22)) is not None:
+            while (taken := one.take(1 << 22)) is not None:
                 for raw in parsed("Messages", bytes(taken.data)).messages:
                     entry = parsed("Entry", raw)
                     if entry.entry_type == 2:
