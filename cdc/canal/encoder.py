@@ -473,7 +473,7 @@ def warm_up() -> None:
             file_of=lambda seq: path.name,
             opener=lambda *_: transactions,
         )
-        while encoder.take(1 << 20, 1 << 20) is not None:
+        while encoder.take(1 << 20) is not None:
             pass
 
 

@@ -17,9 +17,8 @@ import pytest
 
 from benchmarks.canal import canal_server, enable_canal, go_client, java_client
 from cdc.cache import cache_dir
-from cdc.capture import Capture
-from cdc.config import load
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import PASSWORD, Server
+from tests.support.canal_shop import capture, write_shop
 
 Database = Callable[[Server], str]
 ROWS = 400
@@ -87,15 +86,8 @@ class Shop:
 @pytest.fixture
 def shop(mysql9: Server, database: Database, tmp_path: Path) -> Shop:
     name = database(mysql9)
-    (tmp_path / "conf").mkdir()
-    file = tmp_path / "conf" / "shop.yaml"
-    file.write_text(
-        f"source: {{url: 'mysql://{USER}@{HOST}:{mysql9.port}', password_env: TOWPATH_TEST_PASSWORD,"
-        f" server_id: 71234, start: now}}\n"
-        f"tables: {{include: ['{name}\\..*']}}\nstore: {{path: data/store}}\nmeta: {{path: data/meta}}\n"
-        "apply: {target: ./lake}\n"
-    )
-    Capture(load(file)).run(until_current=True)
+    file = write_shop(tmp_path, mysql9, name)
+    capture(file)
     with mysql9.connect() as connection, connection.cursor() as cursor:
         connection.autocommit(False)
         cursor.execute(f"USE {name}")
@@ -109,7 +101,7 @@ def shop(mysql9: Server, database: Database, tmp_path: Path) -> Shop:
         connection.commit()
         cursor.execute("DELETE FROM orders")
         connection.commit()
-    Capture(load(file)).run(until_current=True)
+    capture(file)
     enable_canal(file)
     return Shop(file, mysql9, name)
 
@@ -223,7 +215,7 @@ def test_clients_go_on_after_a_kill_and_a_restart_of_the_server(shop: Shop, tmp_
                 f"CREATE TABLE {shop.database}.last (id INT PRIMARY KEY)",
                 f"INSERT INTO {shop.database}.last VALUES (1)",
             )
-            Capture(load(shop.file)).run(until_current=True)
+            capture(shop.file)
             with shop.serve(port):
                 assert client.wait(120) == 0, out.read_text()[-2000:]
         finally:
