@@ -505,16 +505,18 @@ def _larger(out: Bytes, used: int, place: str) -> Bytes:
 
 
 def _gtids(transactions: Transactions) -> tuple[Bytes, Longs]:
+    """The GTIDs of all transactions one behind the other, read-only whatever they are: the kernel is compiled for that,
+    and another kind of array would have it compiled again while a client waits. And their offsets."""
     import pyarrow as pa
 
     from cdc.decode.conversions.base import binary_parts
 
-    if len(transactions.entries) == 0:
-        return np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int64)
     array = gtid_strings(transactions.entries).cast(pa.binary())
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     parts = binary_parts(array.fill_null(b""))
     start = int(parts.offsets[0])
     data_ = parts.data[start:] if len(parts.data) > start else np.zeros(1, dtype=np.uint8)
-    return np.ascontiguousarray(data_), parts.offsets.astype(np.int64) - start
+    found = np.ascontiguousarray(data_)
+    found.flags.writeable = False
+    return found, parts.offsets.astype(np.int64) - start

@@ -143,7 +143,7 @@ def test_a_client_that_does_not_take_its_answer_is_disconnected(
 ) -> None:
     monkeypatch.setattr(connection, "_SEND_S", 0.5)
     size = 64 << 20  # more than the buffers of sockets hold
-    large = Taken(np.zeros(size, dtype=np.uint8), size, 1, 1, 0)
+    large = Taken(np.zeros(size, dtype=np.uint8), size, 1, 1, size, 0)
     take = ClientCursor.take
 
     def taken(cursor: ClientCursor, *limits: int) -> tuple[int, list[Taken]] | None:
