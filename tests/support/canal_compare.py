@@ -57,7 +57,7 @@ def _fields(
             continue
         found = [_value(one, field) for one in (theirs, ours)]
         if found[0] != found[1]:
-            yield Difference(f"{name}.{field.name}", *found, entry, column)
+            yield Difference(f"{name}.{field.name}", found[0], found[1], entry, column)
 
 
 def _value(message: Any, field: Any) -> Any:

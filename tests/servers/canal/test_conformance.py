@@ -116,10 +116,12 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield Pair(server, peer, file)
 
 
+Known = dict[str, Callable[[Difference], bool]]
+
 # Differences -----------------------------------------------------------------------------------------------------------
 
 
-def compared(theirs: list[Any], ours: list[Any], known: dict[str, Callable[[Difference], bool]]) -> None:
+def compared(theirs: list[Any], ours: list[Any], known: Known) -> None:
     """Asserts that entries differ in nothing but in known differences, and that each of these occurs."""
     assert [(one.entry_type, one.header.logfile_offset) for one in ours] == [
         (one.entry_type, one.header.logfile_offset) for one in theirs
@@ -196,7 +198,7 @@ def test_values_of_every_type(pair: Pair) -> None:
         """Canal cannot read a CREATE TABLE with a character set of BINARY."""
         return "BINARY" in parsed_sql(one.entry) and one.theirs in (7, (7, True), "", "shop")
 
-    known = {
+    known: Known = {
         "GTID": is_gtid,
         "BINARY": is_binary,
         "DECIMAL": is_decimal,

@@ -279,7 +279,7 @@ def test_transactions_without_gtids_need_no_other_kernel() -> None:
     entries_of(encoder("mysql56"))
     known = len(put_items.signatures)
     entries = transactions.entries.copy()
-    for name in entries.dtype.names:
+    for name in entries.dtype.names or ():
         if "gtid" in name:
             entries[name] = np.zeros(1, dtype=entries.dtype[name])[0]
     found = entries_of(encoder("mysql56", transactions=replace(transactions, entries=entries)))
