@@ -91,7 +91,7 @@ class EmbeddedConnector(Connector):
         deadline = time.monotonic() + (timeout_s or 0)
         while timeout_s is not None and cursor.pending_bytes(wanted) < wanted and time.monotonic() < deadline:
             time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
-        found = cursor.take(wanted, self._config.server.canal.max_answer_bytes)
+        found = cursor.take(min(wanted, self._config.server.canal.max_answer_bytes))
         if found is None:
             return EMPTY
         batch, parts = found

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _LEASE_BYTES = 8 << 20
 """Bytes of transactions in a batch; a larger transaction is one of its own."""
-_TAKE_BYTES, _TAKE_OUT = 1 << 20, 4 << 20
+_TAKE_BYTES = 4 << 20
 _PART_BYTES = 64 << 20
 """A larger batch is sent in parts of about this size, each of which the brokers acknowledge."""
 _LEASE_S = 60.0
@@ -215,7 +215,7 @@ class Pusher:
         sender: Sender | None = None
         messages = size = rows = part = 0
         self._writer.begin()
-        while (taken := encoder.take(_TAKE_BYTES, _TAKE_OUT)) is not None:
+        while (taken := encoder.take(_TAKE_BYTES)) is not None:
             for some in self._writer.messages(taken, lease.batch):
                 if self._stop.is_set() or self._lost:
                     raise _Stopped
