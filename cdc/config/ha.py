@@ -15,7 +15,7 @@ class HaConfig(Section):
     reads again from the source where the readers are. It needs `meta.kind: zookeeper`, whose `hosts` and `root` count
     here, too."""
 
-    address: Annotated[FilledText | None, Doc(example="10.0.0.7")] = None
+    address: Annotated[FilledText | None, Doc(example="10.0.0.7", only_with="meta.kind: zookeeper")] = None
     """Name or IPv4 address at which clients reach this machine; another one on each machine. Without it the destination
     has one server."""
     session_timeout_s: DurationS = Field(default=5.0, ge=1, le=60)

@@ -43,9 +43,28 @@ _OF_SECURITY = re.compile(r"(sasl|ssl)\..*|.*(password|secret|token).*")
 class MqSecurityConfig(Section):
     """How the brokers are reached: TLS, and the login by SASL."""
 
-    protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
-    """`ssl` is TLS, `sasl_…` a login."""
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    protocol: Annotated[
+        Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
+        Doc(
+            choices={
+                "plaintext": "neither TLS nor a login",
+                "ssl": "TLS",
+                "sasl_plaintext": "a login without TLS",
+                "sasl_ssl": "TLS and a login",
+            }
+        ),
+    ] = "plaintext"
+    """How the connection is protected."""
+    mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None,
+        Doc(
+            choices={
+                "PLAIN": "the password is sent as it is",
+                "SCRAM-SHA-256": "a proof of the password is sent",
+                "SCRAM-SHA-512": "the same, with a longer digest",
+            }
+        ),
+    ] = None
     """Mechanism of the login."""
     user: FilledText | None = None
     """User of the login."""
@@ -93,14 +112,23 @@ class MqConfig(Section):
         default=[]
     )
     """Brokers at which the others are found. An empty list: nothing is pushed."""
-    format: Literal["canal-json", "canal-protobuf", "debezium-json"] = "canal-json"
-    """Form of the messages: Canal's flat JSON, Canal's protobuf packets, or Debezium's envelope as JSON."""
+    format: Annotated[
+        Literal["canal-json", "canal-protobuf", "debezium-json"],
+        Doc(
+            choices={
+                "canal-json": "Canal's flat messages, as JSON",
+                "canal-protobuf": "Canal's packets, as protobuf",
+                "debezium-json": "Debezium's envelopes, as JSON",
+            }
+        ),
+    ] = "canal-json"
+    """Form of the messages."""
     topic: Annotated[FilledText | None, Doc(example="shop")] = None
     """Topic of what `dynamic_topics` does not match."""
     dynamic_topics: Annotated[FilledText | None, Doc(example=r".*\..*")] = None
     """Canal's expressions for a topic by table or database, separated by commas: `expression` names the topic after
     what it matches, `topic:expression` names it."""
-    partition: Whole = Field(default=0, ge=0)
+    partition: Annotated[Whole, Doc(instead_of="partition_hash")] = Field(default=0, ge=0)
     """Partition of all messages without `partition_hash`; in `debezium-json` of those of tables without a primary
     key."""
     partitions: Annotated[Whole | None, Doc(example=6)] = Field(default=None, ge=1)
@@ -116,11 +144,16 @@ class MqConfig(Section):
     """Regular expression that must match the whole `db.table` of a table whose changes are sent; null: all."""
     ddl: bool = True
     """Whether DDL statements are sent, in Canal's formats. `debezium-json` has no message for them."""
-    tombstones: bool = True
-    """Whether a message without a value follows each deletion in `debezium-json`, so that compacted topics forget the
-    key."""
-    decimals: Literal["precise", "string"] = "precise"
-    """DECIMAL in `debezium-json`: the bytes of the unscaled number, or its text."""
+    tombstones: Annotated[bool, Doc(only_with="format: debezium-json")] = True
+    """Whether a message without a value follows each deletion, so that compacted topics forget the key."""
+    decimals: Annotated[
+        Literal["precise", "string"],
+        Doc(
+            choices={"precise": "the bytes of the unscaled number", "string": "its text"},
+            only_with="format: debezium-json",
+        ),
+    ] = "precise"
+    """Form of a DECIMAL."""
     time_zone: FilledText = "UTC"
     """Time zone in which Canal's formats write a TIMESTAMP. Canal takes that of its machine."""
     transactions: bool = True
@@ -128,7 +161,18 @@ class MqConfig(Section):
     after newer ones. Consumers with `isolation.level=read_committed` then never see an unfinished part."""
     transactional_id: FilledText | None = None
     """Kafka's `transactional.id`, which no other producer may have; null: `towpath-DEST-SUBSCRIBER`."""
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        Doc(
+            choices={
+                "none": "no compression",
+                "gzip": "small messages, much CPU time",
+                "snappy": "little CPU time",
+                "lz4": "little CPU time",
+                "zstd": "small messages; brokers since Kafka 2.1 know it",
+            }
+        ),
+    ] = "none"
     """Compression of what is sent."""
     max_message_bytes: Whole = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     """Largest message. A larger one ends the push with an error. At most `max.message.bytes` of the topics."""

@@ -114,7 +114,7 @@ def test_get_does_not_steal_from_a_running_apply(cdc: Cli, config: DestinationCo
 
 def test_status_of_nothing(cdc: Cli) -> None:
     found = cdc.json("status")
-    assert found["capture"] == {"running": False, "pid": None, "connected": False}
+    assert found["capture"] == {"running": False, "pid": None, "connected": False, "ended": True, "error": None}
     assert found["store"] == {
         "first_seq": None,
         "last_seq": None,

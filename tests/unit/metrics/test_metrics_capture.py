@@ -81,7 +81,7 @@ def test_without_a_port_nothing_is_served() -> None:
 
 
 def test_the_names_of_the_catalogue_are_those_of_prometheus() -> None:
-    every = [*names.CAPTURE, *names.RUN, *names.SERVER, *names.PUSH[1:]]
+    every = {*names.CAPTURE, *names.RUN, *names.SERVER, *names.PUSH}  # some are those of several processes
     assert len({metric.name for metric in every}) == len(every)
     for metric in every:
         assert metric.name.startswith("towpath_")
