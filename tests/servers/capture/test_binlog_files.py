@@ -124,6 +124,7 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.rule("canal-server-14")
 def test_a_folder_that_grows_gives_the_same_store(server: Server, db: str, tmp_path: Path) -> None:
     """Files grow by pieces that end anywhere, are replaced by new copies, and are compressed when they are finished."""
     start = position(server)

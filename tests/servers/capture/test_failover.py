@@ -166,6 +166,7 @@ def freeze(proxy: Proxy, config: DestinationConfig, pair: ReplicaPair) -> None:
     )
 
 
+@pytest.mark.rule("canal-server-5")
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_a_virtual_address_under_load(pair: ReplicaPair, configure: Configure, rounds: int) -> None:
     with Proxy(pair.primary.port) as proxy:
@@ -191,6 +192,7 @@ def test_a_virtual_address_under_load(pair: ReplicaPair, configure: Configure, r
     assert_equal_to(config, pair.primary, configure)
 
 
+@pytest.mark.rule("canal-server-8")
 def test_standbys_are_tried_when_the_server_is_gone(pair: ReplicaPair, configure: Configure) -> None:
     with Proxy(pair.primary.port) as proxy:
         config = configure(proxy.port, pair.primary.kind.name, pair.replica.port)

@@ -95,6 +95,7 @@ def state_of(server: Server, name: str) -> dict[int, tuple[Any, ...]]:
         return {row[0]: row[1:] for row in cursor.fetchall()}
 
 
+@pytest.mark.rule("canal-server-24")
 def test_flat_messages_have_the_rows_of_the_source(kafka: Server, source: tuple[Server, str, Path]) -> None:
     server, name, file = source
     made = change(server, name, 60, seed=1)

@@ -178,6 +178,7 @@ def test_every_gtid_set_leads_to_the_transaction_after_it(log: Log) -> None:
     assert located.position.file == log.files()[-1]
 
 
+@pytest.mark.rule("canal-server-3")
 def test_every_time_leads_to_the_transaction_committed_then(log: Log) -> None:
     pairs = list(pairwise(log.moments))
     for number, (before, after) in enumerate(pairs):

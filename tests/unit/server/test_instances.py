@@ -77,6 +77,7 @@ def state(server: EmbeddedServer, token: str = TOKEN) -> httpx.Response:
 # --- the folder
 
 
+@pytest.mark.rule("canal-server-23")
 def test_changes_of_a_folder_are_told_once(tmp_path: Path) -> None:
     folder = ConfigFolder(tmp_path / "conf")
     with pytest.raises(ConfigError, match="does not exist"):
@@ -376,6 +377,7 @@ def make_config_path(server: EmbeddedServer) -> Path:
     return Path(server.documents()[0]["config"]["file"])
 
 
+@pytest.mark.rule("canal-server-24")
 def test_a_capture_runs_while_somebody_subscribes(tmp_path: Path) -> None:
     with running(make(tmp_path, capture="subscribed")) as server:
         operator = Operator(server.url, VIEWER)
