@@ -17,6 +17,7 @@ import pytest
 from benchmarks.canal import RunningPeer, canal_server, enable_canal, peer_server
 from cdc.canal import packets as p
 from cdc.canal.fields import data
+from cdc.connector import connect
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.canal_client import Batch, RawClient
 from tests.support.canal_compare import Difference, all_entries, differences, refusal
@@ -244,6 +245,24 @@ def test_batches_and_errors(pair: Pair) -> None:
     with canal_server(pair.file.parent, pair.file.parent / "server.log") as (_, port):
         ours = conversation(port)
     assert ours == theirs
+
+
+@pytest.mark.long
+def test_the_python_connector_reads_from_canals_server(pair: Pair) -> None:
+    pair.server.execute(*(f"INSERT INTO shop.rows (note) VALUES ('{number}')" for number in range(50)))
+    notes: list[str | None] = []
+    with connect(f"127.0.0.1:{pair.peer.port}", "shop", client_id=7) as connector:
+        connector.subscribe(r"shop\.rows")
+        first = connector.get_without_ack(1, timeout_s=20)
+        connector.rollback()
+        deadline = time.monotonic() + 30
+        while len(notes) < 50 and time.monotonic() < deadline:
+            batch = connector.get_without_ack(10, timeout_s=1)
+            if batch:
+                notes += [row.new["note"] for entry in batch.entries for row in entry.rows]
+                connector.ack(batch.id)
+    assert first.entries
+    assert notes == [str(number) for number in range(50)]
 
 
 def conversation(port: int) -> list[Any]:
