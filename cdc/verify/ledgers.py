@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cdc.ledger import Ledger, LedgerReport, TableHistory, read_commits
-from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id, properties_for, split_table, table_path
+from cdc.targets import GENERATION_PROPERTY, SINCE_PROPERTY, application_id, split_table, table_path
 from cdc.verify.report import LedgerResult
 from spark_jobs.delta.log import open_delta
 
@@ -21,7 +21,7 @@ def table_history(config: DestinationConfig, table: str, known: Subscription) ->
     with open_delta(table_path(config.apply.target, *split_table(table)), table) as delta:
         if delta is None:
             return None
-        properties = properties_for(delta.metadata().configuration, config.name)
+        properties = delta.metadata().configuration
         generation = int(properties.get(GENERATION_PROPERTY, "0"))
         history = delta.history()
         applied = delta.transaction_version(application_id(config.name, table, generation))

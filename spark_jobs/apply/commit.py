@@ -78,8 +78,8 @@ class Commit:
                 return stats
             rows: list[Any] = spark.sql(statement).collect()
             row = rows[0].asDict() if rows else {}
-            # An UPDATE, DELETE or INSERT says only how many rows it affected.
-            is_merge = "num_updated_rows" in row
+            # An UPDATE or DELETE says only how many rows it affected.
+            is_merge = "num_inserted_rows" in row
             if not is_merge and row.get("num_affected_rows") == 0:
                 # A DELETE of no rows commits nothing; after a commit, this statement is skipped.
                 spark.sql(empty_statement(self.target)).collect()
