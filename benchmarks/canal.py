@@ -49,6 +49,19 @@ def java_client() -> Peer:
     return Peer(name, ("java", "-Xmx2g", "-cp", f"{folder}/classes:{folder}/lib/*", "CanalReader"))
 
 
+def go_client() -> Peer:
+    """canal-go. Its arguments are those of :func:`java_client`."""
+    name = "canal-go"
+    if missing := missing_tools(name, "go"):
+        return Peer(name, (), missing)
+    sources = ("canal_go/go.mod", "canal_go/go.sum", "canal_go/main.go")
+    try:
+        folder = built("canal-go", sources, [["go", "build", "-o", "reader", "."]])
+    except RuntimeError as error:
+        return Peer(name, (), f"{name} cannot be built: {error}.")
+    return Peer(name, (str(folder / "reader"),))
+
+
 def peer_server() -> Peer:
     """Canal's own server. Its arguments: see ``CanalPeer.java``."""
     name = "Canal's server"

@@ -228,16 +228,9 @@ def _token(secret: _Secret) -> str:
 def push_credentials(metrics: MetricsConfig) -> Credentials | None:
     """Returns the user and the password for the Pushgateway; None if the configuration names none. Raises
     ConfigError."""
-    if metrics.push_user is None:
-        return None
-    password = _Secret(
-        f"the password of {metrics.push_user!r}",
-        env_key="metrics.push_password_env",
-        env=metrics.push_password_env,
-        file_key="metrics.push_password_file",
-        file=metrics.push_password_file,
-    ).text()
-    return Credentials(metrics.push_user, password or "")
+    return _credentials(
+        "metrics.push_password_", metrics.push_user, metrics.push_password_env, metrics.push_password_file
+    )
 
 
 def webhook_secret(webhook: WebhookConfig) -> bytes | None:
@@ -270,16 +263,14 @@ def webhook_secret(webhook: WebhookConfig) -> bytes | None:
 def mail_credentials(mail: MailConfig) -> Credentials | None:
     """Returns the user and the password for the SMTP server; None if the configuration names none. Raises
     ConfigError."""
-    if mail.user is None:
+    return _credentials("alarms.mail.password_", mail.user, mail.password_env, mail.password_file)
+
+
+def _credentials(key: str, user: str | None, env: str | None, file: Path | None) -> Credentials | None:
+    if user is None:
         return None
-    password = _Secret(
-        f"the password of {mail.user!r}",
-        env_key="alarms.mail.password_env",
-        env=mail.password_env,
-        file_key="alarms.mail.password_file",
-        file=mail.password_file,
-    ).text()
-    return Credentials(mail.user, password or "")
+    secret = _Secret(f"the password of {user!r}", env_key=f"{key}env", env=env, file_key=f"{key}file", file=file)
+    return Credentials(user, secret.text() or "")
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,19 @@ import com.alibaba.otter.canal.protocol.CanalEntry.Entry;
 import com.alibaba.otter.canal.protocol.CanalEntry.EntryType;
 import com.alibaba.otter.canal.protocol.CanalEntry.RowChange;
 import com.alibaba.otter.canal.protocol.CanalEntry.RowData;
+import com.alibaba.otter.canal.protocol.CanalEntry.EventType;
 import com.alibaba.otter.canal.protocol.Message;
+import com.alibaba.otter.canal.protocol.exception.CanalClientException;
 import java.net.InetSocketAddress;
 import java.util.List;
 
 /**
- * Reads changes by Canal's client, as its example does: HOST PORT DESTINATION FILTER ROWS MODE. It ends after ROWS rows.
+ * Reads changes by Canal's client, as its example does: HOST PORT DESTINATION FILTER ROWS MODE. It ends after ROWS rows, or,
+ * if they are 0, at the first row of a table named last.
  *
  * MODE: count; print (every column on a line); rollback (each batch is rolled back once); reconnect (the connection is
- * closed after every batch, before the ack of every second one). The last line is the seconds from the first to the last row.
+ * closed after every batch, before the ack of every second one); restart (like print; after an error it connects until
+ * the server is there). The last line is the seconds from the first to the last row.
  */
 public class CanalReader {
     public static void main(String[] args) throws Exception {
@@ -21,9 +25,19 @@ public class CanalReader {
         String mode = args[5];
         long rows = 0, first = 0, last = 0, values = 0;
         int batches = 0;
+        boolean ended = false;
         CanalConnector connector = connect(args);
-        while (rows < wanted) {
-            Message message = connector.getWithoutAck(5 * 1024);
+        while (rows < wanted || (wanted == 0 && !ended)) {
+            Message message;
+            try {
+                message = connector.getWithoutAck(5 * 1024);
+            } catch (CanalClientException error) {
+                if (!mode.equals("restart")) {
+                    throw error;
+                }
+                connector = connectAgain(args);
+                continue;
+            }
             long id = message.getId();
             if (id == -1 || message.getEntries().isEmpty()) {
                 Thread.sleep(5);
@@ -43,7 +57,9 @@ public class CanalReader {
                 first = System.nanoTime();
             }
             for (Entry entry : message.getEntries()) {
-                if (mode.equals("print")) {
+                ended |= entry.getHeader().getTableName().equals("last") && entry.getEntryType() == EntryType.ROWDATA
+                    && entry.getHeader().getEventType() == EventType.INSERT;
+                if (mode.equals("print") || mode.equals("restart")) {
                     System.out.println("ENTRY " + entry.getEntryType() + " " + entry.getHeader().getLogfileName() + ":"
                         + entry.getHeader().getLogfileOffset() + " " + entry.getHeader().getSchemaName() + "."
                         + entry.getHeader().getTableName() + " " + entry.getHeader().getEventType());
@@ -59,7 +75,14 @@ public class CanalReader {
                 }
             }
             last = System.nanoTime();
-            connector.ack(id);
+            try {
+                connector.ack(id);
+            } catch (CanalClientException error) {
+                if (!mode.equals("restart")) {
+                    throw error;
+                }
+                connector = connectAgain(args);
+            }
         }
         if (mode.equals("count")) {
             connector.unsubscribe();
@@ -67,6 +90,16 @@ public class CanalReader {
         connector.disconnect();
         System.out.println(rows + " rows, " + values + " values, " + batches + " batches");
         System.out.println((last - first) / 1e9);
+    }
+
+    private static CanalConnector connectAgain(String[] args) throws Exception {
+        while (true) {
+            try {
+                return connect(args);
+            } catch (CanalClientException error) {
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static CanalConnector connect(String[] args) {
@@ -79,7 +112,7 @@ public class CanalReader {
     }
 
     private static long show(String which, List<Column> columns, String mode) {
-        if (mode.equals("print")) {
+        if (mode.equals("print") || mode.equals("restart")) {
             for (Column one : columns) {
                 System.out.println(which + " " + one.getIndex() + " " + one.getName() + " " + one.getSqlType() + " "
                     + one.getMysqlType() + " " + one.getIsKey() + one.getUpdated() + one.getIsNull() + " "

@@ -1,39 +1,58 @@
-"""Canal's own client libraries against ``cdc server``: canal-python from PyPI, the Java client from Maven."""
+"""Canal's own client libraries against ``cdc server``: canal-python from PyPI, the Java client from Maven, canal-go."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from benchmarks.canal import canal_server, enable_canal, java_client
+from benchmarks.canal import canal_server, enable_canal, go_client, java_client
+from benchmarks.peers import Peer
 from cdc.cache import cache_dir
-from cdc.capture import Capture
-from cdc.config import load
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import PASSWORD, Server
+from tests.support.canal_shop import capture, write_shop
 
 Database = Callable[[Server], str]
 ROWS = 400
 
 PYTHON_CLIENT = "canal-python==0.4"
-# The loop of canal-python's example, which prints each value; it ends after a number of rows.
+# The loop of canal-python's example, which prints each value; it ends after a number of rows, or at a row of the table
+# "last". After an error it connects until the server is there.
 PYTHON_EXAMPLE = """
 import sys, time
 from canal.client import Client
 from canal.protocol import EntryProtocol_pb2
 
-client = Client()
-client.connect(host="127.0.0.1", port=int(sys.argv[1]))
-client.check_valid(username=b"", password=b"")
-client.subscribe(client_id=b"1001", destination=sys.argv[2].encode(), filter=b".*\\\\..*")
-rows = 0
-while rows < int(sys.argv[3]):
-    message = client.get(100)
+def connect():
+    client = Client()
+    client.connect(host="127.0.0.1", port=int(sys.argv[1]))
+    client.check_valid(username=b"", password=b"")
+    client.subscribe(client_id=b"1001", destination=sys.argv[2].encode(), filter=b".*\\\\..*")
+    return client
+
+client = connect()
+rows, wanted, ended = 0, int(sys.argv[3]), False
+while rows < wanted or (wanted == 0 and not ended):
+    try:
+        message = client.get(100)
+    except Exception:
+        if wanted:
+            raise
+        time.sleep(0.1)
+        try:
+            client = connect()
+        except Exception:
+            pass
+        continue
     for entry in message["entries"]:
         if entry.entryType in [EntryProtocol_pb2.EntryType.TRANSACTIONBEGIN, EntryProtocol_pb2.EntryType.TRANSACTIONEND]:
             continue
@@ -41,8 +60,9 @@ while rows < int(sys.argv[3]):
         row_change.MergeFromString(entry.storeValue)
         for row in row_change.rowDatas:
             rows += 1
+            ended = ended or entry.header.tableName == "last"
             columns = row.afterColumns or row.beforeColumns
-            print(entry.header.eventType, *[f"{column.name}={column.value}" for column in columns])
+            print(entry.header.eventType, *[f"{column.name}={column.value}" for column in columns], flush=True)
 client.disconnect()
 """
 
@@ -52,19 +72,23 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
 
 
+@dataclass(frozen=True)
+class Shop:
+    """A destination with ROWS inserts, updates and deletes."""
+
+    file: Path
+    server: Server
+    database: str
+
+    def serve(self, port: int = 0) -> AbstractContextManager[tuple[subprocess.Popen[bytes], int]]:
+        return canal_server(self.file.parent, self.file.parent / "server.log", port)
+
+
 @pytest.fixture
-def port(mysql9: Server, database: Database, tmp_path: Path) -> Iterator[int]:
-    """The port of a server of a store with ROWS inserts, updates and deletes."""
+def shop(mysql9: Server, database: Database, tmp_path: Path) -> Shop:
     name = database(mysql9)
-    (tmp_path / "conf").mkdir()
-    file = tmp_path / "conf" / "shop.yaml"
-    file.write_text(
-        f"source: {{url: 'mysql://{USER}@{HOST}:{mysql9.port}', password_env: TOWPATH_TEST_PASSWORD,"
-        f" server_id: 71234, start: now}}\n"
-        f"tables: {{include: ['{name}\\..*']}}\nstore: {{path: data/store}}\nmeta: {{path: data/meta}}\n"
-        "apply: {target: ./lake}\n"
-    )
-    Capture(load(file)).run(until_current=True)
+    file = write_shop(tmp_path, mysql9, name)
+    capture(file)
     with mysql9.connect() as connection, connection.cursor() as cursor:
         connection.autocommit(False)
         cursor.execute(f"USE {name}")
@@ -78,9 +102,14 @@ def port(mysql9: Server, database: Database, tmp_path: Path) -> Iterator[int]:
         connection.commit()
         cursor.execute("DELETE FROM orders")
         connection.commit()
-    Capture(load(file)).run(until_current=True)
+    capture(file)
     enable_canal(file)
-    with canal_server(file.parent, tmp_path / "server.log") as (_, found):
+    return Shop(file, mysql9, name)
+
+
+@pytest.fixture
+def port(shop: Shop) -> Iterator[int]:
+    with shop.serve() as (_, found):
         yield found
 
 
@@ -88,7 +117,7 @@ def port(mysql9: Server, database: Database, tmp_path: Path) -> Iterator[int]:
 def test_the_python_client(port: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PYTHON_EXAMPLE, str(port), "shop", str(3 * ROWS)],
-        env={"PYTHONPATH": str(python_client()), "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
+        env=python_environment(),
         capture_output=True,
         text=True,
         timeout=120,
@@ -112,10 +141,12 @@ def python_client() -> Path:
     return folder
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("mode", ["print", "rollback", "reconnect"])
-def test_the_java_client(port: int, mode: str) -> None:
-    client = java_client()
+def python_environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(python_client()), "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+
+
+def output_of(client: Peer, port: int, mode: str) -> str:
+    """What an example program prints that reads all rows, and looks at every value."""
     if client.missing:
         pytest.skip(client.missing)
     done = subprocess.run(
@@ -126,10 +157,69 @@ def test_the_java_client(port: int, mode: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert f"{3 * ROWS} rows, {3 * ROWS * 4} values" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["print", "rollback", "reconnect"])
+def test_the_java_client(port: int, mode: str) -> None:
+    seen = output_of(java_client(), port, mode)
     if mode == "print":
-        kinds = Counter(line.split()[-1] for line in done.stdout.splitlines() if line.startswith("ENTRY ROWDATA"))
+        kinds = Counter(line.split()[-1] for line in seen.splitlines() if line.startswith("ENTRY ROWDATA"))
         assert kinds["INSERT"] == ROWS
         assert kinds["CREATE"] == 1
-        assert "after 1 note 12 varchar(40) falsetruefalse nöte 17" in done.stdout
-        assert "after 1 note 12 varchar(40) falsetruetrue " in done.stdout
-        assert "before 0 id 4 int truefalsefalse 17" in done.stdout
+        assert "after 1 note 12 varchar(40) falsetruefalse nöte 17" in seen
+        assert "after 1 note 12 varchar(40) falsetruetrue " in seen
+        assert "before 0 id 4 int truefalsefalse 17" in seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["print", "rollback", "reconnect"])
+def test_the_go_client(port: int, mode: str) -> None:
+    seen = output_of(go_client(), port, mode)
+    if mode == "print":
+        kinds = Counter(line.split()[1] for line in seen.splitlines() if line.startswith("ROW "))
+        assert kinds == {"INSERT": ROWS, "UPDATE": ROWS, "DELETE": ROWS}
+        assert "after 1 note 12 varchar(40) false true false nöte 17" in seen
+        assert "after 1 note 12 varchar(40) false true true " in seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("language", ["python", "java", "go"])
+def test_clients_go_on_after_a_kill_and_a_restart_of_the_server(shop: Shop, tmp_path: Path, language: str) -> None:
+    environment = None
+    if language == "python":
+        command, more, environment = [sys.executable, "-c", PYTHON_EXAMPLE], ["0"], python_environment()
+    else:
+        peer = java_client() if language == "java" else go_client()
+        if peer.missing:
+            pytest.skip(peer.missing)
+        command, more = [*peer.command, "127.0.0.1"], [r".*\..*", "0", "restart"]
+    out = tmp_path / "client.txt"
+    with shop.serve() as (process, port):
+        with out.open("wb") as file:
+            client = subprocess.Popen(
+                [*command, str(port), "shop", *more], stdout=file, stderr=subprocess.STDOUT, env=environment
+            )
+        try:
+            deadline = time.monotonic() + 90
+            while "nöte 17" not in out.read_text():
+                assert time.monotonic() < deadline, out.read_text()
+                time.sleep(0.02)
+            process.kill()
+            process.wait(30)
+            shop.server.execute(
+                f"INSERT INTO {shop.database}.orders VALUES (100000, 'after the kill', 1)",
+                f"CREATE TABLE {shop.database}.last (id INT PRIMARY KEY)",
+                f"INSERT INTO {shop.database}.last VALUES (1)",
+            )
+            capture(shop.file)
+            with shop.serve(port):
+                assert client.wait(120) == 0, out.read_text()[-2000:]
+        finally:
+            client.kill()
+            client.wait(30)
+    seen = out.read_text()
+    ids = {int(found) for found in re.findall(r"nöte (\d+)", seen)}
+    assert ids == set(range(ROWS))
+    assert "after the kill" in seen

@@ -151,18 +151,22 @@ def test_a_leader_that_is_cut_off_for_a_moment_goes_on_in_its_epoch(
         member.close()
 
 
-def test_a_session_that_ends_while_its_server_is_connected_is_noticed(
-    servers: Servers, zookeeper: DatabaseServer
-) -> None:
-    member, first, _ = servers.start(1)
-    until(first.is_leader)
-    # Another connection to the same session ends it: as ZooKeeper does when it thinks that a server is dead.
-    other = KazooClient(zookeeper.url, client_id=member.client.client_id)
-    other.start()
-    other.stop()
-    other.close()
-    until(lambda: first.held is None or first.held.epoch == 2)
-    until(lambda: first.is_leader() and first.held is not None and first.held.epoch >= 2)
+def test_a_session_that_ends_before_its_time_is_noticed(servers: Servers, zookeeper: DatabaseServer) -> None:
+    with Proxy(zookeeper.port) as proxy:
+        member, first, _ = servers.start(1, f"127.0.0.1:{proxy.port}")
+        until(first.is_leader)
+        # Another connection to the same session ends it: as ZooKeeper does when it thinks that a server is dead. The
+        # server's own connection is held meanwhile, else both would take the session from each other.
+        proxy.freeze()
+        other = KazooClient(zookeeper.url, client_id=member.client.client_id)
+        other.start()
+        other.stop()
+        other.close()
+        proxy.cut()
+        proxy.thaw()
+        until(lambda: first.held is None or first.held.epoch == 2)
+        until(lambda: first.is_leader() and first.held is not None and first.held.epoch >= 2)
+        member.close()
 
 
 def test_a_node_that_somebody_deletes_ends_the_leadership(servers: Servers, raw: Any, tree: Tree) -> None:
