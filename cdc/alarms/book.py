@@ -30,7 +30,7 @@ _log = get_logger(__name__)
 
 
 class Told(BaseModel):
-    """What one handler knows of one alarm."""
+    """The state of one alarm for one handler."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -36,7 +36,7 @@ class Condition:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes it the same condition at the next look."""
+        """Identifies the condition at the next look."""
         return self.kind, self.subscriber, self.table
 
 

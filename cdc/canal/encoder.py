@@ -71,9 +71,9 @@ class Taken:
     size: int
     entries: int
     source_bytes: int
-    """Of the events."""
+    """Size of the events."""
     entry_bytes: int
-    """Of the entries, without their tags and lengths in ``Messages``."""
+    """Size of the entries, without their tags and lengths in ``Messages``."""
     done_seq: int
     """The last transaction of which no entry comes any more; 0 if there is none."""
 

@@ -24,7 +24,7 @@ class ServerInstances:
 
     url: str
     token: str | None = field(default=None, repr=False)
-    """That of a role; None: what a server shows without one."""
+    """The token of a role; None: what a server shows without one."""
     ca: str | None = field(default=None, repr=False)
     """The certificates (PEM) by which the server's own is verified; None: those of the system."""
 

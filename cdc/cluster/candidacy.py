@@ -1,6 +1,6 @@
 """A server's part in the election of one destination's leader.
 
-Who creates the ephemeral node ``running`` leads. It is created in one transaction with a larger epoch in
+The server that creates the ephemeral node ``running`` leads. It is created in one transaction with a larger epoch in
 ``towpath/leader``, whose version is then the fence: a change of the meta that checks it fails once another server has
 been elected, however long its writer was paused.
 """
@@ -31,7 +31,7 @@ class Held:
     epoch: int
     session: int
     version: int
-    """Of the node ``towpath/leader``."""
+    """Version of the node ``towpath/leader``."""
     former: Server | None
     """The server that led before; None if none did."""
 

@@ -19,7 +19,7 @@ from cdc.errors import BatchError, MetaUnavailableError, PeerUnavailableError
 
 @dataclass(frozen=True)
 class ZooKeeper:
-    """Where the nodes of a cluster are."""
+    """The address of a cluster in ZooKeeper."""
 
     hosts: str
     """``h1:2181,h2:2181``."""

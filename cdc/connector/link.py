@@ -21,7 +21,7 @@ _MILLISECONDS = 2
 
 @dataclass(frozen=True)
 class Login:
-    """What a client says when it connects."""
+    """The login of a client."""
 
     destination: str
     client_id: int
