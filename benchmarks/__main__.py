@@ -105,7 +105,7 @@ def table(done: Results) -> Table:
             justify="left" if name in ("line", "work", "held", "notes") else "right",
         )
     found = done.measurements()
-    for line in LINES:
+    for line in done.lines_here():
         one = found.get(line.name)
         if one is None:
             continue
@@ -113,7 +113,7 @@ def table(done: Results) -> Table:
             line.name,
             line.title(done.rows),
             "–" if one.value is None else shown(one.value, line.unit),
-            f"{'≤' if line.at_most else '≥'} {shown(line.wanted, line.unit)}",
+            line.goal(),
             verdict(line, one),
             *("" if value is None else f"{value:.2f}" for value in (one.ours_s, one.other_s, one.cpu_s)),
             "" if one.peak_mb is None else f"{one.peak_mb:,.0f}",

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.accounting import ROOT
-from benchmarks.lines import FULL_ROWS, LINES, Line, Measurement, shown, verdict
+from benchmarks.lines import FULL_ROWS, LINES, REFERENCE_S, Line, Measurement, shown, verdict
 from benchmarks.results import KEPT, Results, ResultsError, load
 
 PAGE = ROOT / "docs" / "reference" / "performance.md"
@@ -65,8 +65,9 @@ def write_pages(results: Results) -> list[Path]:
 
 def markdown(results: Results) -> str:
     found = results.measurements()
-    held = [line for line in LINES if line.name in found and verdict(line, found[line.name]) == "held"]
-    measured = [line for line in LINES if line.name in found and found[line.name].value is not None]
+    lines_here = [line for line in results.lines_here() if line.name in found]
+    verdicts = [verdict(line, found[line.name]) for line in lines_here]
+    held, missed = verdicts.count("held"), verdicts.count("not held")
     machine, versions = results.machine, results.versions
     lines = [
         "# Performance",
@@ -78,16 +79,17 @@ def markdown(results: Results) -> str:
         "",
         *_warning(results),
         *_wrapped(
-            f"{len(held)} of {len(measured)} figures are what is wanted. They were measured on {results.date[:10]} with "
+            f"{held} of {held + missed} figures are what is wanted. They were measured on {results.date[:10]} with "
             f"Towpath {versions['towpath']} ({versions['commit']}), Spark {versions['pyspark']}, Delta "
             f"{versions['delta-spark']}, Python {versions['python']} and Java {versions['java']}, on {machine.cpus} CPUs "
             f"({machine.cpu}) with {machine.memory_gb:.0f} GB, whose load was {machine.load} at the start. Rounds that "
             f"count: {results.rounds}."
         ),
         "",
+        *_pace(results),
         "| line | work | this run | wanted | held | ours, s | other, s | CPU, s | peak, MB |",
         "|---|---|---:|---:|---|---:|---:|---:|---:|",
-        *(_row(line, found[line.name], results.rows) for line in LINES if line.name in found),
+        *(_row(line, found[line.name], results.rows) for line in lines_here),
         "",
         *_notes(found),
         "![Each figure as a multiple of what is wanted](../images/performance.svg)",
@@ -108,6 +110,18 @@ def _warning(results: Results) -> list[str]:
     return ["!!! warning", *_wrapped(f"This was a trial run {', and '.join(reasons)}.", "    ", "    "), ""]
 
 
+def _pace(results: Results) -> list[str]:
+    pace = results.pace()
+    if pace is None:
+        return []
+    text = (
+        f"Goals in seconds, CPU seconds and changes per second are meant for a machine on which Spark itself writes "
+        f"{FULL_ROWS:,} rows from Parquet into Delta in {REFERENCE_S} s. This one took {pace * REFERENCE_S:.2f} s in the "
+        f"same run, so its goals are {pace:.2f} times as long. Ratios and memory have the same goals everywhere."
+    )
+    return [*_wrapped(text), ""]
+
+
 def _wrapped(text: str, first: str = "", following: str = "") -> list[str]:
     return textwrap.wrap(text, 120, initial_indent=first, subsequent_indent=following, break_on_hyphens=False)
 
@@ -117,7 +131,7 @@ def _row(line: Line, found: Measurement, rows: int) -> str:
         f"`{line.name}`",
         line.title(rows),
         "–" if found.value is None else shown(found.value, line.unit),
-        f"{'≤' if line.at_most else '≥'} {shown(line.wanted, line.unit)}",
+        line.goal(),
         verdict(line, found),
         *("" if value is None else f"{value:.2f}" for value in (found.ours_s, found.other_s, found.cpu_s)),
         "" if found.peak_mb is None else f"{found.peak_mb:,.0f}",
@@ -154,8 +168,8 @@ def plot(results: Results) -> str:
     found = results.measurements()
     bars = [
         (line, one.value, _better(line, one.value))
-        for line in LINES
-        if (one := found.get(line.name)) is not None and one.value
+        for line in results.lines_here()
+        if line.wanted is not None and (one := found.get(line.name)) is not None and one.value
     ]
     height = _TOP + _STEP * len(bars) + 40
     center = (_LEFT + _WIDTH - _RIGHT) / 2
@@ -185,6 +199,7 @@ def plot(results: Results) -> str:
 
 def _better(line: Line, value: float) -> float:
     """Returns how many times better than wanted a figure is."""
+    assert line.wanted is not None
     return line.wanted / value if line.at_most else value / line.wanted
 
 

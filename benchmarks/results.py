@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.accounting import ROOT
-from benchmarks.lines import BY_NAME, Measurement
+from benchmarks.lines import BY_NAME, FULL_ROWS, LINES, REFERENCE_S, Line, Measurement
 from cdc import __version__
 
 VERSION = 1
@@ -70,6 +70,17 @@ class Results(Strict):
 
     def measurements(self) -> dict[str, Measurement]:
         return {one.line: one for one in self.lines}
+
+    def pace(self) -> float | None:
+        """Returns how many times as long the machine took as the one for which goals in seconds are meant, by Spark's
+        own writing of the rows. None if that was not measured with all rows."""
+        own = self.measurements().get("inserts")
+        return None if own is None or own.other_s is None or self.rows != FULL_ROWS else own.other_s / REFERENCE_S
+
+    def lines_here(self) -> list[Line]:
+        """Returns all lines with the goals of this machine."""
+        pace = self.pace()
+        return list(LINES) if pace is None else [line.at_pace(pace) for line in LINES]
 
 
 def render(results: Results) -> str:
