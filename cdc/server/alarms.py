@@ -15,7 +15,8 @@ from cdc.server.states import InstanceState
 
 if TYPE_CHECKING:
     from cdc.config import DestinationConfig
-    from cdc.server.instances import Instance, Instances
+    from cdc.server.instance import Instance
+    from cdc.server.instances import Instances
 
 _LOOK_S = 1.0
 _log = get_logger(__name__)

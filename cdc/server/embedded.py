@@ -34,7 +34,8 @@ from cdc.log import get_logger
 from cdc.server.cluster import Cluster, ZooKeeperLeadership
 from cdc.server.destinations import Listening, ServedDestination, agreed, is_served, listening
 from cdc.server.folder import Change, ConfigFolder
-from cdc.server.instances import Instances, Surroundings, Timings
+from cdc.server.instance import Surroundings, Timings
+from cdc.server.instances import Instances
 from cdc.server.leadership import Leadership, LocalLeadership
 from cdc.server.live import LiveDestinations
 from cdc.server.processes import Log, Spawner

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from cdc.server.destinations import Counters
-    from cdc.server.instances import Instance, Instances
+    from cdc.server.instance import Instance
+    from cdc.server.instances import Instances
     from cdc.server.metrics import InstanceNumbers
 
 _PATH = f"/v{API}/instances"

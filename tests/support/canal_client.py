@@ -50,9 +50,21 @@ def rows_of(entry: Any) -> list[dict[str, str | None]]:
 class RawClient:
     """One connection."""
 
-    def __init__(self, port: int, destination: str = "shop", client_id: str = "1001", timeout_s: float = 30) -> None:
+    def __init__(
+        self,
+        port: int,
+        destination: str = "shop",
+        client_id: str = "1001",
+        timeout_s: float = 30,
+        receive_bytes: int | None = None,
+    ) -> None:
+        """``receive_bytes``: size of the socket's receive buffer; None: as the system has it."""
         self.destination, self.client_id = destination, client_id
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self.socket = socket.socket()
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.settimeout(timeout_s)
+        self.socket.connect(("127.0.0.1", port))
         kind, body, _ = self.receive()
         if kind == p.ACK:
             ack = parsed("Ack", body)

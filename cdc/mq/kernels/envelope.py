@@ -7,74 +7,9 @@ import numpy.typing as npt
 
 from cdc.binlog.jit import njit
 from cdc.canal.kernels.texts import put_signed
+from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
-from cdc.mq.kernels.rows import (
-    BAD_ENTRY,
-    BAD_TEXT,
-    BY_HASH,
-    BY_KEY,
-    D_COUNT,
-    D_FIRST,
-    D_HAS_KEY,
-    D_HEAD,
-    D_HEAD_SIZE,
-    D_MODE,
-    D_PARTITION,
-    D_TAIL,
-    D_TAIL_SIZE,
-    D_TYPES,
-    D_TYPES_SIZE,
-    DELETE,
-    E_CHANGE,
-    E_FILE,
-    E_FILE_SIZE,
-    E_GTID,
-    E_GTID_SIZE,
-    E_POS,
-    E_ROWS,
-    E_ROWS_END,
-    E_SERVER,
-    E_THREAD,
-    E_TIME,
-    FULL,
-    HAS_NEW_KEY,
-    HAS_OLD_KEY,
-    INSERT,
-    K_A,
-    K_B,
-    K_CODE,
-    K_KEY,
-    K_NAME,
-    K_NAME_SIZE,
-    M_END,
-    M_KEY,
-    M_KEY_END,
-    M_KIND,
-    M_OTHER,
-    M_OTHER_END,
-    M_PARTITION,
-    M_POS,
-    M_ROWS,
-    M_START,
-    M_TABLE,
-    N_AT,
-    N_COUNT,
-    N_ERR,
-    OK,
-    PLAIN,
-    UPDATE,
-    V_AT,
-    V_NULL,
-    V_PRESENT,
-    V_SIZE,
-    V_UPDATED,
-    Bytes,
-    Definitions,
-    Output,
-    read_row,
-    read_varint,
-    row_partition,
-)
+from cdc.mq.kernels.rows import Bytes, Definitions, Output, read_row, read_varint, row_partition
 from cdc.mq.kernels.texts import SLACK, put_const, put_null, put_value, room_of
 
 Longs = npt.NDArray[np.int64]
@@ -86,31 +21,33 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
     """Writes a row, or its key, as an object. Returns the offset behind it; -1: there is no room; -2: a text is not of
     its column's type, which ``numbers[N_ERR]`` names."""
     out, cells, columns = output.out, output.cells, known.columns
-    first, limit = known.tables[table, D_FIRST], out.shape[0]
+    first, limit = known.tables[table, r.D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
     out[at] = np.uint8(123)
     at += 1
     some = False
-    for c in range(known.tables[table, D_COUNT]):
+    for c in range(known.tables[table, r.D_COUNT]):
         cell, k = base + c, first + c
-        if not cells[cell, V_PRESENT] or (keys and not columns[k, K_KEY]):
+        if not cells[cell, r.V_PRESENT] or (keys and not columns[k, r.K_KEY]):
             continue
-        p, size, code = cells[cell, V_AT], cells[cell, V_SIZE], columns[k, K_CODE]
-        name_size = columns[k, K_NAME_SIZE]
-        if limit - at < name_size + room_of(buf, code, p, size, columns[k, K_A]) + SLACK:
+        p, size, code = cells[cell, r.V_AT], cells[cell, r.V_SIZE], columns[k, r.K_CODE]
+        name_size = columns[k, r.K_NAME_SIZE]
+        if limit - at < name_size + room_of(buf, code, p, size, columns[k, r.K_A]) + SLACK:
             return -1
         if some:
             out[at] = np.uint8(44)
             at += 1
         some = True
-        at = put_const(out, at, known.consts, columns[k, K_NAME], name_size)
-        if cells[cell, V_NULL]:
+        at = put_const(out, at, known.consts, columns[k, r.K_NAME], name_size)
+        if cells[cell, r.V_NULL]:
             at = put_null(out, at)
         else:
-            at = put_value(out, at, buf, p, size, code, columns[k, K_A], columns[k, K_B], known.members, known.consts)
+            at = put_value(
+                out, at, buf, p, size, code, columns[k, r.K_A], columns[k, r.K_B], known.members, known.consts
+            )
             if at < 0:
-                output.numbers[N_ERR] = c
+                output.numbers[r.N_ERR] = c
                 return -2
     out[at] = np.uint8(125)
     return at + 1
@@ -120,27 +57,27 @@ def put_object(buf: Bytes, known: Definitions, table: int, output: Output, base:
 def put_source(buf: Bytes, entry: Longs, known: Definitions, table: int, row: int, out: Bytes, at: int) -> int:
     """Writes the part ``source``, up to its last field. The room was looked at."""
     tables, consts = known.tables, known.consts
-    at = put_const(out, at, consts, tables[table, D_HEAD], tables[table, D_HEAD_SIZE])
-    at = put_signed(out, at, entry[E_TIME])
-    at = put_const(out, at, consts, tables[table, D_TYPES], tables[table, D_TYPES_SIZE])
-    at = put_signed(out, at, entry[E_TIME] * 1000)
+    at = put_const(out, at, consts, tables[table, r.D_HEAD], tables[table, r.D_HEAD_SIZE])
+    at = put_signed(out, at, entry[r.E_TIME])
+    at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
+    at = put_signed(out, at, entry[r.E_TIME] * 1000)
     at = put_const(out, at, consts, w.TS_NS, w.TS_NS_SIZE)
-    at = put_signed(out, at, entry[E_TIME] * 1_000_000)
-    at = put_const(out, at, consts, tables[table, D_TAIL], tables[table, D_TAIL_SIZE])
-    at = put_signed(out, at, entry[E_SERVER])
-    if entry[E_GTID_SIZE]:
+    at = put_signed(out, at, entry[r.E_TIME] * 1_000_000)
+    at = put_const(out, at, consts, tables[table, r.D_TAIL], tables[table, r.D_TAIL_SIZE])
+    at = put_signed(out, at, entry[r.E_SERVER])
+    if entry[r.E_GTID_SIZE]:
         at = put_const(out, at, consts, w.A_GTID, w.A_GTID_SIZE)
-        at = put_const(out, at, buf, entry[E_GTID], entry[E_GTID_SIZE])
+        at = put_const(out, at, buf, entry[r.E_GTID], entry[r.E_GTID_SIZE])
         at = put_const(out, at, consts, w.FILE, w.FILE_SIZE)
     else:
         at = put_const(out, at, consts, w.NO_GTID, w.NO_GTID_SIZE)
-    at = put_const(out, at, buf, entry[E_FILE], entry[E_FILE_SIZE])
+    at = put_const(out, at, buf, entry[r.E_FILE], entry[r.E_FILE_SIZE])
     at = put_const(out, at, consts, w.POS, w.POS_SIZE)
-    at = put_signed(out, at, entry[E_POS])
+    at = put_signed(out, at, entry[r.E_POS])
     at = put_const(out, at, consts, w.ROW, w.ROW_SIZE)
     at = put_signed(out, at, row)
     at = put_const(out, at, consts, w.THREAD, w.THREAD_SIZE)
-    return put_signed(out, at, entry[E_THREAD]) if entry[E_THREAD] else put_null(out, at)
+    return put_signed(out, at, entry[r.E_THREAD]) if entry[r.E_THREAD] else put_null(out, at)
 
 
 @njit
@@ -156,13 +93,15 @@ def put_message(
     at: int,
 ) -> int:
     """Writes the value of one change of the row in the cells. Returns what :func:`put_object` returns."""
-    out, consts, count = output.out, known.consts, known.tables[table, D_COUNT]
-    fixed = known.tables[table, D_HEAD_SIZE] + known.tables[table, D_TYPES_SIZE] + known.tables[table, D_TAIL_SIZE]
-    fixed += entry[E_GTID_SIZE] + entry[E_FILE_SIZE] + w.MOST_WORDS
+    out, consts, count = output.out, known.consts, known.tables[table, r.D_COUNT]
+    fixed = (
+        known.tables[table, r.D_HEAD_SIZE] + known.tables[table, r.D_TYPES_SIZE] + known.tables[table, r.D_TAIL_SIZE]
+    )
+    fixed += entry[r.E_GTID_SIZE] + entry[r.E_FILE_SIZE] + w.MOST_WORDS
     if out.shape[0] - at < fixed:
         return -1
     at = put_const(out, at, consts, w.BEFORE, w.BEFORE_SIZE)
-    if change == INSERT:
+    if change == r.INSERT:
         at = put_null(out, at)
     else:
         at = put_object(buf, known, table, output, 0, False, at)
@@ -171,7 +110,7 @@ def put_message(
     if out.shape[0] - at < fixed:
         return -1
     at = put_const(out, at, consts, w.AFTER, w.AFTER_SIZE)
-    if change == DELETE:
+    if change == r.DELETE:
         at = put_null(out, at)
     else:
         at = put_object(buf, known, table, output, count, False, at)
@@ -180,9 +119,9 @@ def put_message(
     if out.shape[0] - at < fixed:
         return -1
     at = put_source(buf, entry, known, table, row, out, at)
-    if change == INSERT:
+    if change == r.INSERT:
         at = put_const(out, at, consts, w.CREATED, w.CREATED_SIZE)
-    elif change == UPDATE:
+    elif change == r.UPDATE:
         at = put_const(out, at, consts, w.CHANGED, w.CHANGED_SIZE)
     else:
         at = put_const(out, at, consts, w.REMOVED, w.REMOVED_SIZE)
@@ -201,24 +140,24 @@ def note(
 ) -> int:
     """Appends a message. Returns the number of messages."""
     messages = output.messages
-    messages[count, M_START] = start
-    messages[count, M_END] = end
-    messages[count, M_KEY] = key
-    messages[count, M_KEY_END] = key_end
-    messages[count, M_TABLE] = table
-    messages[count, M_PARTITION] = part
-    messages[count, M_ROWS] = 1 if start >= 0 else 0
-    messages[count, M_KIND] = PLAIN
-    messages[count, M_POS] = entry[E_POS]
+    messages[count, r.M_START] = start
+    messages[count, r.M_END] = end
+    messages[count, r.M_KEY] = key
+    messages[count, r.M_KEY_END] = key_end
+    messages[count, r.M_TABLE] = table
+    messages[count, r.M_PARTITION] = part
+    messages[count, r.M_ROWS] = 1 if start >= 0 else 0
+    messages[count, r.M_KIND] = r.PLAIN
+    messages[count, r.M_POS] = entry[r.E_POS]
     return count + 1
 
 
 @njit
 def moved(known: Definitions, table: int, cells: Longs, count: int) -> bool:
     """Whether an update has changed the row's key."""
-    first = known.tables[table, D_FIRST]
+    first = known.tables[table, r.D_FIRST]
     for c in range(count):
-        if known.columns[first + c, K_KEY] and cells[count + c, V_PRESENT] and cells[count + c, V_UPDATED]:
+        if known.columns[first + c, r.K_KEY] and cells[count + c, r.V_PRESENT] and cells[count + c, r.V_UPDATED]:
             return True
     return False
 
@@ -226,10 +165,10 @@ def moved(known: Definitions, table: int, cells: Longs, count: int) -> bool:
 @njit
 def place_of(buf: Bytes, known: Definitions, table: int, cells: Longs, base: int) -> int:
     """The partition of the row at ``base``; -1: that of the message's key."""
-    mode = known.tables[table, D_MODE]
-    if mode == BY_HASH:
+    mode = known.tables[table, r.D_MODE]
+    if mode == r.BY_HASH:
         return row_partition(buf, known, table, cells, base)
-    return -1 if mode == BY_KEY else known.tables[table, D_PARTITION]
+    return -1 if mode == r.BY_KEY else known.tables[table, r.D_PARTITION]
 
 
 @njit
@@ -238,61 +177,61 @@ def put_envelopes(
 ) -> int:
     """Writes the messages of an entry with rows. Returns a status; unless it is OK, nothing is written."""
     cells, numbers = output.cells, output.numbers
-    count, has_key = known.tables[table, D_COUNT], known.tables[table, D_HAS_KEY] == 1
-    at, number = numbers[N_AT], numbers[N_COUNT]
-    change = entry[E_CHANGE]
-    p = entry[E_ROWS]
+    count, has_key = known.tables[table, r.D_COUNT], known.tables[table, r.D_HAS_KEY] == 1
+    at, number = numbers[r.N_AT], numbers[r.N_COUNT]
+    change = entry[r.E_CHANGE]
+    p = entry[r.E_ROWS]
     row = 0
-    while p < entry[E_ROWS_END]:
+    while p < entry[r.E_ROWS_END]:
         size, p = read_varint(buf, p + 1)
         if number + _MESSAGES_OF_ROW > output.messages.shape[0]:
-            return FULL
+            return r.FULL
         if not read_row(buf, p, p + size, cells, count):
-            return BAD_ENTRY
+            return r.BAD_ENTRY
         p += size
-        base = 0 if change == DELETE else count
+        base = 0 if change == r.DELETE else count
         key = np.int64(-1)
         key_end = np.int64(-1)
         if has_key:
             key = at
             at = put_object(buf, known, table, output, base, True, at)
             if at < 0:
-                return FULL if at == -1 else BAD_TEXT
+                return r.FULL if at == -1 else r.BAD_TEXT
             key_end = at
         part = place_of(buf, known, table, cells, base)
-        if change == UPDATE and has_key and moved(known, table, cells, count):
+        if change == r.UPDATE and has_key and moved(known, table, cells, count):
             old = at
             at = put_object(buf, known, table, output, 0, True, at)
             if at < 0:
-                return FULL if at == -1 else BAD_TEXT
+                return r.FULL if at == -1 else r.BAD_TEXT
             old_end = at
             old_part = place_of(buf, known, table, cells, 0)
-            at = put_message(buf, entry, table, known, output, DELETE, row, now_us, at)
+            at = put_message(buf, entry, table, known, output, r.DELETE, row, now_us, at)
             if at < 0:
-                return FULL if at == -1 else BAD_TEXT
+                return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, old_end, at, old, old_end, old_part)
-            output.messages[number - 1, M_KIND] = HAS_NEW_KEY
-            output.messages[number - 1, M_OTHER] = key
-            output.messages[number - 1, M_OTHER_END] = key_end
-            output.messages[number - 1, M_ROWS] = 0
+            output.messages[number - 1, r.M_KIND] = r.HAS_NEW_KEY
+            output.messages[number - 1, r.M_OTHER] = key
+            output.messages[number - 1, r.M_OTHER_END] = key_end
+            output.messages[number - 1, r.M_ROWS] = 0
             if tombstones:
                 number = note(output, number, entry, table, -1, -1, old, old_end, old_part)
             start = at
-            at = put_message(buf, entry, table, known, output, INSERT, row, now_us, at)
+            at = put_message(buf, entry, table, known, output, r.INSERT, row, now_us, at)
             if at < 0:
-                return FULL if at == -1 else BAD_TEXT
+                return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, start, at, key, key_end, part)
-            output.messages[number - 1, M_KIND] = HAS_OLD_KEY
-            output.messages[number - 1, M_OTHER] = old
-            output.messages[number - 1, M_OTHER_END] = old_end
+            output.messages[number - 1, r.M_KIND] = r.HAS_OLD_KEY
+            output.messages[number - 1, r.M_OTHER] = old
+            output.messages[number - 1, r.M_OTHER_END] = old_end
         else:
             start = at
             at = put_message(buf, entry, table, known, output, change, row, now_us, at)
             if at < 0:
-                return FULL if at == -1 else BAD_TEXT
+                return r.FULL if at == -1 else r.BAD_TEXT
             number = note(output, number, entry, table, start, at, key, key_end, part)
-            if change == DELETE and has_key and tombstones:
+            if change == r.DELETE and has_key and tombstones:
                 number = note(output, number, entry, table, -1, -1, key, key_end, part)
         row += 1
-    numbers[N_AT], numbers[N_COUNT] = at, number
-    return OK
+    numbers[r.N_AT], numbers[r.N_COUNT] = at, number
+    return r.OK

@@ -7,60 +7,9 @@ import numpy.typing as npt
 
 from cdc.binlog.jit import njit
 from cdc.canal.kernels.texts import put_signed
+from cdc.mq.kernels import rows as r
 from cdc.mq.kernels import words as w
-from cdc.mq.kernels.rows import (
-    BAD_ENTRY,
-    BY_HASH,
-    D_COUNT,
-    D_FIRST,
-    D_HEAD,
-    D_HEAD_SIZE,
-    D_KEYS,
-    D_KEYS_SIZE,
-    D_MODE,
-    D_PARTITION,
-    D_TAIL,
-    D_TAIL_SIZE,
-    D_TYPES,
-    D_TYPES_SIZE,
-    DELETE,
-    E_CHANGE,
-    E_GTID,
-    E_GTID_SIZE,
-    E_POS,
-    E_ROWS,
-    E_ROWS_END,
-    E_TIME,
-    FULL,
-    INSERT,
-    K_NAME,
-    K_NAME_SIZE,
-    M_END,
-    M_KEY,
-    M_KIND,
-    M_PARTITION,
-    M_POS,
-    M_ROWS,
-    M_START,
-    M_TABLE,
-    N_AT,
-    N_COUNT,
-    OK,
-    UPDATE,
-    V_AT,
-    V_NULL,
-    V_PRESENT,
-    V_SIZE,
-    V_TYPE,
-    V_UPDATED,
-    Bytes,
-    Definitions,
-    Output,
-    number_of,
-    read_row,
-    read_varint,
-    row_partition,
-)
+from cdc.mq.kernels.rows import Bytes, Definitions, Output, number_of, read_row, read_varint, row_partition
 from cdc.mq.kernels.texts import SLACK, escaped_size, put_const, put_null, put_text
 
 Longs = npt.NDArray[np.int64]
@@ -76,28 +25,28 @@ def put_columns(
 ) -> int:
     """Writes a row as an object of texts. ``updated`` is the first cell whose columns say which ones are wanted; -1:
     all. Returns the offset behind it; -1: there is no room."""
-    first, limit = known.tables[table, D_FIRST], out.shape[0]
+    first, limit = known.tables[table, r.D_FIRST], out.shape[0]
     if limit - at < SLACK:
         return -1
     out[at] = np.uint8(123)
     at += 1
     some = False
-    for c in range(known.tables[table, D_COUNT]):
+    for c in range(known.tables[table, r.D_COUNT]):
         cell = base + c
-        if not cells[cell, V_PRESENT] or (updated >= 0 and not cells[updated + c, V_UPDATED]):
+        if not cells[cell, r.V_PRESENT] or (updated >= 0 and not cells[updated + c, r.V_UPDATED]):
             continue
-        name_size = known.columns[first + c, K_NAME_SIZE]
-        if limit - at < name_size + escaped_size(buf, cells[cell, V_AT], cells[cell, V_SIZE]) + SLACK:
+        name_size = known.columns[first + c, r.K_NAME_SIZE]
+        if limit - at < name_size + escaped_size(buf, cells[cell, r.V_AT], cells[cell, r.V_SIZE]) + SLACK:
             return -1
         if some:
             out[at] = np.uint8(44)
             at += 1
         some = True
-        at = put_const(out, at, known.consts, known.columns[first + c, K_NAME], name_size)
-        if cells[cell, V_NULL]:
+        at = put_const(out, at, known.consts, known.columns[first + c, r.K_NAME], name_size)
+        if cells[cell, r.V_NULL]:
             at = put_null(out, at)
         else:
-            at = put_text(out, at, buf, cells[cell, V_AT], cells[cell, V_SIZE])
+            at = put_text(out, at, buf, cells[cell, r.V_AT], cells[cell, r.V_SIZE])
     out[at] = np.uint8(125)
     return at + 1
 
@@ -109,12 +58,12 @@ def put_rows(
     """Writes the rows of a partition, separated by commas; their old columns if ``old``. Returns the offset behind
     them; -1: there is no room; -2: a column is not in the definition."""
     cells, out = output.cells, output.out
-    count = known.tables[table, D_COUNT]
-    base = 0 if old or entry[E_CHANGE] == DELETE else count
-    p = entry[E_ROWS]
+    count = known.tables[table, r.D_COUNT]
+    base = 0 if old or entry[r.E_CHANGE] == r.DELETE else count
+    p = entry[r.E_ROWS]
     number = 0
     some = False
-    while p < entry[E_ROWS_END]:
+    while p < entry[r.E_ROWS_END]:
         size, p = read_varint(buf, p + 1)
         if output.parts[number] == part:
             if not read_row(buf, p, p + size, cells, count):
@@ -134,22 +83,22 @@ def put_rows(
 @njit
 def find_parts(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output) -> int:
     """Notes the partition of each row. Returns OK or BAD_ENTRY."""
-    count = known.tables[table, D_COUNT]
-    base = 0 if entry[E_CHANGE] == DELETE else count
-    p = entry[E_ROWS]
+    count = known.tables[table, r.D_COUNT]
+    base = 0 if entry[r.E_CHANGE] == r.DELETE else count
+    p = entry[r.E_ROWS]
     number = 0
-    hashed = known.tables[table, D_MODE] == BY_HASH
-    while p < entry[E_ROWS_END]:
+    hashed = known.tables[table, r.D_MODE] == r.BY_HASH
+    while p < entry[r.E_ROWS_END]:
         size, p = read_varint(buf, p + 1)
         part = np.int64(0)
         if hashed:
             if not read_row(buf, p, p + size, output.cells, count):
-                return BAD_ENTRY
+                return r.BAD_ENTRY
             part = row_partition(buf, known, table, output.cells, base)
         output.parts[number] = part
         number += 1
         p += size
-    return OK
+    return r.OK
 
 
 @njit
@@ -175,26 +124,26 @@ def rows_in(parts: Longs, rows: int, part: int) -> int:
 def put_types(buf: Bytes, entry: Longs, table: int, known: Definitions, output: Output, at: int) -> int:
     """Writes the types of the columns in the last row. Returns the offset behind them; -1: there is no room."""
     cells, out = output.cells, output.out
-    count, first = known.tables[table, D_COUNT], known.tables[table, D_FIRST]
-    base = 0 if entry[E_CHANGE] == DELETE else count
-    p = entry[E_ROWS]
-    while p < entry[E_ROWS_END]:
+    count, first = known.tables[table, r.D_COUNT], known.tables[table, r.D_FIRST]
+    base = 0 if entry[r.E_CHANGE] == r.DELETE else count
+    p = entry[r.E_ROWS]
+    while p < entry[r.E_ROWS_END]:
         size, p = read_varint(buf, p + 1)
-        if p + size >= entry[E_ROWS_END]:
+        if p + size >= entry[r.E_ROWS_END]:
             read_row(buf, p, p + size, cells, count)
         p += size
     some = False
     for c in range(count):
-        if cells[base + c, V_PRESENT]:
-            name_size = known.columns[first + c, K_NAME_SIZE]
+        if cells[base + c, r.V_PRESENT]:
+            name_size = known.columns[first + c, r.K_NAME_SIZE]
             if out.shape[0] - at < name_size + SLACK:
                 return -1
             if some:
                 out[at] = np.uint8(44)
                 at += 1
             some = True
-            at = put_const(out, at, known.consts, known.columns[first + c, K_NAME], name_size)
-            at = put_signed(out, at, cells[base + c, V_TYPE])
+            at = put_const(out, at, known.consts, known.columns[first + c, r.K_NAME], name_size)
+            at = put_signed(out, at, cells[base + c, r.V_TYPE])
     return at
 
 
@@ -205,62 +154,62 @@ def put_flat(buf: Bytes, entry: Longs, table: int, known: Definitions, output: O
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:
         return MORE_ROWS
-    if find_parts(buf, entry, table, known, output) != OK:
-        return BAD_ENTRY
+    if find_parts(buf, entry, table, known, output) != r.OK:
+        return r.BAD_ENTRY
     tables, consts = known.tables, known.consts
-    fixed = tables[table, D_HEAD_SIZE] + tables[table, D_TYPES_SIZE] + tables[table, D_KEYS_SIZE]
-    fixed += tables[table, D_TAIL_SIZE] + entry[E_GTID_SIZE] + w.MOST_WORDS
-    at, count = numbers[N_AT], numbers[N_COUNT]
+    fixed = tables[table, r.D_HEAD_SIZE] + tables[table, r.D_TYPES_SIZE] + tables[table, r.D_KEYS_SIZE]
+    fixed += tables[table, r.D_TAIL_SIZE] + entry[r.E_GTID_SIZE] + w.MOST_WORDS
+    at, count = numbers[r.N_AT], numbers[r.N_COUNT]
     part = next_part(output.parts, rows, -1)
     while part >= 0:
         if out.shape[0] - at < fixed or count >= messages.shape[0]:
-            return FULL
+            return r.FULL
         start = at
         at = put_const(out, at, consts, w.DATA, w.DATA_SIZE)
         at = put_rows(buf, entry, table, known, output, part, False, at)
         if at < 0:
-            return FULL if at == -1 else BAD_ENTRY
+            return r.FULL if at == -1 else r.BAD_ENTRY
         if out.shape[0] - at < fixed:
-            return FULL
-        at = put_const(out, at, consts, tables[table, D_HEAD], tables[table, D_HEAD_SIZE])
-        at = put_signed(out, at, entry[E_TIME])
+            return r.FULL
+        at = put_const(out, at, consts, tables[table, r.D_HEAD], tables[table, r.D_HEAD_SIZE])
+        at = put_signed(out, at, entry[r.E_TIME])
         at = put_const(out, at, consts, w.GTID, w.GTID_SIZE)
-        at = put_const(out, at, buf, entry[E_GTID], entry[E_GTID_SIZE])
+        at = put_const(out, at, buf, entry[r.E_GTID], entry[r.E_GTID_SIZE])
         at = put_const(out, at, consts, w.ID, w.ID_SIZE)
         at = put_signed(out, at, batch)
-        at = put_const(out, at, consts, tables[table, D_TYPES], tables[table, D_TYPES_SIZE])
-        if entry[E_CHANGE] == UPDATE:
+        at = put_const(out, at, consts, tables[table, r.D_TYPES], tables[table, r.D_TYPES_SIZE])
+        if entry[r.E_CHANGE] == r.UPDATE:
             out[at] = np.uint8(91)
             at = put_rows(buf, entry, table, known, output, part, True, at + 1)
             if at < 0:
-                return FULL if at == -1 else BAD_ENTRY
+                return r.FULL if at == -1 else r.BAD_ENTRY
             if out.shape[0] - at < fixed:
-                return FULL
+                return r.FULL
             out[at] = np.uint8(93)
             at += 1
         else:
             at = put_null(out, at)
-        at = put_const(out, at, consts, tables[table, D_KEYS], tables[table, D_KEYS_SIZE])
+        at = put_const(out, at, consts, tables[table, r.D_KEYS], tables[table, r.D_KEYS_SIZE])
         at = put_types(buf, entry, table, known, output, at)
         if at < 0 or out.shape[0] - at < fixed:
-            return FULL
-        at = put_const(out, at, consts, tables[table, D_TAIL], tables[table, D_TAIL_SIZE])
+            return r.FULL
+        at = put_const(out, at, consts, tables[table, r.D_TAIL], tables[table, r.D_TAIL_SIZE])
         at = put_signed(out, at, now_ms)
-        if entry[E_CHANGE] == INSERT:
+        if entry[r.E_CHANGE] == r.INSERT:
             at = put_const(out, at, consts, w.INSERTED, w.INSERTED_SIZE)
-        elif entry[E_CHANGE] == UPDATE:
+        elif entry[r.E_CHANGE] == r.UPDATE:
             at = put_const(out, at, consts, w.UPDATED, w.UPDATED_SIZE)
         else:
             at = put_const(out, at, consts, w.DELETED, w.DELETED_SIZE)
-        messages[count, M_START] = start
-        messages[count, M_END] = at
-        messages[count, M_KEY] = -1
-        messages[count, M_TABLE] = table
-        messages[count, M_PARTITION] = part if tables[table, D_MODE] == BY_HASH else tables[table, D_PARTITION]
-        messages[count, M_ROWS] = rows_in(output.parts, rows, part)
-        messages[count, M_KIND] = 0
-        messages[count, M_POS] = entry[E_POS]
+        messages[count, r.M_START] = start
+        messages[count, r.M_END] = at
+        messages[count, r.M_KEY] = -1
+        messages[count, r.M_TABLE] = table
+        messages[count, r.M_PARTITION] = part if tables[table, r.D_MODE] == r.BY_HASH else tables[table, r.D_PARTITION]
+        messages[count, r.M_ROWS] = rows_in(output.parts, rows, part)
+        messages[count, r.M_KIND] = 0
+        messages[count, r.M_POS] = entry[r.E_POS]
         count += 1
         part = next_part(output.parts, rows, part)
-    numbers[N_AT], numbers[N_COUNT] = at, count
-    return OK
+    numbers[r.N_AT], numbers[r.N_COUNT] = at, count
+    return r.OK

@@ -6,24 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cdc.binlog.jit import njit
+from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.envelope import put_envelopes
 from cdc.mq.kernels.flat import put_flat
 from cdc.mq.kernels.raw import put_entries
-from cdc.mq.kernels.rows import (
-    DELETE,
-    E_CHANGE,
-    E_KIND,
-    E_ROWS_END,
-    NEED_DEFINITION,
-    OK,
-    ROWS,
-    STATEMENT,
-    Bytes,
-    Definitions,
-    Output,
-    definition_of,
-    read_entry,
-)
+from cdc.mq.kernels.rows import Bytes, Definitions, Output, definition_of, read_entry
 
 Longs = npt.NDArray[np.int64]
 
@@ -47,19 +34,19 @@ def put_messages(
     about; OK: all are written, and the offset is ``end``. ``entry`` then has the parts of that entry."""
     while at < end:
         stop = read_entry(buf, at, entry)
-        if entry[E_KIND] == ROWS:
-            if entry[E_ROWS_END] == 0 or entry[E_CHANGE] > DELETE:
-                return STATEMENT, at
+        if entry[r.E_KIND] == r.ROWS:
+            if entry[r.E_ROWS_END] == 0 or entry[r.E_CHANGE] > r.DELETE:
+                return r.STATEMENT, at
             table = definition_of(buf, entry, known)
             if table < 0:
-                return NEED_DEFINITION, at
+                return r.NEED_DEFINITION, at
             if form == FLAT:
                 status = put_flat(buf, entry, table, known, output, batch, now_us // 1000)
             elif form == RAW:
                 status = put_entries(buf, entry, table, known, output)
             else:
                 status = put_envelopes(buf, entry, table, known, output, now_us, tombstones)
-            if status != OK:
+            if status != r.OK:
                 return status, at
         at = stop
-    return OK, at
+    return r.OK, at

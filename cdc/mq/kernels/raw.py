@@ -7,38 +7,9 @@ import numpy.typing as npt
 
 from cdc.binlog.jit import njit
 from cdc.canal.kernels.entries import put_varint, varint_size
+from cdc.mq.kernels import rows as r
 from cdc.mq.kernels.flat import MORE_ROWS, find_parts, next_part, rows_in
-from cdc.mq.kernels.rows import (
-    BAD_ENTRY,
-    BY_HASH,
-    D_MODE,
-    D_PARTITION,
-    E_HEADER,
-    E_HEADER_SIZE,
-    E_KIND,
-    E_POS,
-    E_ROWS,
-    E_ROWS_END,
-    E_VALUE,
-    E_VALUE_SIZE,
-    FULL,
-    M_END,
-    M_KEY,
-    M_KIND,
-    M_PARTITION,
-    M_POS,
-    M_ROWS,
-    M_START,
-    M_TABLE,
-    N_AT,
-    N_COUNT,
-    OK,
-    Bytes,
-    Definitions,
-    Output,
-    number_of,
-    read_varint,
-)
+from cdc.mq.kernels.rows import Bytes, Definitions, Output, number_of, read_varint
 from cdc.mq.kernels.texts import put_const
 
 Longs = npt.NDArray[np.int64]
@@ -47,10 +18,10 @@ Longs = npt.NDArray[np.int64]
 @njit
 def rows_bytes(buf: Bytes, entry: Longs, parts: Longs, part: int) -> int:
     """The bytes of the rows of a partition, with their fields' beginnings."""
-    p = entry[E_ROWS]
+    p = entry[r.E_ROWS]
     number = 0
     found = 0
-    while p < entry[E_ROWS_END]:
+    while p < entry[r.E_ROWS_END]:
         begin = p
         size, p = read_varint(buf, p + 1)
         p += size
@@ -68,49 +39,49 @@ def put_entries(buf: Bytes, entry: Longs, table: int, known: Definitions, output
     rows = number_of(buf, entry)
     if rows > output.parts.shape[0]:
         return MORE_ROWS
-    if find_parts(buf, entry, table, known, output) != OK:
-        return BAD_ENTRY
-    at, count = numbers[N_AT], numbers[N_COUNT]
-    rest = entry[E_VALUE_SIZE] - (entry[E_ROWS_END] - entry[E_ROWS])
+    if find_parts(buf, entry, table, known, output) != r.OK:
+        return r.BAD_ENTRY
+    at, count = numbers[r.N_AT], numbers[r.N_COUNT]
+    rest = entry[r.E_VALUE_SIZE] - (entry[r.E_ROWS_END] - entry[r.E_ROWS])
     part = next_part(output.parts, rows, -1)
     while part >= 0:
         of_rows = rows_bytes(buf, entry, output.parts, part)
         value = rest + of_rows
-        size = 1 + varint_size(entry[E_HEADER_SIZE]) + entry[E_HEADER_SIZE] + 2 + 1 + varint_size(value) + value
+        size = 1 + varint_size(entry[r.E_HEADER_SIZE]) + entry[r.E_HEADER_SIZE] + 2 + 1 + varint_size(value) + value
         if out.shape[0] - at < size + 64 or count >= messages.shape[0]:
-            return FULL
+            return r.FULL
         start = at
         out[at] = np.uint8(18)
         at = put_varint(out, at + 1, size)
         out[at] = np.uint8(10)
-        at = put_varint(out, at + 1, entry[E_HEADER_SIZE])
-        at = put_const(out, at, buf, entry[E_HEADER], entry[E_HEADER_SIZE])
+        at = put_varint(out, at + 1, entry[r.E_HEADER_SIZE])
+        at = put_const(out, at, buf, entry[r.E_HEADER], entry[r.E_HEADER_SIZE])
         out[at] = np.uint8(16)
-        out[at + 1] = np.uint8(entry[E_KIND])
+        out[at + 1] = np.uint8(entry[r.E_KIND])
         out[at + 2] = np.uint8(26)
         at = put_varint(out, at + 3, value)
-        at = put_const(out, at, buf, entry[E_VALUE], entry[E_ROWS] - entry[E_VALUE])
-        p = entry[E_ROWS]
+        at = put_const(out, at, buf, entry[r.E_VALUE], entry[r.E_ROWS] - entry[r.E_VALUE])
+        p = entry[r.E_ROWS]
         number = 0
-        while p < entry[E_ROWS_END]:
+        while p < entry[r.E_ROWS_END]:
             begin = p
             row, p = read_varint(buf, p + 1)
             p += row
             if output.parts[number] == part:
                 at = put_const(out, at, buf, begin, p - begin)
             number += 1
-        at = put_const(out, at, buf, p, entry[E_VALUE] + entry[E_VALUE_SIZE] - p)
-        messages[count, M_START] = start
-        messages[count, M_END] = at
-        messages[count, M_KEY] = -1
-        messages[count, M_TABLE] = table
-        messages[count, M_PARTITION] = (
-            part if known.tables[table, D_MODE] == BY_HASH else known.tables[table, D_PARTITION]
+        at = put_const(out, at, buf, p, entry[r.E_VALUE] + entry[r.E_VALUE_SIZE] - p)
+        messages[count, r.M_START] = start
+        messages[count, r.M_END] = at
+        messages[count, r.M_KEY] = -1
+        messages[count, r.M_TABLE] = table
+        messages[count, r.M_PARTITION] = (
+            part if known.tables[table, r.D_MODE] == r.BY_HASH else known.tables[table, r.D_PARTITION]
         )
-        messages[count, M_ROWS] = rows_in(output.parts, rows, part)
-        messages[count, M_KIND] = 0
-        messages[count, M_POS] = entry[E_POS]
+        messages[count, r.M_ROWS] = rows_in(output.parts, rows, part)
+        messages[count, r.M_KIND] = 0
+        messages[count, r.M_POS] = entry[r.E_POS]
         count += 1
         part = next_part(output.parts, rows, part)
-    numbers[N_AT], numbers[N_COUNT] = at, count
-    return OK
+    numbers[r.N_AT], numbers[r.N_COUNT] = at, count
+    return r.OK

@@ -19,7 +19,7 @@ from cdc.meta import open_meta
 from cdc.server import EmbeddedServer
 from cdc.server.captures import Pauses
 from cdc.server.folder import ConfigFolder
-from cdc.server.instances import Timings
+from cdc.server.instance import Timings
 from cdc.server.stops import FILE_NAME, read_stop
 from cdc.store.formats.state import CaptureState, StoreLock, write_capture_state
 from tests.support.canal_client import CanalRefusedError, RawClient
