@@ -19,24 +19,27 @@ VERSION = 4
 """Version 2 added ``since_seq``, ``gaps``, ``tables`` and ``mark`` of a subscription; version 3 added ``parked``,
 version 4 ``address``, ``began`` and ``former`` of the source. Older versions are read: what they lack is unknown, no
 table is parked, and there was no failover."""
+NODES_VERSION = 5
+"""Version of the nodes in ZooKeeper. Version 5 moved those of Canal's client ids; the file has no such version."""
 
 
-def wrap(body: Any, **further: Any) -> dict[str, Any]:
+def wrap(body: Any, version: int = VERSION, **further: Any) -> dict[str, Any]:
     """Returns the document around a body."""
-    return {"format": FORMAT, "version": VERSION, **further, "checksum": checksum(body), "body": body}
+    return {"format": FORMAT, "version": version, **further, "checksum": checksum(body), "body": body}
 
 
-def unwrap(data: bytes, place: str, remedy: str, what: str = "file") -> dict[str, Any]:
-    """Parses and checks a document; returns it with its ``body``. Raises DamagedError and VersionError."""
+def unwrap(data: bytes, place: str, remedy: str, what: str = "file", newest: int = VERSION) -> dict[str, Any]:
+    """Parses and checks a document of a version up to ``newest``; returns it with its ``body``. Raises DamagedError and
+    VersionError."""
     document = read_object(data, place, remedy)
     if document.get("format") != FORMAT:
         raise DamagedError(f"is not a meta {what}: its format is not {FORMAT}", place=place, remedy=remedy)
     version = document.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise DamagedError(f"has the impossible format version {version!r}", place=place, remedy=remedy)
-    if version > VERSION:
+    if version > newest:
         raise VersionError(
-            f"has format version {version}; this Towpath knows {VERSION}",
+            f"has format version {version}; this Towpath knows {newest}",
             place=place,
             remedy="Update Towpath on this machine.",
         )

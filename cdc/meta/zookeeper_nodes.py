@@ -8,19 +8,22 @@ the key or the node ``towpath``.
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from cdc.addresses import Address
 from cdc.errors import DamagedError, IdentityError, UsageError
-from cdc.meta.envelope import checksum, invalid, read_object, unwrap, wrap
+from cdc.meta.envelope import NODES_VERSION, checksum, invalid, read_object, unwrap, wrap
 from cdc.meta.state import Outstanding, State, Subscription
 from cdc.positions import make_file_name, split_seq
 
 OURS, FILTER, CURSOR, MARK = "towpath", "filter", "cursor", "mark"
+SUBSCRIBER = "subscriber"
+"""The key in a subscriber's own node with its name, where that is not the name of the node."""
 _BUCKETS = 16
 TABLES = tuple(f"tables-{number:02d}" for number in range(_BUCKETS))
 """Nodes with the records of tables, distributed by a checksum of the name: an ack rewrites few of them, and none grows
@@ -32,6 +35,7 @@ OWN = frozenset({OURS, FILTER, CURSOR, MARK, *TABLES, *PARKED})
 RESERVED = frozenset({OURS, "cluster", "running"})
 """Names below a destination that are not subscribers: Towpath's, and those of Canal's servers."""
 
+_CANALS = re.compile(r"canal-(0|-?[1-9][0-9]*)")
 _POSITION = "com.alibaba.otter.canal.protocol.position."
 _MARK_DIGITS = 10
 _REMEDY = (
@@ -52,22 +56,33 @@ def render(state: State, address: Address | None, change: str) -> Nodes:
     the nodes.
     """
     body = state.model_dump(mode="json", include={"destination", "source"})
-    nodes = {OURS: _json(wrap(body, change=change))}
+    nodes = {OURS: _json(wrap(body, NODES_VERSION, change=change))}
     for name, known in state.subscriptions.items():
         if name in RESERVED:
             raise UsageError(
                 f"{name!r} cannot be the name of a subscriber: Canal's tree uses it for another node",
                 remedy="Choose another name.",
             )
-        nodes[name] = b""
-        nodes.update({f"{name}/{path}": data for path, data in _subscription(known, state, address)})
+        node = node_of(name, state.subscriptions)
+        ours = {} if node == name else {SUBSCRIBER: name}
+        nodes[node] = b""
+        nodes.update({f"{node}/{path}": data for path, data in _subscription(known, state, address, ours)})
     return nodes
 
 
-def _subscription(known: Subscription, state: State, address: Address | None) -> Iterator[tuple[str, bytes]]:
+def node_of(name: str, names: Collection[str]) -> str:
+    """Returns the node of a subscriber. That of a client id of Canal, ``canal-1001``, is ``1001``, where Canal's tools
+    look for it; unless there is a subscriber with that very name, among ``names``."""
+    match = _CANALS.fullmatch(name)
+    return name if match is None or match[1] in names else match[1]
+
+
+def _subscription(
+    known: Subscription, state: State, address: Address | None, further: Mapping[str, str]
+) -> Iterator[tuple[str, bytes]]:
     body = _body(known)
     ours = {key: body[key] for key in _IN_OURS if key in body}
-    yield OURS, _json({**ours, "checksum": checksum(body)})
+    yield OURS, _json({**further, **ours, "checksum": checksum(body)})
     if known.filter is not None:
         yield FILTER, known.filter.encode()
     if known.acked_seq:
@@ -129,7 +144,7 @@ def parse(nodes: Mapping[str, bytes], destination: str, place: FullName) -> Stat
             lost = f"is empty or missing, but there is a subscriber {names[0]!r}"
             raise DamagedError(lost, place=place(OURS), remedy=_REMEDY)
         return State(destination=destination)
-    document = unwrap(nodes[OURS], place(OURS), _REMEDY, "node")
+    document = unwrap(nodes[OURS], place(OURS), _REMEDY, "node", NODES_VERSION)
     try:
         state = State.model_validate_json(json.dumps(document["body"]))
     except ValidationError as error:
@@ -140,14 +155,23 @@ def parse(nodes: Mapping[str, bytes], destination: str, place: FullName) -> Stat
             place=place(OURS),
             remedy="Nodes cannot be copied from one destination to another: delete them.",
         )
-    for name in names:
-        within = {path.removeprefix(f"{name}/"): data for path, data in nodes.items() if path.startswith(f"{name}/")}
-        state.subscriptions[name] = _read_subscription(within, state, _below(place, name))
+    for node in names:
+        within = {path.removeprefix(f"{node}/"): data for path, data in nodes.items() if path.startswith(f"{node}/")}
+        name, found = _read_subscription(node, within, state, _below(place, node))
+        if name in state.subscriptions:
+            raise DamagedError(f"is a second node of the subscriber {name!r}", place=place(node), remedy=_REMEDY)
+        state.subscriptions[name] = found
     return state
 
 
-def _read_subscription(nodes: Mapping[str, bytes], state: State, place: FullName) -> Subscription:
+def _read_subscription(
+    node: str, nodes: Mapping[str, bytes], state: State, place: FullName
+) -> tuple[str, Subscription]:
+    """Returns the subscriber's name too."""
     ours = read_object(nodes[OURS], place(OURS), _REMEDY)
+    name = ours.pop(SUBSCRIBER, node)
+    if name != node and (not isinstance(name, str) or node_of(name, ()) != node):
+        raise DamagedError(f"is not the node of a subscriber {name!r}", place=place(OURS), remedy=_REMEDY)
     marks = sorted(path for path in nodes if path.startswith(f"{MARK}/"))
     try:
         table_filter = nodes[FILTER].decode() if FILTER in nodes else None
@@ -181,7 +205,7 @@ def _read_subscription(nodes: Mapping[str, bytes], state: State, place: FullName
             place=place(OURS),
             remedy=_REMEDY,
         )
-    return found
+    return name, found
 
 
 def _read_cursor(data: bytes, state: State, place: str) -> int:
@@ -215,11 +239,12 @@ def refuse_foreign(state: State, foreign: Mapping[str, frozenset[str]], place: F
     """Checks that a new subscriber does not take over the nodes of a Canal client of the same name. Raises
     IdentityError."""
     for name in state.subscriptions:
-        taken = foreign.get(name, frozenset()) & OWN
+        node = node_of(name, state.subscriptions)
+        taken = foreign.get(node, frozenset()) & OWN
         if taken:
             raise IdentityError(
                 f"has {', '.join(sorted(taken))} of a client that is not Towpath's",
-                place=place(name),
+                place=place(node),
                 remedy="Choose another name or another meta.root; or delete the node, if that client is gone.",
             )
 

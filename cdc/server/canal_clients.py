@@ -27,6 +27,10 @@ _THREADS, _WATCH_THREADS = 8, 2
 _WATCH_S = 0.02
 _PARK_S = 600.0
 """How long the batches of a client id without connections are remembered."""
+_PREPARED_S = 2.0
+"""How long a batch that was made ahead waits for its client."""
+_MOST_PREPARED = 4
+"""How many clients have a batch made ahead at a time."""
 _CLIENT_ID = re.compile(r"-?\d{1,5}")
 _T = TypeVar("_T")
 _log = get_logger(__name__)
@@ -45,6 +49,19 @@ class Client:
         """The connections' tasks."""
         self.left = time.monotonic()
         """When its last connection went."""
+        self.preparing: asyncio.Task[None] | None = None
+        """Makes the next batch before the client asks for it, and drops it if it does not ask."""
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a batch is made ahead, or waits for the client."""
+        return self.preparing is not None and not self.preparing.done()
+
+    def end_preparing(self) -> None:
+        """Ends the wait for the client, which has asked. Call it with the lock."""
+        if self.preparing is not None:
+            self.preparing.cancel()
+            self.preparing = None
 
 
 class Clients:
@@ -55,6 +72,8 @@ class Clients:
         self.config, self._live, self.counters = config, live, counters
         self._zone = zone_of(self.config.time_zone)
         self._clients: dict[tuple[str, int], Client] = {}
+        self.logged_in = 0
+        """Connections that have logged in."""
         self._threads, self._watch_threads = CapacityLimiter(_THREADS), CapacityLimiter(_WATCH_THREADS)
         self._waiting: dict[str, int] = {}
         self._grown: dict[str, asyncio.Event] = {}
@@ -113,6 +132,7 @@ class Clients:
         key = (client.destination, client.cursor.client_id)
         is_unused = not client.connections and client.cursor.is_idle and not client.lock.locked()
         if is_unused and self._clients.get(key) is client:
+            client.end_preparing()
             del self._clients[key]
 
     async def drop(self, served: ServedDestination) -> None:
@@ -144,6 +164,32 @@ class Clients:
     async def in_thread(self, run: Callable[[], _T]) -> _T:
         """Runs work that waits for a disk or a decoder."""
         return await in_thread(run, self._threads)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many clients have logged in as may."""
+        return self.logged_in >= self.config.max_clients
+
+    @property
+    def full_text(self) -> str:
+        return f"the server has {self.config.max_clients} clients already"
+
+    # --- batches that are made ahead
+
+    def prepare(self, client: Client, max_bytes: int) -> None:
+        """Begins to make the client's next batch, so that it is there when the client has worked off the last one. A
+        few clients have one at a time, for a short while: each is an answer in memory."""
+        if client.is_preparing or sum(one.is_preparing for one in self._clients.values()) >= _MOST_PREPARED:
+            return
+        client.preparing = asyncio.create_task(self._prepare(client, max_bytes))
+
+    async def _prepare(self, client: Client, max_bytes: int) -> None:
+        async with client.lock:
+            batch = await self.in_thread(lambda: client.cursor.prepare(max_bytes))
+        if batch is not None:
+            await asyncio.sleep(_PREPARED_S)
+            async with client.lock:
+                await self.in_thread(lambda: client.cursor.drop_prepared(batch))
 
     # --- growth of stores
 
@@ -201,6 +247,7 @@ class Clients:
                         if one.connections or time.monotonic() - one.left < _PARK_S:
                             await self.in_thread(one.cursor.renew)
                             continue
+                        one.end_preparing()
                         await self.in_thread(one.cursor.park)
                     except CdcError as error:
                         _log.warning("client's batches are rolled back", client=key[1], reason=str(error))
@@ -216,6 +263,7 @@ class Clients:
 
     async def _park(self, key: tuple[str, int], one: Client) -> None:
         async with one.lock:
+            one.end_preparing()
             try:
                 await self.in_thread(one.cursor.park)
             except CdcError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from cdc.canal.encoder import Taken
     from cdc.server.canal_clients import Client, Clients
 
-_LOGIN_S = 10.0
+_LOGIN_S, _LOGIN_BYTES = 10.0, 1 << 16
 _SEND_S = 60.0
 """How long a client may take to take a part of an answer."""
 _PART_BYTES = 256 * 1024
@@ -49,12 +50,20 @@ class Connection:
     """Speaks with one client until it goes."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, clients: Clients, password: str | None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        clients: Clients,
+        password: str | None,
+        when_known: Callable[[], object] = lambda: None,
     ) -> None:
+        """``when_known`` is called when the client has logged in."""
         self._reader, self._writer = reader, writer
-        self._clients, self._password = clients, password
+        self._clients, self._password, self._when_known = clients, password, when_known
         self._config = clients.config
         self._login = _Login(secrets.token_bytes(p.SEED_BYTES), idle_s=self._config.idle_s)
+        # Once a part is drained, the transport must not refer to it any more: its buffer is written again.
+        writer.transport.set_write_buffer_limits(0)
         self._used: dict[tuple[str, str], Client] = {}
         peer = writer.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
@@ -70,11 +79,13 @@ class Connection:
         finally:
             for one in self._used.values():
                 self._clients.leave(one)
+            if self._login.is_known:
+                self._clients.logged_in -= 1
 
-    async def refuse(self, message: str) -> None:
-        """Sends an error instead of a handshake."""
+    async def refuse(self) -> None:
+        """Sends an error instead of a handshake: there are too many clients."""
         with suppress(_ClosedError, ConnectionError, TimeoutError):
-            await self._send(p.refused(p.BAD_REQUEST, message))
+            await self._send(p.refused(p.BAD_REQUEST, self._clients.full_text))
 
     # --- packets
 
@@ -82,13 +93,12 @@ class Connection:
         most_s = self._login.idle_s if self._login.is_known else _LOGIN_S
         async with asyncio.timeout(most_s):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
-            if not 0 < size <= self._config.max_request_bytes:
-                await self._send(
-                    p.refused(
-                        p.BAD_REQUEST,
-                        f"the packet has {size} bytes; this server takes up to {self._config.max_request_bytes}",
-                    )
-                )
+            most = self._config.max_request_bytes
+            if not self._login.is_known:  # there may be many of these
+                most = min(most, _LOGIN_BYTES)
+            if not 0 < size <= most:
+                text = f"the packet has {size} bytes; this server takes up to {most}"
+                await self._send(p.refused(p.BAD_REQUEST, text))
                 raise _ClosedError
             frame = await self._reader.readexactly(size)
         try:
@@ -156,14 +166,22 @@ class Connection:
         )
         if not right:
             login.wrong += 1
-            login.is_known = False
+            if login.is_known:
+                login.is_known = False
+                self._clients.logged_in -= 1
             _log.warning("login refused", client=self._peer, user=request.user[:64])
             await asyncio.sleep(_WRONG_S)
             await self._send(p.refused(p.BAD_REQUEST, f"auth failed for user:{request.user[:64]}"))
             if login.wrong >= _MOST_LOGINS:
                 raise _ClosedError
             return
-        login.is_known = True
+        if not login.is_known:
+            if self._clients.is_full:  # others were faster
+                await self.refuse()
+                raise _ClosedError
+            login.is_known = True
+            self._clients.logged_in += 1
+            self._when_known()
         if request.read_timeout_ms > 0:
             login.idle_s = min(self._config.idle_s, request.read_timeout_ms / 1000)
         if request.destination and request.client_id:
@@ -231,6 +249,7 @@ class Connection:
         if self._is_gone:
             raise _ClosedError
         async with client.lock:
+            client.end_preparing()
             found = await self._clients.in_thread(lambda: client.cursor.take(wanted))
             if found is None:
                 await self._send(p.framed(p.MESSAGES, _NOTHING))
@@ -238,6 +257,8 @@ class Connection:
             self._clients.require_leader(request.destination)
             await self._send_batch(found[0], found[1], packet.compression)
             client.cursor.give_back(found[1])
+        if sum(one.entry_bytes for one in found[1]) > wanted:  # it has fallen behind, and will ask for the next
+            self._clients.prepare(client, wanted)
 
     async def _send_batch(self, batch: int, parts: list[Taken], compression: int) -> None:
         if compression in (p.ZLIB, p.GZIP):

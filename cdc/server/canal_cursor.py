@@ -65,6 +65,13 @@ class _Batch:
     done_seq: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    batch: _Batch
+    parts: list[Taken]
+    max_bytes: int
+
+
 class ClientCursor:
     """The batches of one client id of a destination. Calls must not overlap."""
 
@@ -79,6 +86,10 @@ class ClientCursor:
         self._at = 0
         """The lease from which the next entry comes."""
         self._batches: deque[_Batch] = deque()
+        self._prepared: _Prepared | None = None
+        """A batch that was made before the client has asked for it."""
+        self._failed: CdcError | None = None
+        """Why that failed."""
         self._last_id = 0
         self._is_fresh = True
         self._growth = _GROWTH
@@ -125,7 +136,7 @@ class ClientCursor:
         """About how many bytes of entries the client could get now, counted up to ``enough``: by the events, and by how
         much larger the entries of the last batch were."""
         self._require_subscribed()
-        found = 0.0
+        found = 0.0 if self._prepared is None else float(sum(one.entry_bytes for one in self._prepared.parts))
         for held in list(self._held)[self._at :]:
             if held.lease.manifest.ddl:  # it is a batch of its own, and ends the one before it
                 return enough
@@ -149,16 +160,59 @@ class ClientCursor:
         there are none, or too many are not acked. Raises what the batch service and the decoder raise; the client then
         begins again with its first entry that is not acked."""
         self._require_subscribed()
-        if self._unacked_bytes() >= MOST_UNACKED_BYTES or len(self._batches) >= MOST_UNACKED_BATCHES:
-            return None
         try:
-            self.renew()
-            return self._take(max_bytes)
+            if self._failed is not None:
+                raise self._failed
+            prepared = self._prepared
+            if prepared is not None and prepared.max_bytes != max_bytes:
+                self.drop_prepared(prepared.batch.id)
+                prepared = None
+            if prepared is not None:
+                found: tuple[_Batch, list[Taken]] | None = (prepared.batch, prepared.parts)
+                self._prepared = None
+            elif self._is_held_back:
+                return None
+            else:
+                self.renew()
+                found = self._make(max_bytes)
         except CdcError:
             self.forget()
             raise
+        if found is None:
+            return None
+        self._batches.append(found[0])
+        return found[0].id, found[1]
 
-    def _take(self, max_bytes: int) -> tuple[int, list[Taken]] | None:
+    def prepare(self, max_bytes: int) -> int | None:
+        """Makes the next batch before the client asks for it: :meth:`take` returns it if it is called with the same
+        limit, and raises what this could not do. Returns its id; None if there is no full batch yet."""
+        if self._prepared is not None or self._failed is not None or self._is_held_back or not self.is_subscribed:
+            return None
+        try:
+            found = self._make(max_bytes)
+        except CdcError as error:
+            self._failed = error
+            return None
+        if found is None:
+            return None
+        self._prepared = _Prepared(*found, max_bytes)
+        if sum(one.entry_bytes for one in found[1]) <= max_bytes:  # more may come until the client asks
+            self.drop_prepared(found[0].id)
+            return None
+        return found[0].id
+
+    def drop_prepared(self, batch: int) -> None:
+        """Drops the batch that was made ahead, if it is this one; it is made again when the client asks."""
+        if self._prepared is not None and self._prepared.batch.id == batch:
+            self._batches.append(self._prepared.batch)
+            self._roll_back(len(self._batches) - 1)
+
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether the client has to ack before it gets more."""
+        return self._unacked_bytes() >= MOST_UNACKED_BYTES or len(self._batches) >= MOST_UNACKED_BATCHES
+
+    def _make(self, max_bytes: int) -> tuple[_Batch, list[Taken]] | None:
         batch: _Batch | None = None
         parts: list[Taken] = []
         size = 0
@@ -193,10 +247,7 @@ class ClientCursor:
                     self._batches[-1].ends.append(held)
                 else:
                     self._ack(held)
-        if batch is None:
-            return None
-        self._batches.append(batch)
-        return batch.id, parts
+        return None if batch is None else (batch, parts)
 
     def give_back(self, parts: list[Taken]) -> None:
         """Lets the buffer of a batch that was sent be used again."""
@@ -235,6 +286,7 @@ class ClientCursor:
 
     def _roll_back(self, number: int) -> None:
         first = self._batches[number]
+        self._prepared = None
         while len(self._batches) > number:
             self._batches.pop()
         self._at = self._held.index(first.held)
@@ -309,6 +361,7 @@ class ClientCursor:
         """Rolls back all leases. What is not acked comes again in new batches."""
         self._held.clear()
         self._batches.clear()
+        self._prepared = self._failed = None
         self._at = 0
         self._service.release(self._owner, subscriber=self.subscriber)
 

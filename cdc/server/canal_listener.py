@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from cdc.server.live import LiveDestinations
 
 _BACKLOG = 128
+_READ_BYTES = 1 << 16
+"""A connection holds twice as much that it has not read yet, at most. Longer packets are read in parts."""
+_MOST_UNKNOWN = 256
+"""Connections that have not logged in."""
 _log = get_logger(__name__)
 
 
@@ -43,6 +47,8 @@ class CanalListener:
         self._clients = Clients(server.canal, live, counters)
         live.when_closed(self._clients.drop)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unknown: dict[asyncio.Task[None], None] = {}
+        """Connections that have not logged in, oldest first. The oldest one gives way to a new one."""
         self._server: asyncio.Server | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._socket = _listen(self._config.host, self._config.port if port is None else port)
@@ -60,7 +66,7 @@ class CanalListener:
             self._accept,
             sock=self._socket,
             ssl=self._tls,
-            limit=max(1 << 16, self._config.max_request_bytes),
+            limit=_READ_BYTES,
             backlog=_BACKLOG,
             ssl_handshake_timeout=10.0 if self._tls else None,
         )
@@ -83,16 +89,22 @@ class CanalListener:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = Connection(reader, writer, self._clients, self._password)
+        connection = Connection(reader, writer, self._clients, self._password, lambda: self._unknown.pop(task, None))
+        self._tasks.add(task)
         try:
-            if len(self._tasks) >= self._config.max_clients:
-                await connection.refuse(f"the server has {self._config.max_clients} clients already")
+            if self._clients.is_full:
+                await connection.refuse()
                 return
-            self._tasks.add(task)
+            self._unknown[task] = None
+            if len(self._unknown) > _MOST_UNKNOWN:
+                oldest = next(iter(self._unknown))
+                del self._unknown[oldest]
+                oldest.cancel()
             with suppress(asyncio.CancelledError):  # its destination is closed, or the server stops
                 await connection.run()
         finally:
             self._tasks.discard(task)
+            self._unknown.pop(task, None)
             writer.close()
             with suppress(Exception):
                 await asyncio.wait_for(writer.wait_closed(), 5)

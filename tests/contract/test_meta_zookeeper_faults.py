@@ -291,17 +291,40 @@ def test_canals_own_clients_are_left_alone(make: Make, meta: ZooKeeperMeta, zook
 @pytest.mark.rule("canal-meta-18")
 def test_nodes_of_others_below_a_subscriber_stay(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
     with client(zookeeper) as zk:
-        for name in ("apply", "1001"):  # as Canal's high availability does for an active client
-            zk.create(f"{base(make)}/{name}/running", b"{}", ephemeral=True, makepath=True)
+        # as Canal's high availability does for an active client
+        for name, node in (("apply", "apply"), ("1001", "1001"), ("canal-1001", "1001")):
+            zk.create(f"{base(make)}/{node}/running", b"{}", ephemeral=True, makepath=True)
             meta.subscribe(name)
             meta.update_cursor(name, 5)
+            assert zk.exists(f"{base(make)}/{node}/cursor")
             meta.unsubscribe(name)
-            assert zk.get_children(f"{base(make)}/{name}") == ["running"]
+            assert zk.get_children(f"{base(make)}/{node}") == ["running"]
             meta.subscribe(name)
             assert meta.cursor(name) == 0
-            zk.delete(f"{base(make)}/{name}/running")
+            zk.delete(f"{base(make)}/{node}/running")
             meta.unsubscribe(name)
-            assert zk.exists(f"{base(make)}/{name}") is None
+            assert zk.exists(f"{base(make)}/{node}") is None
+
+
+def test_a_client_ids_nodes_move_to_canals_path(make: Make, meta: ZooKeeperMeta, zookeeper: Server) -> None:
+    meta.subscribe("canal-1001", "f")
+    meta.update_cursor("canal-1001", 4 << 34 | 1581)
+    with client(zookeeper) as zk:
+        here, former = f"{base(make)}/1001", f"{base(make)}/canal-1001"
+        zk.create(former)
+        for child in ("cursor", "filter", "mark", "towpath"):  # as version 4 had them
+            content = zk.get(f"{here}/{child}")[0].replace(b'"subscriber":"canal-1001",', b"")
+            zk.create(f"{former}/{child}", content)
+            zk.delete(f"{here}/{child}")
+        zk.delete(here)
+        zk.create(f"{here}/running", b"{}", ephemeral=True, makepath=True)  # a client of Canal is there already
+        with make() as other:
+            assert other.cursor("canal-1001") == 4 << 34 | 1581
+            other.update_cursor("canal-1001", 4 << 34 | 1600)
+        assert zk.exists(former) is None
+        assert sorted(zk.get_children(here)) == ["cursor", "filter", "mark", "running", "towpath"]
+        assert json.loads(zk.get(f"{here}/cursor")[0])["postion"]["position"] == 1600
+    assert meta.cursor("canal-1001") == 4 << 34 | 1600
 
 
 def test_reading_creates_nothing(make: Make, zookeeper: Server) -> None:

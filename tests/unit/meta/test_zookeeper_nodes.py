@@ -11,13 +11,14 @@ import pytest
 from cdc.addresses import Address
 from cdc.errors import DamagedError, IdentityError, VersionError
 from cdc.meta import ParkedTable, State, TableRecord
-from cdc.meta.zookeeper_nodes import Nodes, parse, render
+from cdc.meta.state import Subscription
+from cdc.meta.zookeeper_nodes import Nodes, parse, refuse_foreign, render
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ADDRESS = Address("db.example", 3306)
 
 
-def golden(version: int = 4) -> Nodes:
+def golden(version: int = 5) -> Nodes:
     content = (GOLDEN / f"meta-zookeeper-v{version}.json").read_bytes()
     return {path: text.encode() for path, text in json.loads(content).items()}
 
@@ -82,7 +83,65 @@ def test_version_4_is_read() -> None:
     assert (source.epoch, source.began.after_seq, len(source.former)) == (1, 206158431791, 1)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_client_id_of_canal_has_the_node_where_canals_tools_look() -> None:
+    nodes = golden(5)
+    assert read(nodes).subscriptions["canal-1001"].acked_seq == 206158431791
+    assert {path for path in nodes if path.partition("/")[0] == "1001"} == {
+        "1001",
+        "1001/cursor",
+        "1001/filter",
+        "1001/mark",
+        "1001/towpath",
+    }
+    assert json.loads(nodes["1001/cursor"])["postion"]["journalName"] == "binlog.000012"
+    assert nodes["1001/filter"] == rb"shop\..*"
+
+
+def test_the_node_of_a_client_id_is_moved_from_its_former_path() -> None:
+    former = {
+        path.replace("1001", "canal-1001") if path.startswith("1001") else path: content
+        for path, content in golden(5).items()
+    }
+    ours = json.loads(former["canal-1001/towpath"])
+    del ours["subscriber"]
+    former["canal-1001/towpath"] = json.dumps(ours).encode()
+    state = read(former)
+    assert state == read(golden(5))
+    nodes = render(state, ADDRESS, "c")
+    assert "1001/cursor" in nodes and not any(path.startswith("canal-1001") for path in nodes)
+    assert read(nodes) == state
+
+
+def test_a_client_id_leaves_its_node_to_a_subscriber_of_that_name() -> None:
+    state = read(golden(5))
+    state.subscriptions["1001"] = Subscription(filter="crm")
+    nodes = render(state, ADDRESS, "c")
+    assert nodes["1001/filter"] == b"crm" and nodes["canal-1001/filter"] == rb"shop\..*"
+    assert read(nodes) == state
+    del state.subscriptions["1001"]
+    assert read(render(state, ADDRESS, "c")) == state == read(golden(5))
+
+
+def test_nodes_of_one_client_id_twice_are_damage() -> None:
+    nodes = golden(5)
+    twice = {path.replace("1001", "canal-1001"): content for path, content in nodes.items() if path.startswith("1001")}
+    ours = json.loads(twice["canal-1001/towpath"])
+    del ours["subscriber"]
+    twice["canal-1001/towpath"] = json.dumps(ours).encode()
+    with pytest.raises(DamagedError, match="is a second node of the subscriber 'canal-1001'"):
+        read({**nodes, **twice})
+    nodes["1001/towpath"] = nodes["1001/towpath"].replace(b"canal-1001", b"canal-1002")
+    with pytest.raises(DamagedError, match="is not the node of a subscriber 'canal-1002'"):
+        read(nodes)
+
+
+def test_a_client_id_takes_no_cursor_of_canals_own_server() -> None:
+    with pytest.raises(IdentityError, match="/1001: has cursor of a client that is not Towpath's"):
+        refuse_foreign(read(golden(5)), {"1001": frozenset({"cursor", "running"})}, lambda path: f"/{path}")
+    refuse_foreign(read(golden(5)), {"1001": frozenset({"cluster", "running"})}, lambda path: f"/{path}")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_data_of_older_versions_is_kept_by_a_change(version: int) -> None:
     before = read(golden(version))
     assert read(render(before, ADDRESS, "c")) == before

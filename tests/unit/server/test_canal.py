@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +14,12 @@ import yaml
 
 from cdc.canal import packets as p
 from cdc.canal.fields import data, number
+from cdc.canal.zones import UTC
 from cdc.config import load
+from cdc.errors import StorageError
 from cdc.meta import open_meta
+from cdc.server import canal_clients
+from cdc.server.canal_cursor import ClientCursor
 from cdc.server.destinations import ServedDestination
 from tests.support.canal_client import Batch, CanalRefusedError, RawClient, listening
 from tests.support.canal_proto import parsed
@@ -298,3 +304,89 @@ def test_passwords(tmp_path: Path) -> None:
                     client.login(password="wrong")
             with pytest.raises(ConnectionError):
                 client.login(password="secret")
+
+
+def test_the_next_batch_is_made_ahead_and_is_the_same(
+    served: ServedDestination, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has fallen behind gets what it would have got, whatever it does with a batch that was made ahead."""
+    made: list[int | None] = []
+    prepare = ClientCursor.prepare
+
+    def noted(cursor: ClientCursor, max_bytes: int) -> int | None:
+        made.append(prepare(cursor, max_bytes))
+        return made[-1]
+
+    with RawClient(port, client_id="1") as plain:
+        plain.login().subscribe()
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientCursor, "prepare", lambda cursor, max_bytes: None)
+            expected = [entry for batch in everything(plain, 1) for entry in batch.entries]
+    monkeypatch.setattr(ClientCursor, "prepare", noted)
+    dice = random.Random(3)
+    for client_id in range(2, 5):
+        seen: list[Any] = []
+        with RawClient(port, client_id=str(client_id)) as client:
+            client.login().subscribe()
+            while True:
+                batch = client.get(1)
+                if dice.random() < 0.5:
+                    time.sleep(0.01)  # time to make the next one
+                what = dice.random()
+                if what < 0.2:
+                    client.rollback(batch.id if batch.id != -1 else 0)
+                    continue
+                if batch.id == -1:
+                    break
+                if what < 0.4:  # another one before the ack, with another limit, and both are rolled back
+                    client.get(dice.choice([1, 2]))
+                    client.rollback()
+                    continue
+                client.ack(batch.id)
+                seen += batch.entries
+        assert seen == expected
+    assert any(one is not None for one in made)
+
+
+def test_a_fault_in_a_batch_that_is_made_ahead_comes_when_the_client_asks(
+    served: ServedDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cursor: ClientCursor, max_bytes: int) -> Any:
+        raise StorageError("the disk is gone")
+
+    cursor = ClientCursor(served, 5, UTC)
+    cursor.subscribe(None, keep=True)
+    first, second = cursor.take(1024), cursor.take(1024)
+    assert first is not None and second is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientCursor, "_make", fail)
+        assert cursor.prepare(1024) is None
+        cursor.ack(first[0])  # what the client has is still its own
+    with pytest.raises(StorageError, match="the disk is gone"):
+        cursor.take(1024)
+    assert cursor.take(1024) is not None  # then from the first entry on that is not acked
+    cursor.forget()
+
+
+def test_a_batch_that_is_made_ahead_is_dropped_if_nobody_asks(
+    served: ServedDestination, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canal_clients, "_PREPARED_S", 0.05)
+    dropped = threading.Event()
+    drop = ClientCursor.drop_prepared
+
+    def noted(cursor: ClientCursor, batch: int) -> None:
+        drop(cursor, batch)
+        dropped.set()
+
+    monkeypatch.setattr(ClientCursor, "drop_prepared", noted)
+    with RawClient(port) as client:
+        client.login().subscribe()
+        while not dropped.is_set():  # the first ones may be small
+            before = client.get(1)
+            assert before.id != -1
+            client.ack(before.id)
+            dropped.wait(0.3)
+        after = client.get(1)
+        assert after.entries and after.entries != before.entries
+        client.ack(after.id)

@@ -16,6 +16,7 @@ from cdc.canal import packets as p
 from cdc.canal.encoder import Taken
 from cdc.canal.fields import data, number
 from cdc.server import canal_connection as connection
+from cdc.server import canal_listener as listener
 from cdc.server.canal_cursor import ClientCursor
 from tests.support.canal_client import CanalRefusedError, RawClient, listening
 from tests.unit.server.test_canal import served_destination
@@ -97,20 +98,31 @@ def test_an_idle_client_is_disconnected(port: int) -> None:
         assert is_closed(client.socket)
 
 
-def test_a_flood_of_connections_leaves_those_that_are_there(port: int) -> None:
+def test_a_flood_of_connections_leaves_those_that_are_there_and_lets_new_ones_in(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_MOST_UNKNOWN", 50)
     with RawClient(port) as client:
         client.login().subscribe()
-        opened = []
-        refused = 0
-        for _ in range(200):
-            try:
-                opened.append(RawClient(port))
-            except (CanalRefusedError, ConnectionError):
-                refused += 1
-        assert refused >= 175
+        opened = [RawClient(port) for _ in range(200)]
+        with RawClient(port, client_id="7") as other:  # it takes no place that silent ones have
+            other.login().subscribe()
         assert client.get().entries
+        assert sum(is_closed(one.socket, 0.2) for one in opened[:60]) == 60, "the oldest give way"
         for one in opened:
             one.socket.close()
+
+
+def test_no_more_clients_log_in_than_may(port: int) -> None:
+    early = RawClient(port)
+    known = [RawClient(port).login() for _ in range(20)]
+    with early, pytest.raises(CanalRefusedError, match="the server has 20 clients already"):
+        early.login()
+    with pytest.raises(CanalRefusedError, match="the server has 20 clients already"):
+        RawClient(port)
+    assert known[0].subscribe().get().entries
+    for one in known:
+        one.socket.close()
     deadline = time.monotonic() + 10
     while True:  # their places are free again
         try:
