@@ -735,3 +735,18 @@ def _gtid_text(a: np.int64, b: np.int64, number: np.int64, tag: Numbers) -> str:
     source = b"".join((int(half) & (1 << 64) - 1).to_bytes(8, "little") for half in (a, b))
     name = tag.tobytes().rstrip(b"\0").decode("ascii")
     return f"{uuid.UUID(bytes=source)}:{name + ':' if name else ''}{int(number)}"
+
+
+class _NoHooks(StopsAtPrepared):
+    """Nothing comes that would need a decision."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def warm_up() -> None:
+    """Loads the kernels of framing from their cache. Compiles them if they are not there, which takes tens of seconds
+    on a busy machine."""
+    framer = Framer(np.empty(1 << 12, dtype=np.uint8), _NoHooks(), packets=True, out_bytes=1 << 12)  # type: ignore[arg-type]
+    framer.run()
+    add_table(_table_ids(16), 1, -1, -1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cdc.archive.background import archiving
 from cdc.batches.retention import make_cleaner
+from cdc.binlog.framer import warm_up
 from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
@@ -93,6 +94,9 @@ class Capture:
         self._time_us = 0
         self._error: str | None = None
         """Why there is no connection, or why capture ends."""
+        self.is_loading = False
+        """Whether :meth:`run` loads or compiles its kernels. It then holds nothing but a connection to the source, and
+        looks at no ``stop``: an exception raised by a signal handler may end it."""
 
     def reload(self) -> None:
         """Lets capture read its configuration's file again soon, as SIGHUP asks for. Safe in signal handlers."""
@@ -116,6 +120,10 @@ class Capture:
         replication.require_no_standby(config)
         # Connect before the store's folder and lock are created, so that a wrong password leaves no traces.
         control: Source | None = self._servers.connect(stop, _stored_until(folder))
+        self.is_loading = True
+        if not stop.is_set():
+            warm_up()
+        self.is_loading = False
         has_others = config.server.ha.enabled
         if has_others:
             assert control is not None

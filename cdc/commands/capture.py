@@ -61,11 +61,6 @@ def capture(
 
     stop = threading.Event()
 
-    def end(signum: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
     with ProgressLine(config.name) as line, watched(config) as alarms, served(config, metrics_port, alarms) as observe:
 
         def report(progress: Progress) -> None:
@@ -74,6 +69,14 @@ def capture(
                 observe(progress)
 
         capturing = Capture(config, report)
+
+        def end(signum: int, frame: FrameType | None) -> None:
+            stop.set()
+            if capturing.is_loading:
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
         signal.signal(signal.SIGHUP, lambda _signum, _frame: capturing.reload())
         counters = capturing.run(stop, for_s, until_current)
     common.say(

@@ -51,7 +51,7 @@ class CanalConfig(Section):
     time_zone: FilledText = "UTC"
     """Time zone in which a TIMESTAMP is written, such as `Asia/Shanghai`. Canal's server takes that of its machine."""
     max_clients: Whole = Field(default=100, ge=1, le=10_000)
-    """Connections at once, and client ids with a subscription. Further ones are refused."""
+    """Clients that are logged in at once, and client ids with a subscription. Further ones are refused."""
     max_request_bytes: Whole = Field(default=65_536, ge=1024, le=16_777_216)
     """Largest packet that a client may send. A client that sends a larger one is disconnected."""
     max_answer_bytes: Whole = Field(default=8_388_608, ge=65_536, le=1_073_741_824)

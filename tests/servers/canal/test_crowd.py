@@ -22,7 +22,7 @@ from tests.support.canal_client import CanalRefusedError, RawClient
 from tests.support.canal_shop import capture, write_shop
 
 CLIENTS, SLOW, ATTACKERS = 100, 50, 6
-TRANSACTIONS, ROWS, ROW_BYTES = 40, 400, 20_000
+TRANSACTIONS, ROWS, ROW_BYTES = 40, 400, 10_000
 CALM_S, HOSTILE_S = 5, 12
 ANSWER_BYTES = 1 << 20
 GROWTH_MB = 300
@@ -42,7 +42,7 @@ class Readers:
         found = []
         for client in self.clients:
             begin = time.monotonic()
-            batch = client.get(200)
+            batch = client.get(1000)
             found.append(time.monotonic() - begin)
             self.seen.setdefault(client.client_id, set()).update(row["id"] for row in batch.rows())
             if batch.id != -1:

@@ -1,0 +1,52 @@
+"""``cdc capture`` ends soon after SIGTERM, whatever it is doing: also while it compiles its kernels for the first time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc.testing.servers import PASSWORD, Server
+from tests.support.canal_shop import write_shop
+
+MOST_S = 10.0
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_capture_that_compiles_its_kernels(
+    mysql9: Server, database: Callable[[Server], str], tmp_path: Path, number: signal.Signals
+) -> None:
+    file = write_shop(tmp_path, mysql9, database(mysql9))
+    cache = tmp_path / "kernels"  # empty: everything is compiled
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cdc", "--conf-dir", str(file.parent), "capture", "shop"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TOWPATH_TEST_PASSWORD": PASSWORD, "NUMBA_CACHE_DIR": str(cache)},
+    )
+    try:
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_for(lambda: "/numba/_dispatcher" in maps.read_text(), process)
+        time.sleep(1.0)
+        process.send_signal(number)
+        begin = time.monotonic()
+        _, error = process.communicate(timeout=MOST_S)
+        print(f"it ended after {time.monotonic() - begin:.2f} s")
+    finally:
+        process.kill()
+        process.wait(30)
+    assert error.decode().endswith("cdc: Stopped.\n")
+    assert process.returncode == 1
+    assert not list(cache.rglob("*.kernel")), "it was compiling"
