@@ -747,6 +747,7 @@ class _NoHooks(StopsAtPrepared):
 def warm_up() -> None:
     """Loads the kernels of framing from their cache. Compiles them if they are not there, which takes tens of seconds
     on a busy machine."""
-    framer = Framer(np.empty(1 << 12, dtype=np.uint8), _NoHooks(), packets=True, out_bytes=1 << 12)
+    framer = Framer(np.empty(1 << 16, dtype=np.uint8), _NoHooks(), packets=True, out_bytes=1 << 20)
+    framer.start_output(0, 1 << 30)
     framer.run()
     add_table(_table_ids(16), 1, -1, -1)

@@ -13,9 +13,31 @@ from pathlib import Path
 import pytest
 
 from cdc.testing.servers import PASSWORD, Server
-from tests.support.canal_shop import write_shop
+from tests.support.canal_shop import capture, write_shop
 
 MOST_S = 10.0
+
+
+def test_a_capture_loads_its_kernels_before_it_reads(
+    mysql9: Server, database: Callable[[Server], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No kernel is loaded, or compiled, once SIGTERM waits for what was begun."""
+    monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
+    name = database(mysql9)
+    file = write_shop(tmp_path, mysql9, name)
+    capture(file)
+    mysql9.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
+    code = (
+        "import sys; from pathlib import Path; from cdc.binlog import framer; from cdc.capture import Capture, loop\n"
+        "from cdc.config import load\n"
+        "def loaded(): return [len(one.signatures) for one in (framer.frame, framer.add_table)]\n"
+        "def warm_up(): framer.warm_up(); print(loaded())\n"
+        "loop.warm_up = warm_up\n"
+        "done = Capture(load(Path(sys.argv[1]))).run(until_current=True)\n"
+        "print(loaded(), done.transactions)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["[1, 1]", "[1, 1] 2"], done.stderr
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
