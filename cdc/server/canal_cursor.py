@@ -216,11 +216,14 @@ class ClientCursor:
         batch: _Batch | None = None
         parts: list[Taken] = []
         size = 0
+        newest: int | None = None
         while size <= max_bytes:
             if self._at == len(self._held):
                 if parts and self._unacked_bytes() >= MOST_UNACKED_BYTES:
                     break
-                if not self._lease_next():
+                if newest is None:  # what comes meanwhile is for the next batch: a busy source never ends
+                    newest = self._served.reader().last_seq() or 0
+                if not self._lease_next(newest):
                     break
             held = self._held[self._at]
             if batch is not None and (held.lease.manifest.ddl or batch.held.lease.manifest.ddl):
@@ -307,13 +310,13 @@ class ClientCursor:
     def _unacked_bytes(self) -> int:
         return sum(held.lease.manifest.bytes for held in list(self._held)[: self._at])
 
-    def _lease_next(self) -> bool:
-        """Leases the next transactions. Returns False if there are none."""
+    def _lease_next(self, until_seq: int) -> bool:
+        """Leases the next transactions up to a seq. Returns False if there are none."""
         if self._is_fresh:
             # An earlier process's leases are rolled back, so that ids of its batches mean nothing any more.
             self._service.release(self._owner, subscriber=self.subscriber)
             self._is_fresh = False
-        limits = replace(limits_of(self._served.config.batch), max_bytes=LEASE_BYTES)
+        limits = replace(limits_of(self._served.config.batch), max_bytes=LEASE_BYTES, until_seq=until_seq)
         lease = self._service.get(
             self._owner,
             subscriber=self.subscriber,

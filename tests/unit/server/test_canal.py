@@ -21,6 +21,8 @@ from cdc.meta import open_meta
 from cdc.server import canal_clients
 from cdc.server.canal_cursor import ClientCursor
 from cdc.server.destinations import ServedDestination
+from cdc.store.reader.batch_builder import Limits
+from cdc.store.reader.reader import StoreReader
 from tests.support.canal_client import Batch, CanalRefusedError, RawClient, listening
 from tests.support.canal_proto import parsed
 from tests.support.unit_batches import IDENTITY, make_config, make_store
@@ -390,3 +392,22 @@ def test_a_batch_that_is_made_ahead_is_dropped_if_nobody_asks(
         after = client.get(1)
         assert after.entries and after.entries != before.entries
         client.ack(after.id)
+
+
+def test_a_batch_ends_with_what_the_store_had_when_it_was_asked_for(
+    served: ServedDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy source commits faster than leases are taken: a batch that followed it would be late by seconds."""
+    cursor = ClientCursor(served, 6, UTC)
+    cursor.subscribe(None, keep=True)
+    newest = served.reader().last_seq()
+    first = served.reader().select(0, Limits(max_bytes=1 << 30, max_transactions=1))
+    assert first is not None and newest is not None and first.last_seq < newest
+    with monkeypatch.context() as patched:  # the rest comes while the batch is made
+        patched.setattr(StoreReader, "last_seq", lambda reader: first.last_seq)
+        early = cursor.take(1 << 30)
+    late = cursor.take(1 << 30)
+    assert early is not None and late is not None
+    assert early[1][-1].done_seq == first.last_seq
+    assert late[1][-1].done_seq > first.last_seq
+    cursor.forget()
