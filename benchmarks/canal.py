@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -40,13 +41,20 @@ def java_client() -> Peer:
         return Peer(name, (), missing)
     steps = [
         ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"],
-        ["javac", "-cp", "lib/*", "-d", "classes", "CanalReader.java"],
+        ["javac", "-cp", "lib/*", "-d", "classes", "CanalReader.java", "CanalClusterReader.java"],
     ]
+    sources = ("canal/pom.xml", "canal/CanalReader.java", "canal/CanalClusterReader.java")
     try:
-        folder = built("canal", ("canal/pom.xml", "canal/CanalReader.java"), steps)
+        folder = built("canal", sources, steps)
     except RuntimeError as error:
         return Peer(name, (), f"{name} cannot be built: {error}.")
     return Peer(name, ("java", "-Xmx2g", "-cp", f"{folder}/classes:{folder}/lib/*", "CanalReader"))
+
+
+def java_cluster_client() -> Peer:
+    """Canal's Java client that finds its server in ZooKeeper. Its arguments: ZooKeeper, destination, filter."""
+    one = java_client()
+    return one if one.missing else replace(one, command=(*one.command[:-1], "CanalClusterReader"))
 
 
 def go_client() -> Peer:
