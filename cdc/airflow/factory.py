@@ -78,9 +78,10 @@ def build_dags(
 ) -> dict[str, DAG]:
     """Returns the DAGs of a configuration folder by their ids, sorted; none if there is no such folder.
 
-    A destination whose store a server has has no capture DAG here: capture runs beside the server. ``default_args``:
-    arguments for all tasks, as a DAG takes them, before those of the configuration. If Airflow needs
-    a single DAG because a task is about to run, only that one is built.
+    A destination whose store a server has has no capture DAG here: capture runs beside the server. One whose store is
+    in the memory of a server has no DAGs: there are no batches for tables. ``default_args``: arguments for all tasks,
+    as a DAG takes them, before those of the configuration. If Airflow needs a single DAG because a task is about to
+    run, only that one is built.
     """
     wanted, built = get_parsing_context().dag_id, sorted(kinds)
     dags: dict[str, DAG] = {}
@@ -95,6 +96,8 @@ def build_dags(
 
 def _is_ours(kind: Kind, of: _Destination) -> bool:
     """Whether the DAG has work, and can do it here: capture writes to the disk of the store."""
+    if of.config is not None and of.config.store.kind == "memory":
+        return False
     if kind == "intervals":
         return of.settings.interval != "none"
     return kind != "capture" or of.config is None or of.config.store.kind == "file"

@@ -13,7 +13,7 @@ from cdc.meta.state import check_name
 from cdc.units import iso_time
 
 if TYPE_CHECKING:
-    from cdc.store.reader.batch_builder import TableFilter
+    from cdc.store.reader.batch_builder import Limits, Selection, TableFilter
 
 _log = get_logger(__name__)
 
@@ -22,6 +22,14 @@ class SupportsPassed(Protocol):
     """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping needs."""
 
     def skippable_until(self, after_seq: int, table_filter: TableFilter) -> int: ...
+
+
+class SupportsSelect(Protocol):
+    """The part of :class:`cdc.store.reader.reader.StoreReader` that skipping to the end needs."""
+
+    def last_seq(self) -> int | None: ...
+
+    def select(self, after_seq: int, limits: Limits, table_filter: TableFilter | None = None) -> Selection | None: ...
 
 
 def make_filter(pattern: str | None) -> TableFilter | None:
@@ -96,6 +104,23 @@ def skip_filtered(meta: Meta, reader: SupportsPassed, name: str) -> None:
         known = state.subscriptions.get(name)
         if known is not None and known == seen:  # else there was a get or an ack meanwhile: the next get does it
             known.acked_seq = upto
+
+
+def skip_to_end(meta: Meta, reader: SupportsSelect, name: str) -> None:
+    """Moves the cursor of a subscriber without outstanding batches to the end of the store, if nothing that it gets
+    lies before it: only other tables' transactions, and positions."""
+    end = reader.last_seq()  # before the look: what comes later is not passed over
+    seen = meta.read().subscriptions.get(name)
+    if end is None or seen is None or seen.outstanding or seen.position() >= end:
+        return
+    from cdc.store.reader.batch_builder import Limits
+
+    if reader.select(seen.acked_seq, Limits(1, None, None, None), make_filter(seen.filter)) is not None:
+        return
+    with meta.change() as state:
+        known = state.subscriptions.get(name)
+        if known is not None and known == seen:
+            known.acked_seq = end
 
 
 # gaps -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ The modules in the order of the data:
   :mod:`~cdc.capture.statement_filter` decides about statements, and :mod:`~cdc.capture.schema_history` writes the
   tables' schemas beside the segments; without a server, :mod:`~cdc.capture.tracked_schemas` follows them.
 - :mod:`~cdc.capture.watermark` tracks the time up to which the store is complete.
+- :mod:`~cdc.capture.memory_room` lets capture wait while the buffer of a store in memory is full.
 - :mod:`~cdc.capture.replication` makes capture the master of a standby.
 """
 

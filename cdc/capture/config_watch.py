@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from cdc.config import DestinationConfig, TablesConfig, load
+from cdc.config.memory import in_memory
 from cdc.config.watch import READ_AT_START, WatchedFile
 from cdc.errors import CdcError
 from cdc.log import get_logger
@@ -41,7 +42,7 @@ class ConfigWatch:
         elif not self._file.look() or not self._file.is_there:
             return None
         try:
-            found = load(self._config.file)
+            found = in_memory(load(self._config.file))
         except CdcError as error:
             log.error("the configuration cannot be used; capture goes on as before", error=str(error))
             return None
@@ -68,7 +69,7 @@ def tell_tables(control: Source, before: DestinationConfig, after: DestinationCo
     old, new = set(list_tables(control, before.tables)), set(list_tables(control, after.tables))
     added, removed = ([f"{db}.{table}" for db, table in sorted(names)] for names in (new - old, old - new))
     log.info("the tables of the configuration have changed", added=added, removed=removed)
-    if added:
+    if added and not after.store.in_memory:
         log.warning(
             "the rows that added tables have already come with a snapshot",
             tables=added,

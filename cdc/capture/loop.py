@@ -17,6 +17,7 @@ from cdc.binlog.framer import warm_up
 from cdc.capture import own_store, replication
 from cdc.capture.config_watch import ConfigWatch, tell_tables
 from cdc.capture.gtid_recorder import GtidRecorder
+from cdc.capture.memory_room import MemoryRoom
 from cdc.capture.reconnect import ReconnectPolicy
 from cdc.capture.servers import SourceServers
 from cdc.capture.session import Counters, Session
@@ -41,6 +42,7 @@ from cdc.store.reader.reader import StoreReader
 from cdc.store.retention.cleaner import LogCleaner
 from cdc.store.writer.durability import FlushPolicy
 from cdc.store.writer.log import RelayLog
+from cdc.store.writer.memory_log import MemoryLog
 
 if TYPE_CHECKING:
     from cdc.replication.master import Master
@@ -78,12 +80,12 @@ class Capture:
         self._on_progress = on_progress
         self._watch = ConfigWatch(config)
         self.counters = Counters()
-        self._watermark = WatermarkTracker()
+        self._watermark = WatermarkTracker(records=not config.store.in_memory)
         self._servers = SourceServers(config)
         self._purge = PurgeAlarm(config)
         self._target: ClockProbe | None = None
         self._last: Progress | None = None
-        self._cleaner: LogCleaner | None = None
+        self._cleaner: LogCleaner | MemoryRoom | None = None
         self._session: Session | None = None
         """The current connection, or the last one after it has ended."""
         self._end: BinlogPosition | None = None
@@ -124,17 +126,11 @@ class Capture:
         if not stop.is_set():
             warm_up()
         self.is_loading = False
-        has_others = config.server.ha.enabled
+        has_others = config.server.ha.enabled and not config.store.in_memory  # which begins anew with each leadership
         if has_others:
             assert control is not None
             own_store.prepare(config, open_meta(config).read(), control)
-        store = RelayLog(
-            folder,
-            destination=config.name,
-            segment_bytes=config.store.segment_bytes,
-            policy=_flush_policy(config.store),
-            permissions=config.store.permissions,
-        )
+        store = _open_log(config)
         master: Master | None = None
         beside = ExitStack()
         failure: str | None = None
@@ -252,7 +248,9 @@ class Capture:
             record_beginning(store.path, _beginning(start, known))
         gtids = GtidRecorder(config, control, start, store.last_seq)
         if self._cleaner is None:
-            self._cleaner = make_cleaner(config, meta)
+            self._cleaner = (
+                MemoryRoom(config, meta, store) if isinstance(store, MemoryLog) else make_cleaner(config, meta)
+            )
         self._end = current_position(control)
         session = self._session = Session(config, control, store, start, self.counters)
         other: DestinationConfig | None = None
@@ -278,7 +276,7 @@ class Capture:
                         break
                 if not self._cleaner.wait_for_room(stop):
                     if until_current:
-                        raise self._cleaner.watch.error()
+                        raise self._cleaner.error()
                     continue
                 self._cleaner.level(session.step())
         finally:
@@ -339,6 +337,24 @@ class Capture:
             return
         if before is not None:
             _write(store, replace(before, pid=os.getpid(), connected=False, error=self._error, ended=True))
+
+
+def _open_log(config: DestinationConfig) -> RelayLog:
+    settings = config.store
+    if settings.in_memory:
+        return MemoryLog(
+            settings.path,
+            destination=config.name,
+            segment_bytes=settings.segment_bytes,
+            max_transaction_bytes=settings.max_transaction_bytes,
+        )
+    return RelayLog(
+        settings.path,
+        destination=config.name,
+        segment_bytes=settings.segment_bytes,
+        policy=_flush_policy(settings),
+        permissions=settings.permissions,
+    )
 
 
 def _write(store: RelayLog, state: CaptureState) -> None:

@@ -1,4 +1,5 @@
-"""The store of one server among several (``server.ha``): where it begins, and when it has to begin anew.
+"""The store of one server among several (``server.ha``): where it begins, and when it has to begin anew. A store in
+memory begins where its readers are, too.
 
 Each server has a store of its own. All have the same transactions with the same seqs, because both come from the
 source; but they begin and end at different positions. A server that takes over reads the source from the oldest
@@ -48,13 +49,13 @@ class _Files:
         return parts.epoch == self.epoch and size is not None and parts.offset <= size
 
 
-def find_begin(state: State, conn: Source) -> int | None:
+def find_begin(state: State, conn: Source, *, in_memory: bool = False) -> int | None:
     """Returns the seq after which a store that is empty has to begin: the oldest position of a reader that the source
     still has. A reader before it is refused when it reads. If the source has none of them, it is the oldest one, which
     is then refused with what the server has. Without readers it is where the destination's first store began. None:
-    nothing was ever captured."""
+    nothing was ever captured, or the store is ``in_memory`` and nobody reads it: it begins as configured."""
     known = state.source
-    if known is None:
+    if known is None or (in_memory and not state.subscriptions):
         return None
     first = known.begins_seq or 0
     readers = [one.position() or first for one in state.subscriptions.values()]

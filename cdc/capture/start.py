@@ -77,7 +77,8 @@ class _Candidate:
 def find_start(
     config: DestinationConfig, conn: Source, meta: Meta, last_seq: int | None, resume: Resume | None = None
 ) -> Start:
-    """Returns the position after ``last_seq``, or the configured one if the store is empty (``last_seq`` is None).
+    """Returns the position after ``last_seq``. If the store is empty (``last_seq`` is None), it is the configured one;
+    that of the oldest reader, if the store is in memory, or one of several.
 
     Binds the server's identity to the meta, and checks that the server has the history that was captured and acked. If
     another server answers, begins a new epoch with it, at the position that GTIDs tell: ``resume``, if that is known.
@@ -94,7 +95,9 @@ def find_start(
     if moved is not None and moved.began is not None:
         position = BinlogPosition(moved.began.file, moved.began.pos)
         return Start(position, moved, False, info.has_row_metadata, moved.start_gtid, Overlap.of(moved))
-    begin = find_begin(meta.read(), conn) if has_others and last_seq is None else None
+    begin = None
+    if last_seq is None and (has_others or config.store.in_memory):
+        begin = find_begin(meta.read(), conn, in_memory=config.store.in_memory)
     candidate = _locate(config, conn, info, known, last_seq if begin is None else begin)
     if last_seq is None:  # before the identity is bound: a wrong position may mean a wrong server
         _require_available(candidate.position, candidate.sizes, conn, first=begin is None)

@@ -46,7 +46,9 @@ UNKNOWN_CLOCK = SourceClock()
 class WatermarkTracker:
     """Probes the source's clock and advances the watermark, ``complete_until_us`` (Unix time in microseconds)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, records: bool = True) -> None:
+        """``records``: whether the store has a time index. One in memory has none, since it would only grow."""
+        self._records = records
         self._ahead: deque[ClockProbe] = deque()  # the stream has not passed their positions yet
         self._read: deque[tuple[int, int, int]] = deque()  # (time, seq of its position, entries that must be visible)
         self._index: TimeIndexWriter | None = None
@@ -80,7 +82,8 @@ class WatermarkTracker:
             time_us, seq, _ = self._read.popleft()
             if time_us - MARGIN_US > self.complete_until_us:
                 self.complete_until_us = time_us - MARGIN_US
-                self._record(store.path, seq)
+                if self._records:
+                    self._record(store.path, seq)
 
     def forget(self) -> None:
         """Discards all probes, because a lost connection's positions prove nothing for the next one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from cdc.config.values import no_disk
 from cdc.errors import ConfigError
 from cdc.meta import open_meta as open_local_meta
 
@@ -91,7 +92,10 @@ def captured_tables(config: DestinationConfig, reader: Store) -> list[str]:
 
 def connect(config: DestinationConfig) -> Connection:
     """Returns the connection to the server of a destination; nothing is sent yet. The process then reads files that
-    URIs of this server name. Raises ConfigError if the token or the certificates cannot be had."""
+    URIs of this server name. Raises ConfigError if the token or the certificates cannot be had, or the store is in
+    the memory of a server."""
+    if config.store.kind == "memory":
+        raise no_disk(config.store.kind)
     from cdc.config.secrets import server_token
     from cdc.wire.connection import Connection, remember
 

@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
 
 def _load(ctx: typer.Context, dest: str | None) -> DestinationConfig:
     """Loads a destination with alarms. Raises ConfigError."""
-    config = load(ctx, dest)
+    from cdc.config.memory import in_memory
+
+    config = in_memory(load(ctx, dest))
     if not config.alarms.handlers:
         raise ConfigError(
             "nobody is told of alarms",

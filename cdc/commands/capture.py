@@ -50,6 +50,10 @@ def capture(
     once.
     """
     config = common.load(ctx, dest)
+    if config.store.kind == "memory":
+        from cdc.capture.memory_room import require_served
+
+        config = require_served(config)
 
     import signal
     import threading

@@ -48,6 +48,7 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     """Returns all findings and the exit code, which is 1 if the only error is that the source does not answer."""
     from cdc.client import open_store
     from cdc.commands import check_local
+    from cdc.config.memory import in_memory
     from cdc.source.findings import from_error
     from cdc.source.preflight import check_source
     from cdc.store.formats.state import is_locked
@@ -55,6 +56,7 @@ def examine(config: DestinationConfig) -> tuple[list[Finding], int]:
     findings: list[Finding] = []
     unreachable: list[Finding] = []
     local = check_local.examine(config)
+    config = in_memory(config)  # what the server on this machine may have
     last_seq: int | None = None
     is_here = config.store.kind == "file"  # else capture runs where the server does
     first_start = running = False

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from cdc.config import DestinationConfig
 from cdc.config.lake import Lake
+from cdc.config.memory import SHARED_MEMORY, in_memory
 from cdc.config.secrets import encryption_keys
 from cdc.encryption import keys
 from cdc.errors import CdcError
@@ -27,9 +28,37 @@ _MIN_JAVA = 17
 
 def examine(config: DestinationConfig) -> list[Finding]:
     """Returns the findings about this machine."""
+    if config.store.kind == "memory":
+        return [*_memory(config), *_metrics(config)]
     here = config.store.kind == "file"
     where = [*_store(config), *_meta(config), *_archive(config)] if here else _server(config)
     return [*where, *_target(config), *_spark(config), *_catalog(config), *_metrics(config), *_mq(config)]
+
+
+def _memory(config: DestinationConfig) -> list[Finding]:
+    """Checks that the machine has the memory for a store in memory, and that a meta outside can be used."""
+    served, needed = in_memory(config).store, config.store.max_transaction_bytes
+    if config.store.batch_mode == "memsize":
+        needed += config.store.buffer_size * config.store.buffer_unit_bytes
+    if not SHARED_MEMORY.is_dir():
+        return [error("store", f"this machine has no shared memory in {SHARED_MEMORY}", "Use store.kind: file.")]
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < needed:
+        remedy = (
+            "Give the machine (or the container, by --shm-size) more, or make buffer_size or max_transaction_bytes "
+            "smaller."
+        )
+        what = (
+            f"the buffer and the largest transaction may need {human_bytes(needed)}, and {human_bytes(free)} are free"
+        )
+        found = [warning("store", f"{what} in {SHARED_MEMORY}", remedy)]
+    else:
+        found = [ok("store", f"it is in the memory of `cdc server` ({served.run_folder})")]
+    if config.meta.kind == "memory":
+        what = "it ends with `cdc server`, and clients then begin at source.start, or where they subscribe"
+        return [*found, ok("meta", what)]
+    folder = _folder("meta", config.meta.path, "meta.path")
+    return [*found, folder, *_removable("meta", config.meta.path, "meta.path")]
 
 
 def _server(config: DestinationConfig) -> list[Finding]:

@@ -122,7 +122,7 @@ def _server(ctx: typer.Context, url: str | None, ca_file: Path | None, role: str
             if role == "operator" or url is None:
                 say(f"passed over: {error}")
             continue
-        if config.store.kind == "file":
+        if config.store.kind != "server":
             configs.append(config)
     if url is None:
         url = _own_url(folder, configs)

@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def status(ctx: typer.Context, dest: Destination = None, as_json: Json = False) -> None:
     """Show positions, store, cursors, lag, outstanding batches and tables."""
-    config = load(ctx, dest)
+    from cdc.config.memory import in_memory
+
+    config = in_memory(load(ctx, dest))  # the memory of a server on this machine can be read, too
     document = collect(config)
     if as_json:
         print_json(document)

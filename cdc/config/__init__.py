@@ -5,7 +5,8 @@ Nothing else reads the file. An unknown key, a wrong value, or two values that c
 
 Each section has a module of its name (``source``, ``tables``, ``store``, ``meta``, ``batch``, ``snapshot``, ``apply``,
 ``s3``, ``spark``, ``airflow``, ``metrics``, ``server``, ``mq``); ``columns`` holds the policies that ``apply`` and
-``tables`` share, ``schedules`` the schedules of DAGs, and ``destination`` the whole.
+``tables`` share, ``schedules`` the schedules of DAGs, ``destination`` the whole, and ``memory`` what a server makes of
+a store in memory.
 ``loading`` finds and reads files, ``messages`` translates validation errors, ``values`` has the types of values, and
 ``secrets`` resolves passwords and keys. ``reference`` renders the models as a commented file, a page and a JSON schema:
 defaults and descriptions are written in the models, once; ``descriptions`` reads the latter from their source.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from cdc.config.airflow import AirflowConfig
@@ -11,6 +12,7 @@ from cdc.config.apply import ApplyConfig
 from cdc.config.batch import BatchConfig
 from cdc.config.catalog import SESSION_CATALOG
 from cdc.config.lake import LOG_STORES, SAFE_LOG_STORES
+from cdc.config.memory import NO_LAKE, check_memory
 from cdc.config.meta import MetaConfig
 from cdc.config.metrics import MetricsConfig
 from cdc.config.mq import MqConfig
@@ -34,7 +36,7 @@ class DestinationConfig(Section):
     meta: MetaConfig = MetaConfig()
     batch: BatchConfig = BatchConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
-    apply: ApplyConfig
+    apply: ApplyConfig = ApplyConfig(target=NO_LAKE)
     s3: S3Config = S3Config()
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
@@ -56,6 +58,11 @@ class DestinationConfig(Section):
         """The destination's folder in the archive of its store; None if no archive is configured."""
         url = self.store.archive.url
         return None if url is None else f"{url}/{self.name}"
+
+    @property
+    def forgets_readers(self) -> bool:
+        """Whether the meta ends with the server."""
+        return self.store.in_memory and self.meta.path.is_relative_to(self.store.run_folder)
 
     @property
     def alarms_path(self) -> Path:
@@ -90,8 +97,12 @@ class DestinationConfig(Section):
         return self.apply.model_copy(update=given)
 
 
-def check_sections(config: DestinationConfig, file: Path) -> None:
-    """Checks that sections do not contradict each other, as far as the file alone can tell. Raises ConfigError."""
+def check_sections(config: DestinationConfig, file: Path, given: AbstractSet[str]) -> None:
+    """Checks that sections do not contradict each other, as far as the file alone can tell. ``given``: the sections
+    that the file has. Raises ConfigError."""
+    check_memory(config, file, given)
+    if config.store.kind != "memory" and "apply" not in given:
+        raise ConfigError("apply: is missing; add it", place=str(file))
     _check_meta(config, file)
     _check_ha(config, file)
     _check_folders(config, file)
@@ -129,7 +140,7 @@ def _check_meta(config: DestinationConfig, file: Path) -> None:
                 )
     elif not given:
         raise ConfigError("meta: is missing; add it", place=str(file))
-    elif config.meta.__dict__["path"] is None:
+    elif config.meta.kind != "memory" and config.meta.__dict__["path"] is None:
         raise ConfigError("meta.path: is missing; add it", place=str(file))
 
 
@@ -276,7 +287,9 @@ def _check_folders(config: DestinationConfig, file: Path) -> None:
     """Store, meta and tables must not lie in each other, since each owns the names in its folder."""
     folders: list[tuple[str, Path]] = []
     if config.store.kind == "file":
-        folders = [("store.path", config.store.path), ("meta.path", config.meta.path)]
+        folders = [("store.path", config.store.path)]
+    if config.meta.__dict__["path"] is not None:
+        folders.append(("meta.path", config.meta.path))
     for key, uri in (("store.stage", config.store.stage), ("store.archive.url", config.store.archive.url)):
         if uri is not None and uri.startswith("file://"):
             folders.append((key, Path(uri.removeprefix("file://"))))

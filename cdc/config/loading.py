@@ -115,8 +115,9 @@ def parse(text: str, file: Path) -> DestinationConfig:
         config = DestinationConfig.model_validate(data)
     except ValidationError as error:
         raise explain(error, file, DestinationConfig) from None
+    given = frozenset(config.model_fields_set)
     config = _with_absolute_paths(config, file)
-    check_sections(config, file)
+    check_sections(config, file, given)
     config._name, config._file = file.stem, file
     if is_s3(config.apply.target):
         lake = Lake(config.apply.target, config.s3)

@@ -15,16 +15,12 @@ from cdc.log import hide_password
 _NOT_YET = "is not available yet; leave it out"
 _ONE_START = "contradicts the key beside it; keep one of file, gtid and time"
 _BY_PERIOD = (
-    "a meta that is written periodically lives in the memory of one process, and capture and apply are two; leave it "
-    "out (programs of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
+    "is not a key: kind: mixed, for a store in memory, is stored each second; leave it out "
+    "(programs of your own may use cdc.event_store.periodic_meta.PeriodicMeta)"
 )
-_MEMORY_STORE = "belongs to a store in memory, which lives in one process; leave it out"
 _WITHOUT_EFFECT = {
     "source.start.gtid": _ONE_START,
     "source.start.time": _ONE_START,
-    "store.buffer_size": _MEMORY_STORE,
-    "store.buffer_unit_bytes": _MEMORY_STORE,
-    "store.batch_mode": _MEMORY_STORE,
     "store.standby.max_behind_bytes": "has no effect, since capture never waits for a standby while it reads; leave it "
     "out (programs of your own may set it in cdc.replication.settings.MasterSettings)",
     "meta.flush": _BY_PERIOD,

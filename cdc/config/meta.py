@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -18,18 +18,21 @@ class MetaConfig(SectionWithFolder):
     `store.kind: server` the section is left out."""
 
     kind: Annotated[
-        Literal["file", "zookeeper"],
+        Literal["file", "zookeeper", "memory", "mixed"],
         Doc(
             choices={
                 "file": "a file on a local disk, for capture and apply on one machine",
                 "zookeeper": "nodes in ZooKeeper, at the servers that hosts names",
+                "memory": "the memory of `cdc server`, with `store.kind: memory`: it ends with the server",
+                "mixed": "the memory of `cdc server`, with `store.kind: memory`, stored each second: in ZooKeeper if "
+                "hosts is given, else in a file",
             }
         ),
     ] = "file"
     """Storage of the state."""
     path: Annotated[Folder, Doc(example="./data/shop/meta")] = no_folder()
-    """Folder of the batch manifests and, with `kind: file`, of the meta file; it must be given.
-    A relative path is taken from the folder above that of this file."""
+    """Folder of the batch manifests and of the meta file, if there is one. It must be given, except with
+    `kind: memory`. A relative path is taken from the folder above that of this file."""
     permissions: Annotated[
         Permissions,
         Doc(
@@ -40,20 +43,10 @@ class MetaConfig(SectionWithFolder):
         ),
     ] = "private"
     """Access to the files of the meta."""
-    hosts: Annotated[FilledText | None, Doc(example="h1:2181,h2:2181", only_with="kind: zookeeper")] = None
+    hosts: Annotated[FilledText | None, Doc(example="h1:2181,h2:2181", only_with="kind: zookeeper, or mixed")] = None
     """Servers of ZooKeeper, like `h1:2181,h2:2181`."""
-    root: Annotated[FilledText, Doc(only_with="kind: zookeeper")] = "/otter/canal"
+    root: Annotated[FilledText, Doc(only_with="hosts")] = "/otter/canal"
     """Node of ZooKeeper below which `destinations/DEST` is kept."""
-
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _kind(cls, kind: Any) -> Any:
-        if kind == "memory":
-            raise ValueError(
-                "a memory meta lives in one process, and capture and apply are two; use file or zookeeper "
-                "(programs of your own may use cdc.event_store.memory_meta.MemoryMeta)"
-            )
-        return kind
 
     @field_validator("hosts")
     @classmethod
@@ -73,8 +66,14 @@ class MetaConfig(SectionWithFolder):
     def _zookeeper_keys(self) -> Self:
         if self.kind == "zookeeper" and self.hosts is None:
             raise ValueError("kind zookeeper needs hosts; add hosts: h1:2181,h2:2181")
-        if self.kind != "zookeeper":
+        if self.kind in ("file", "memory"):
             for key in ("hosts", "root"):
                 if key in self.model_fields_set:
                     raise ValueError(f"{key} belongs to kind: zookeeper; remove it, or change kind")
+        if self.kind == "mixed" and self.hosts is None and "root" in self.model_fields_set:
+            raise ValueError("root has no effect without hosts; remove it, or add hosts")
+        if self.kind == "memory":
+            for key in ("path", "permissions"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key} has no effect with kind: memory, which keeps nothing; remove it")
         return self

@@ -2,7 +2,7 @@
 
 Its sub-sections are ``encryption``, ``retain`` and ``disk`` (when segments are removed), ``archive`` (a copy in an
 object store) and ``standby`` (replication to a second machine). With ``kind: server`` it is kept by another
-machine's ``cdc server``.
+machine's ``cdc server``, with ``kind: memory`` in the memory of ``cdc server`` on this one (:mod:`cdc.config.memory`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _ASYNC = "flush: async"
 _ASYNC_KEYS = ("flush_interval_s", "flush_least_pages", "flush_thorough_interval_s")
 _HOURS = r"\s*\d{1,2}\s*"
 _SERVER_KEYS = ("url", "token_env", "token_file", "ca_file", "retry_for_s")
+_MEMORY = "kind: memory"
+_MEMORY_KEYS = ("buffer_size", "buffer_unit_bytes", "batch_mode", "max_transaction_bytes")
 _KEYS_OF_BOTH = {"kind", "stage", "permissions", *_SERVER_KEYS}
 
 
@@ -214,11 +216,12 @@ class StoreConfig(SectionWithFolder):
     """The durable store between capture and apply: binlog segments on a local disk."""
 
     kind: Annotated[
-        Literal["file", "server"],
+        Literal["file", "server", "memory"],
         Doc(
             choices={
                 "file": "segments in a folder of this machine",
                 "server": "the store of another machine, which `cdc server` serves at `url`",
+                "memory": "a buffer in the memory of `cdc server`, for clients of Canal that only want a stream",
             }
         ),
     ] = "file"
@@ -238,6 +241,25 @@ class StoreConfig(SectionWithFolder):
     relative path is taken from the folder of this file."""
     retry_for_s: Annotated[DurationS, Doc(only_with="kind: server")] = 60.0
     """How long a request is repeated while the server cannot be reached."""
+    buffer_size: Annotated[Whole, Doc(only_with=_MEMORY)] = Field(default=16384, ge=16, le=2**30)
+    """Size of the buffer, a power of two: in units of `buffer_unit_bytes`, or in events, as `batch_mode` says. Capture
+    reads nothing more from the source while so much is not acked."""
+    buffer_unit_bytes: Annotated[Whole, Doc(only_with="batch_mode: memsize")] = Field(default=1024, ge=1, le=2**20)
+    """Bytes of events for which each unit of `buffer_size` stands: 16 MiB in all by default."""
+    batch_mode: Annotated[
+        Literal["memsize", "itemsize"],
+        Doc(
+            choices={
+                "memsize": "in units of buffer_unit_bytes",
+                "itemsize": "in binlog events; a row event has up to 8 KiB of rows by the server's default",
+            },
+            only_with=_MEMORY,
+        ),
+    ] = "memsize"
+    """What `buffer_size` counts."""
+    max_transaction_bytes: Annotated[Whole, Doc(only_with=_MEMORY)] = Field(default=268435456, ge=65536, le=2**34)
+    """Largest transaction that capture takes, beside what the buffer holds already. A larger one stops capture with its
+    position; nothing is left out."""
     segment_bytes: Whole = Field(default=268435456, ge=65536, le=2**40)
     """Size at which a new segment is begun. Segments are written, removed and copied as a whole."""
     flush: Annotated[
@@ -283,6 +305,20 @@ class StoreConfig(SectionWithFolder):
         """The folder of the store, or the address of the server that has it, for messages."""
         return str(self.path) if self.url is None else self.url
 
+    _run_folder: Path | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether this is the store of a running server that is configured with `kind: memory`: its `path` is a folder
+        in memory, and its kind is `file`, since everything in the server reads it as one."""
+        return self._run_folder is not None
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder in memory of a store that is :attr:`in_memory`."""
+        assert self._run_folder is not None
+        return self._run_folder
+
     @property
     def stages_batches(self) -> bool:
         """Whether the bytes of batches are copied to :attr:`stage`."""
@@ -293,15 +329,12 @@ class StoreConfig(SectionWithFolder):
     def _archive(cls, archive: Any) -> Any:
         return {"url": archive} if isinstance(archive, str) else archive
 
-    @field_validator("kind", mode="before")
+    @field_validator("buffer_size")
     @classmethod
-    def _kind(cls, kind: Any) -> Any:
-        if kind == "memory":
-            raise ValueError(
-                "a memory store lives in one process, and capture and apply are two; use file "
-                "(programs of your own may use cdc.event_store.memory_store.MemoryStore)"
-            )
-        return kind
+    def _power_of_two(cls, size: int) -> int:
+        if size & (size - 1):
+            raise ValueError("must be a power of two")
+        return size
 
     @field_validator("url")
     @classmethod
@@ -324,6 +357,16 @@ class StoreConfig(SectionWithFolder):
     @model_validator(mode="after")
     def _keys_of_the_kind(self) -> Self:
         given = self.model_fields_set
+        if self.kind == "memory":
+            for key in type(self).model_fields:
+                if key in given and key != "kind" and key not in _MEMORY_KEYS:
+                    raise ValueError(f"{key} has no effect with kind: memory, which keeps nothing; remove it")
+            if self.batch_mode == "itemsize" and "buffer_unit_bytes" in given:
+                raise ValueError("buffer_unit_bytes has no effect with batch_mode: itemsize; remove it")
+            return self
+        for key in _MEMORY_KEYS:
+            if key in given:
+                raise ValueError(f"{key} belongs to kind: memory; remove it, or change kind")
         if self.kind == "file":
             if self.__dict__["path"] is None:
                 raise ValueError("path is missing; add it, or read a server's store with kind: server")

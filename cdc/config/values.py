@@ -125,11 +125,22 @@ class SectionWithFolder(Section):
         def __getattribute__(self, name: str) -> Any:
             found = super().__getattribute__(name)
             if name == "path" and found is None:
-                raise ConfigError(
-                    "this needs the disk of the store, which is on another machine (store.kind is server)",
-                    remedy="Do it where `cdc server` runs, with the configuration there.",
-                )
+                raise no_disk(super().__getattribute__("kind"))
             return found
+
+
+def no_disk(kind: str) -> ConfigError:
+    """Returns the error for work that needs the disk of a store or meta that has none here, by its kind."""
+    if kind in ("memory", "mixed"):
+        return ConfigError(
+            f"this needs a store on a disk, and `cdc server` keeps this one in its memory (kind: {kind})",
+            remedy="Read it with a client of Canal's protocol, such as cdc.connector; `cdc instance list` shows its "
+            "state. For Delta tables, batches and histories use store.kind: file.",
+        )
+    return ConfigError(
+        "this needs the disk of the store, which is on another machine (store.kind is server)",
+        remedy="Do it where `cdc server` runs, with the configuration there.",
+    )
 
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.config import DestinationConfig, load
+from cdc.config.memory import in_memory
 from cdc.errors import CdcError
 from cdc.log import get_logger, hide_password
 
@@ -113,7 +114,7 @@ class Board:
     def _run(self, file: Path, batches: bool, look: _Look) -> None:
         config = None
         try:
-            config = load(file)
+            config = in_memory(load(file))
             status = self._status(config)
             look.row = Row(file.stem, config, status, newest_batches(config) if batches else [])
         except CdcError as error:

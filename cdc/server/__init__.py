@@ -3,7 +3,7 @@
 ``process`` runs it, as an ``embedded`` server, which programs may run themselves. ``instances`` are the destinations
 that it runs: ``folder`` follows their configurations, ``leadership`` says whether this process has them, ``stops``
 remembers what an operator has stopped, and ``captures`` keeps their captures running, as ``processes`` started by
-``child``. ``live`` has those that requests reach.
+``child``. ``memory`` has the folders of stores in memory, ``live`` the destinations that requests reach.
 
 ``app`` answers requests over HTTP, ``operators`` those about instances, ``roles`` says who may make these, ``alarms``
 tells what is wrong with instances, ``operations`` has what a client may call, ``destinations`` what is served and to

@@ -77,7 +77,7 @@ class Clients:
         self._threads, self._watch_threads = CapacityLimiter(_THREADS), CapacityLimiter(_WATCH_THREADS)
         self._waiting: dict[str, int] = {}
         self._grown: dict[str, asyncio.Event] = {}
-        self._seen: dict[str, int | None] = {}
+        self._seen: dict[str, tuple[int | None, bool] | None] = {}
         self._versions: dict[str, int] = {}
 
     def client(self, destination: str, client_id: str) -> Client:
@@ -218,18 +218,19 @@ class Clients:
                     self._seen.pop(name, None)
                     continue
                 try:
-                    seq = await in_thread(partial(self._last_seq, name), self._watch_threads)
+                    end = await in_thread(partial(self._end_of, name), self._watch_threads)
                 except CdcError as error:
                     _log.warning("store cannot be read", destination=name, reason=str(error))
-                    seq = None
-                if name not in self._seen or self._seen[name] != seq:
-                    self._seen[name] = seq
+                    end = None
+                if name not in self._seen or self._seen[name] != end:
+                    self._seen[name] = end
                     self._versions[name] = self.version(name) + 1
                     self._grown.pop(name, asyncio.Event()).set()
 
-    def _last_seq(self, name: str) -> int | None:
+    def _end_of(self, name: str) -> tuple[int | None, bool] | None:
+        """Returns the end of a store, and whether it has no room for more."""
         served = self._live.get(name)
-        return None if served is None else served.reader().last_seq()
+        return None if served is None else (served.reader().last_seq(), served.is_full)
 
     # --- upkeep
 

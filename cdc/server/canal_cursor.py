@@ -8,6 +8,7 @@ moves. After a kill of the server, the entries of the leases that were not acked
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -15,15 +16,17 @@ from typing import TYPE_CHECKING
 
 from cdc.batches.manifest import schemas_of
 from cdc.batches.service import limits_of
-from cdc.batches.subscribers import make_filter
+from cdc.batches.subscribers import make_filter, skip_to_end
 from cdc.canal.encoder import EntryEncoder, Mark, Taken
 from cdc.canal.zones import Zone
-from cdc.errors import BatchError, BatchOrderError, CdcError, StorageError, UsageError
+from cdc.errors import BatchError, BatchOrderError, CdcError, CutOffError, StorageError, UsageError
 from cdc.log import get_logger
 
 if TYPE_CHECKING:
     from cdc.batches.lease import Lease
+    from cdc.config import DestinationConfig
     from cdc.server.destinations import ServedDestination
+    from cdc.store.reader.batch_builder import Limits
 
 LEASE_BYTES = 8 << 20
 """Bytes of transactions in a lease; a larger transaction is one of its own."""
@@ -32,6 +35,9 @@ MOST_UNACKED_BYTES = 64 << 20
 MOST_UNACKED_BATCHES = 10_000
 _LEASE_S = 3600.0
 _ID_BITS = 20
+_SKIP_S = 0.1
+_PART_OF_BUFFER = 4
+"""A lease has at most this part of the buffer of a store in memory, so that acks make room while others are held."""
 _GROWTH = 4.0
 """Bytes of entries for each byte of events, as long as none was made."""
 _log = get_logger(__name__)
@@ -90,10 +96,13 @@ class ClientCursor:
         """A batch that was made before the client has asked for it."""
         self._failed: CdcError | None = None
         """Why that failed."""
-        self._last_id = 0
+        # Ids that nothing remembers begin with the time, so that a late ack does not mean a batch after a restart.
+        self._last_id = (time.time_ns() // 1_000_000) << _ID_BITS if served.config.forgets_readers else 0
         self._is_fresh = True
         self._growth = _GROWTH
         """Bytes of entries for each byte of events, in the last batch."""
+        self._skipped_at = 0.0
+        """When it was looked last whether the cursor may move over what the client does not get."""
 
     # --- subscription
 
@@ -106,14 +115,15 @@ class ClientCursor:
         known = self._served.meta.read().subscriptions.get(self.subscriber)
         if known is not None and (keep or known.filter == pattern):
             return
-        if not self._served.reader().exists():  # else the meta would look like that of a lost store
+        if not self._served.is_readable():  # else the meta would look like that of a lost store
             raise StorageError(
                 "nothing was captured yet",
                 place=self._served.name,
                 remedy=f"Start `cdc capture {self._served.name}`, then connect again.",
             )
         self.forget()
-        self._service.subscribe(self.subscriber, pattern)
+        with self._served.joining():
+            self._service.subscribe(self.subscriber, pattern)
 
     def unsubscribe(self) -> None:
         """Ends the subscription. Its cursor goes, too."""
@@ -152,8 +162,25 @@ class ClientCursor:
         limits = replace(limits_of(self._served.config.batch), max_bytes=enough)
         selection = reader.select(known.start_seq(), limits, make_filter(known.filter))
         if selection is None:
-            return int(found)
-        return enough if selection.ddl else int(found + selection.bytes * self._growth)
+            self._skip()
+            return self._all_there_is(int(found), enough)
+        if selection.ddl:
+            return enough
+        return self._all_there_is(int(found + selection.bytes * self._growth), enough)
+
+    def _all_there_is(self, found: int, enough: int) -> int:
+        """Returns ``enough`` if there will not be more before the client acks: the buffer of a store in memory is full.
+        Else ``found``."""
+        return enough if found and self._served.is_full else found
+
+    def _skip(self) -> None:
+        """Moves the cursor over what the client does not get, up to the end of a store in memory: nothing else would
+        make room for what follows. Stores on a disk have no limit, and a cursor that skips whole segments will do."""
+        now = time.monotonic()
+        if self._held or not self._served.config.store.in_memory or now - self._skipped_at < _SKIP_S:
+            return
+        self._skipped_at = now
+        skip_to_end(self._served.meta, self._served.reader(), self.subscriber)
 
     def take(self, max_bytes: int) -> tuple[int, list[Taken]] | None:
         """Hands out a batch of as many entries as have more than ``max_bytes`` together: its id and entries; None if
@@ -316,16 +343,26 @@ class ClientCursor:
             # An earlier process's leases are rolled back, so that ids of its batches mean nothing any more.
             self._service.release(self._owner, subscriber=self.subscriber)
             self._is_fresh = False
-        limits = replace(limits_of(self._served.config.batch), max_bytes=LEASE_BYTES, until_seq=until_seq)
-        lease = self._service.get(
-            self._owner,
-            subscriber=self.subscriber,
-            limits=limits,
-            wait_s=0,
-            lease_s=_LEASE_S,
-            ahead=bool(self._held),
-        )
+        try:
+            lease = self._service.get(
+                self._owner,
+                subscriber=self.subscriber,
+                limits=replace(lease_limits(self._served.config), until_seq=until_seq),
+                wait_s=0,
+                lease_s=_LEASE_S,
+                ahead=bool(self._held),
+            )
+        except CutOffError as error:
+            if not self._served.config.store.in_memory:
+                raise
+            raise CutOffError(
+                f"clientId:{self.client_id} has fallen behind what the source still has: {error.message}",
+                place=self._served.name,
+                remedy="Unsubscribe and subscribe again, to go on where the store in memory begins. The changes "
+                "between are lost to this client.",
+            ) from None
         if lease is None:
+            self._skip()
             return False
         pattern = make_filter(lease.manifest.table_filter)
         encoder = EntryEncoder(
@@ -382,6 +419,18 @@ class ClientCursor:
                 self._service.ack(lease.batch, lease.token, subscriber=self.subscriber)
             else:
                 self._service.rollback(lease.batch, lease.token, subscriber=self.subscriber)
+
+
+def lease_limits(config: DestinationConfig) -> Limits:
+    """Returns the limits of a lease."""
+    limits = replace(limits_of(config.batch), max_bytes=LEASE_BYTES)
+    store = config.store
+    if not store.in_memory:
+        return limits
+    part = max(1, store.buffer_size // _PART_OF_BUFFER)
+    if store.batch_mode == "memsize":
+        return replace(limits, max_bytes=min(LEASE_BYTES, part * store.buffer_unit_bytes))
+    return replace(limits, max_row_events=part, max_transactions=part)
 
 
 def subscriber_of(client_id: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cdc.batches.service import BatchService
 from cdc.batches.table_batches import TableBatches
+from cdc.config.memory import full_mark, readers_lock
 from cdc.config.secrets import subscriber_token
+from cdc.config.values import no_disk
+from cdc.durable import locked
 from cdc.errors import CdcError, ConfigError, NotLeaderError
-from cdc.meta import Meta, open_meta
+from cdc.meta import Meta, open_served_meta
 from cdc.server.locks import LockTable
 from cdc.store.reader.reader import StoreReader
 
@@ -31,6 +35,8 @@ class ServedDestination:
     def __init__(self, config: DestinationConfig, leadership: Leadership | None = None) -> None:
         """``leadership``: the right by which this process serves it. Raises ConfigError if the destination cannot be
         served."""
+        if config.store.kind == "memory":
+            raise no_disk(config.store.kind)
         if config.store.kind != "file":
             raise ConfigError(
                 "the store is on another server, and is served there",
@@ -46,7 +52,7 @@ class ServedDestination:
             )
         self.config = config
         self._leadership = leadership
-        self.meta: Meta = open_meta(config, fence=None if leadership is None else leadership.fence)
+        self.meta: Meta = open_served_meta(config, fence=None if leadership is None else leadership.fence)
         self.batches = BatchService(config, meta=self.meta)
         self.locks = LockTable(self.meta)
         self.begin: Callable[[], Awaitable[None]] | None = None
@@ -93,6 +99,28 @@ class ServedDestination:
         """Returns the reader of the store."""
         source = self.meta.source()
         return StoreReader(self.config.store.path, None if source is None else source.base_name)
+
+    def is_readable(self) -> bool:
+        """Whether there is a store to subscribe to. One in memory has to say where it begins first: it begins elsewhere
+        after a restart, and a reader that has acked nothing has to know where it was."""
+        reader = self.reader()
+        return reader.exists() and (not self.config.store.in_memory or reader.beginning() is not None)
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """Keeps the store's beginning where it is, while a reader subscribes. Raises LeaseHeldError, StorageError."""
+        store = self.config.store
+        if not store.in_memory:
+            yield
+            return
+        with locked(readers_lock(store.run_folder), "capture, which removes what was acked,", wait_s=30):
+            yield
+
+    @property
+    def is_full(self) -> bool:
+        """Whether capture waits because the buffer of a store in memory is full."""
+        store = self.config.store
+        return store.in_memory and full_mark(store.run_folder).exists()
 
     def table_batches(self) -> TableBatches:
         """Returns the changes of single tables."""

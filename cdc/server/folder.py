@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc.config import DestinationConfig, destinations, load
+from cdc.config.memory import in_memory
 from cdc.config.watch import WatchedFile
 from cdc.errors import CdcError, ConfigError
 
@@ -60,6 +61,6 @@ class ConfigFolder:
 
 def _read(name: str, path: Path) -> Change:
     try:
-        return Change(name, config=load(path))
+        return Change(name, config=in_memory(load(path)))
     except CdcError as error:
         return Change(name, error=error)

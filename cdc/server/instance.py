@@ -29,6 +29,7 @@ from cdc.log import get_logger
 from cdc.server.captures import CaptureState, CaptureSupervisor, Pauses
 from cdc.server.destinations import ServedDestination
 from cdc.server.leadership import Leadership, LocalLeadership
+from cdc.server.memory import MemoryFolder, make_run_folder
 from cdc.server.states import InstanceState
 from cdc.server.stops import forget_stop, read_stop, record_stop
 from cdc.server.threads import in_thread
@@ -302,6 +303,8 @@ class Instance:
         around, config = self._around, self.config
         self._become(InstanceState.STARTING)
         await around.admit(config)
+        if config.store.in_memory:
+            await around.in_thread(lambda: make_run_folder(config))
         leadership = around.leadership(config)
         served = await around.in_thread(lambda: ServedDestination(config, leadership))
         if config.server.ha.enabled:  # clients ask another server meanwhile
@@ -357,6 +360,18 @@ class Instance:
                 await acquired
 
     async def _lead(self, leadership: Leadership, served: ServedDestination) -> None:
+        config = self.config
+        if not config.store.in_memory:
+            await self._serve(leadership, served)
+            return
+        folder = MemoryFolder(config)
+        try:
+            await self._around.in_thread(lambda: folder.begin(served.meta))
+            await self._serve(leadership, served)
+        finally:
+            await self._around.in_thread(folder.end)
+
+    async def _serve(self, leadership: Leadership, served: ServedDestination) -> None:
         config = self.config
         lost = asyncio.ensure_future(leadership.lost())
         captures = config.server.capture != "none"
@@ -434,7 +449,7 @@ class Instance:
             return
         most_s = self._around.timings.begin_s
         deadline = time.monotonic() + most_s
-        while not await self._around.in_thread(lambda: served.reader().exists()):
+        while not await self._around.in_thread(served.is_readable):
             if self.capture.error is not None:
                 raise self.capture.error.with_traceback(None)
             if time.monotonic() > deadline or self._served is not served:

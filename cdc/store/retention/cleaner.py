@@ -338,6 +338,10 @@ class LogCleaner:
         stop.wait(pause_s)
         return False
 
+    def error(self) -> StorageError:
+        """Returns the error for a capture that must not wait for room."""
+        return self.watch.error()
+
     def level(self, size_bytes: int = 0) -> Level:
         """Returns how full the disk is. A disk that cannot be watched counts as one with room: the write itself fails
         if there is none."""

@@ -1,0 +1,129 @@
+"""The contract of metas for the one in shared memory that ``cdc server`` stores each second, and what a kill loses."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import LeaseHeldError, StorageError
+from cdc.meta.base import DurableMeta
+from cdc.meta.file import FileMeta
+from cdc.meta.mixed import RESERVED_IDS, MixedMeta
+from cdc.testing.meta_contract import IDENTITY, MakeMeta, MetaContract, entry
+from tests.contract.meta_support import maker
+
+MakeDurable = Callable[[], DurableMeta]
+
+
+@pytest.fixture(params=["file", pytest.param("zookeeper", marks=pytest.mark.long)])
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> MakeDurable:
+    """Opens the durable meta below."""
+    if request.param == "file":
+        return functools.partial(FileMeta, tmp_path / "disk", "shop")
+    return maker(request.getfixturevalue("zookeeper"))
+
+
+def begun(tmp_path: Path, durable: MakeDurable, *, lock_wait_s: float = 30.0, period_s: float = 60.0) -> MixedMeta:
+    meta = MixedMeta(FileMeta(tmp_path / "memory", "shop", lock_wait_s=lock_wait_s), durable(), period_s=period_s)
+    meta.begin()
+    return meta
+
+
+class TestMixed(MetaContract):
+    @pytest.fixture
+    def make_meta(self, tmp_path: Path, durable: MakeDurable) -> MakeMeta:
+        def make(*, lock_wait_s: float = 30.0) -> MixedMeta:
+            return begun(tmp_path, durable, lock_wait_s=lock_wait_s)
+
+        return make
+
+
+def test_subscribers_are_stored_at_once_and_cursors_each_period(tmp_path: Path, durable: MakeDurable) -> None:
+    meta = begun(tmp_path, durable, period_s=0.2)
+    try:
+        meta.bind_source(IDENTITY)
+        meta.subscribe("canal-1001", "shop")
+        meta.add_batch("canal-1001", entry(1, 0, 5))
+        with durable() as other:
+            found = other.read().subscription("canal-1001")
+            assert (found.filter, found.next_batch) == ("shop", 1 + RESERVED_IDS)
+            meta.update_cursor("canal-1001", 5)
+            deadline = time.monotonic() + 10
+            while other.read().subscription("canal-1001").acked_seq != 5:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert other.source() == IDENTITY
+    finally:
+        meta.close()
+
+
+def test_what_a_kill_loses_comes_again_under_new_ids(tmp_path: Path, durable: MakeDurable) -> None:
+    killed = begun(tmp_path, durable)
+    killed.subscribe("canal-1001")
+    killed.update_cursor("canal-1001", 5)
+    killed.add_batch("canal-1001", entry(7, 5, 9))
+    killed._durable.close()  # as its death would release it, without a last write
+    again = begun(tmp_path, durable)
+    try:
+        known = again.read().subscription("canal-1001")
+        assert (known.acked_seq, known.outstanding) == (0, [])
+        assert known.next_batch > 7
+    finally:
+        again.close()
+
+
+def test_a_change_by_the_capture_is_stored_too(tmp_path: Path, durable: MakeDurable) -> None:
+    meta = begun(tmp_path, durable, period_s=0.1)
+    try:
+        FileMeta(tmp_path / "memory", "shop").bind_source(IDENTITY)  # another process
+        deadline = time.monotonic() + 10
+        with durable() as other:
+            while other.source() != IDENTITY:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+    finally:
+        meta.close()
+
+
+def test_one_server_holds_what_is_stored(tmp_path: Path) -> None:
+    durable = functools.partial(FileMeta, tmp_path / "disk", "shop")
+    meta = begun(tmp_path, durable)
+    second = MixedMeta(FileMeta(tmp_path / "elsewhere", "shop"), durable())
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("cdc.meta.mixed._HOLD_S", 0.1)
+            with pytest.raises(LeaseHeldError, match="keeps this meta in memory"):
+                second.begin()
+    finally:
+        meta.close()
+    second.begin()
+    second.close()
+
+
+def test_a_subscription_that_cannot_be_stored_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the client would think that it is known, and a kill would lose where it begins."""
+    meta = begun(tmp_path, functools.partial(FileMeta, tmp_path / "disk", "shop"))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("cdc.meta.file.replace_file", _fails_below(tmp_path / "disk"))
+            with pytest.raises(StorageError):
+                meta.subscribe("canal-1001")
+        assert meta.subscriptions() == {}
+        meta.subscribe("canal-1001")
+    finally:
+        meta.close()
+
+
+def _fails_below(folder: Path) -> Callable[[Path, bytes], None]:
+    from cdc.durable import replace_file
+
+    def replace(path: Path, data: bytes) -> None:
+        if path.is_relative_to(folder):
+            raise StorageError("the disk is gone", place=str(path))
+        replace_file(path, data)
+
+    return replace
