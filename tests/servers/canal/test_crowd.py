@@ -27,7 +27,8 @@ CALM_S, HOSTILE_S = 5, 12
 ANSWER_BYTES = 1 << 20
 GROWTH_MB = 300
 """Of the server's memory beside hostile clients: 50 answers of 1 MiB that are not taken, with what they are made of."""
-LATENCY_S = 2.0
+LATENCY_S = 5.0
+"""Less than any time-out of the server: nobody waits for a client that is slow, or does not log in."""
 
 
 @dataclass
