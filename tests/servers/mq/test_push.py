@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import yaml
 
 from cdc.capture import Capture
 from cdc.config import load
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, PASSWORD, USER, Server, free_port
 from tests.support.canal_proto import parsed
-from tests.support.kafka import Record, configure, create_topic, push, records, start_push
+from tests.support.kafka import CDC, Record, configure, create_topic, push, records, start_push
+from tests.support.server import client_config, server_process, with_tokens
 
 Database = Callable[[Server], str]
 
@@ -361,3 +363,70 @@ def test_sigterm_ends_a_push_and_sigusr1_prints_its_status(
         assert "messages with" in errors
     finally:
         process.kill()
+
+
+@pytest.mark.long
+def test_check_finds_brokers_that_do_not_answer_and_topics_that_are_missing(
+    kafka: Server, source: tuple[Server, str, Path]
+) -> None:
+    server, name, file = source
+    server.execute(f"INSERT INTO {name}.orders VALUES (1, 'a', 1, 1)")
+    Capture(load(file)).run(until_current=True)
+
+    def check() -> dict[str, str]:
+        command = [*CDC, "--conf-dir", str(file.parent), "check", "shop", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.stdout, done.stderr
+        return {one["message"]: one["level"] for one in json.loads(done.stdout)["findings"] if one["subject"] == "mq"}
+
+    configure(file, servers=[f"{HOST}:{free_port()}"], topic=f"{name}_rest")
+    ((message, level),) = check().items()
+    assert message.startswith(f"no broker answers at {HOST}:") and level == "error"
+    hashed = {"partitions": 3, "partition_hash": r".*\..*:$pk$"}
+    configure(file, servers=[kafka.url], topic=f"{name}_rest", dynamic_topics=rf"{name}\..*", **hashed)
+    found = check()
+    text = f"the topic {topic_of(name)} does not exist; the brokers create it when it is first used, with 1 partitions"
+    assert found == {
+        f"1 brokers answer at {kafka.url}": "ok",
+        f"{text}, and mq.partitions is 3": "error",
+    }
+    create_topic(kafka.url, topic_of(name), 3)
+    assert check()[f"the topic {topic_of(name)} has 3 partitions"] == "ok"
+
+
+@pytest.mark.long
+def test_a_push_reads_the_store_of_another_machine(
+    kafka: Server, source: tuple[Server, str, Path], tmp_path: Path
+) -> None:
+    """The push has a server's address and a token instead of a store; a kill of the server in between loses nothing."""
+    server, name, file = source
+    made = change(server, name, 30, seed=2)
+    Capture(load(file)).run(until_current=True)
+    served = with_tokens(load(file))
+    with server_process(served, tmp_path) as process:
+        client = client_config(served, tmp_path / "client", process.url, retry_for_s=60)
+        configure(client.file, servers=[kafka.url], topic=topic_of(name), subscriber="apply")
+        first = push(client.file.parent, "--until-empty", "--json")
+        assert first.returncode == 0, first.stderr
+        made += change(server, name, 30, seed=3)
+        Capture(load(file)).run(until_current=True)
+        process.stop(signal.SIGKILL)
+        with process_of(client.file.parent, tmp_path / "push.log", "--until-empty") as pushing:
+            time.sleep(3)
+            process.start()
+            assert pushing.wait(120) == 0, (tmp_path / "push.log").read_text()
+    changes = [json.loads(one.value or b"") for one in records(kafka.url, topic_of(name))]
+    rows = [row for one in changes if not one["isDdl"] for row in one["data"]]
+    deleted = [one["type"] == "DELETE" for one in changes if not one["isDdl"] for _ in one["data"]]
+    found = [(int(row["id"]), None if gone else int(row["n"])) for row, gone in zip(rows, deleted, strict=True)]
+    assert found == made
+
+
+@contextmanager
+def process_of(conf: Path, log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = start_push(conf, log, options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(30)
