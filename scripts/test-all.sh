@@ -83,7 +83,7 @@ arguments=("$@")
 stage install scripts/install.sh || finish 1
 together types checks || finish 1
 stage 'servers for the tests' fetch || finish 1
-stage 'quick tests' "$bin/python" -m pytest tests/unit -n "$(($(nproc) + 1))" --dist worksteal -q "${arguments[@]}" || finish 1
+stage 'quick tests' "$bin/python" -m pytest tests/unit -m 'not long' -n "$(($(nproc) + 1))" --dist worksteal -q "${arguments[@]}" || finish 1
 together with_spark with_faults without_spark || finish 1
 grep -qP '^(quick tests|tests with|faults).*\t0$' "$folder/stages" || finish 5
 finish 0

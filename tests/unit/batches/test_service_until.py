@@ -154,14 +154,14 @@ def model(transactions: list[Tx], limits: Limits) -> list[int]:
 def test_every_limit_against_a_model(tmp_path: Path) -> None:
     choose = random.Random(20261122)
     print("seed 20261122")
-    count = 300
+    count = 200
     ddl = frozenset(n for n in range(count) if choose.random() < 0.05)
     sizes = [choose.choice([1, 2, 30, 500]) for _ in range(count)]
     fill(tmp_path, [float(n) for n in range(count)], ddl=ddl, sizes=sizes)
     entries = entries_of(tmp_path)
     made = [Tx(int(e["row_events"]), int(e["length"]), bool(int(e["flags"]) & EntryFlag.DDL)) for e in entries]
     assert sum(t.ddl for t in made) == len(ddl)
-    for _ in range(60):
+    for _ in range(30):
         limits = Limits(
             max_bytes=choose.choice([1, 700, 3000, 50_000, 1 << 40]),
             max_transactions=choose.choice([None, 1, 3, 50]),

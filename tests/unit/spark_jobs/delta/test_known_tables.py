@@ -130,7 +130,7 @@ class History:
             commit(self.path, self.seq)
 
 
-@pytest.mark.parametrize("run", range(6))
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.long) for run in range(1, 6))])
 def test_random_histories(run: int, tmp_path: Path, seed: int) -> None:
     history = History(tmp_path / "t", random.Random(f"{seed} {run} histories"))
     for _ in range(25):
