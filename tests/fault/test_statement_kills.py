@@ -7,7 +7,8 @@ Every table of the batch gets another statement. The driver is a process of its 
 - while the statements run, as soon as one has written a file (``running``),
 - between the last commit and the ack (``merged``).
 
-Then another driver merges the same changes, in batches of another size. If the process is killed alone, its JVM runs on
+A driver may also be a client of a Connect server (``connect``), which goes on with what it was told. Then another driver
+merges the same changes, in batches of another size. If the process is killed alone, its JVM runs on
 for a moment, and its statements are orphans of those of the other driver. The cases come with ``make test-long`` and
 ``make test-kill``; ``make test`` kills at random moments (test_kills.py).
 """
@@ -15,7 +16,8 @@ for a moment, and its statements are orphans of those of the other driver. The c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,9 +25,12 @@ from typing import Literal
 import pytest
 from deltalake import DeltaTable
 
+from cdc import cli
 from cdc.batches.service import BatchService
-from cdc.testing.servers import Server
+from cdc.config import DestinationConfig, load
+from cdc.testing.servers import Server, free_port
 from spark_jobs.delta import files
+from spark_jobs.runtime import connect_server, session
 from spark_jobs.source import changes
 from tests.fault.held import Driver, Whom, release, statements
 from tests.fault.support import wait_for, with_delta_rs
@@ -65,8 +70,8 @@ class Case:
 
     moment: Literal["planned", "half", "running", "merged"]
     whom: Whom
-    engine: str
-    """The engine of the killed driver. The other driver uses the other one."""
+    engine: Literal["spark", "delta-rs", "connect"]
+    """The engine of the killed driver. The other driver is a Spark of its own after delta-rs, else delta-rs and Spark."""
     ours: int | None
     """The transactions of the killed driver's batch."""
     theirs: int | None
@@ -92,6 +97,8 @@ CASES = [
     Case("half", "process", "delta-rs", 4, None, 2),
     Case("running", "both", "delta-rs", None, 3, None),
     Case("merged", "process", "delta-rs", 5, 2, None),
+    Case("half", "client", "connect", None, 4, 2),
+    Case("running", "client", "connect", 5, 3, None),
 ]
 """The first one is the quickest."""
 
@@ -100,6 +107,16 @@ CASES = [
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of any size are large enough to mark their rows."""
     monkeypatch.setattr(files, "SCATTERED_BYTES", 1)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a Connect server, which is stopped at the end."""
+    port = free_port()
+    yield port
+    session.discard()
+    connect_server.stop(port)
+    shutil.rmtree(connect_server.folder_of(port), ignore_errors=True)
 
 
 def fill(loop: Loop, tables: Collection[str]) -> None:
@@ -226,6 +243,18 @@ def require_exactly_once(loop: Loop, tables: Collection[str]) -> None:
     assert not faults, "\n".join(faults)
 
 
+def with_connect(config: DestinationConfig, port: int) -> DestinationConfig:
+    """Starts a Connect server at the port, and returns the configuration that uses it."""
+    file = config.file.parent.with_name("connect") / config.file.name
+    file.parent.mkdir()
+    text = config.file.read_text(encoding="utf-8").replace("{master:", f"{{remote: 'sc://localhost:{port}', master:")
+    file.write_text(text, encoding="utf-8")
+    assert cli.main(["--conf-dir", str(file.parent), "spark", "start", config.name, "--port", str(port)]) == 0
+    found = load(file)
+    assert (found.store.path, found.apply.target) == (config.store.path, config.apply.target)
+    return found
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -234,18 +263,21 @@ def require_exactly_once(loop: Loop, tables: Collection[str]) -> None:
     ids=lambda case: f"{case.moment}-{case.whom}-{case.engine}-{len(case.tables)}",
 )
 def test_a_driver_is_killed_around_its_statements(
-    case: Case, mysql9: Server, tmp_path: Path, database: Database
+    case: Case, mysql9: Server, tmp_path: Path, database: Database, port: int
 ) -> None:
     overrides = ", ".join(f"DB.{table}: {words}" for table, words in OVERRIDES.items() if table in case.tables)
     loop = Loop(tmp_path, mysql9, database(mysql9), overrides=overrides)
     tables, by_spark, by_delta_rs = case.tables, loop.config, with_delta_rs(loop.config)
-    driver = Driver("killed", by_delta_rs if case.engine == "delta-rs" else by_spark)
+    configs = {"spark": by_spark, "delta-rs": by_delta_rs}
+    if case.engine == "connect":
+        configs["connect"] = with_connect(by_spark, port)
+    driver = Driver("killed", configs[case.engine])
     try:
         fill(loop, tables)
         change(loop, tables)
         assert driver.answer() == "ready"
         # Half of the cases read the changes by tasks of Spark.
-        small = 0 if case.ours is None and case.engine == "spark" else changes.SMALL_BYTES
+        small = 0 if case.ours is None and case.engine != "delta-rs" else changes.SMALL_BYTES
         assert driver.do("limits", small, 1) == "done"
         assert driver.get(case.ours, owner=OWNER) == len(tables)
         before, had, place = versions(loop, tables), written(loop, tables), tmp_path / "held"
