@@ -40,7 +40,7 @@ from tests.support.real_airflow import hold_merges
 from pathlib import Path
 
 with DAG("own", schedule=None, start_date=datetime(2026, 1, 1), max_active_runs=1,
-         dagrun_timeout=timedelta(seconds=75)) as dag:
+         dagrun_timeout=timedelta(seconds=120)) as dag:
     TowpathApplyTaskGroup("lake", conf_file={conf_file!r})
 if get_parsing_context().dag_id:
     hold_merges(Path({home!r}))
