@@ -1,7 +1,7 @@
 """A store in the memory of ``cdc server`` (``store.kind: memory``): its rules, and what the server makes of it.
 
 The server gives it a folder in the machine's shared memory, in which its capture, a process of its own, writes segments
-and the server reads them. So :func:`in_memory` returns the configuration of a store of files there. Decision 0119 says
+and the server reads them. So :func:`in_memory` returns the configuration of a store of files there. Decision 0118 says
 why. Processes other than the server and its capture have no use for such a store: they keep the configuration as it was
 written, whose ``store.path`` is an error.
 """
