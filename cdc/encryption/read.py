@@ -58,7 +58,7 @@ class EncryptedContent:
         self._cipher: Cipher | None = None
         self._end: tuple[int, int] | None = None
         self.covered = 0
-        """Where the content that :meth:`pieces` has yielded ends."""
+        """Where the content that :meth:`pieces` has yielded, and that no damaged frame may have replaced, ends."""
         self.fault: DamagedError | None = None
         """The first damage that a lenient reading met."""
 
@@ -98,9 +98,13 @@ class EncryptedContent:
             if frame is None or not frame.is_whole:
                 continue
             if frame.start >= stop or (covered is not None and covered >= stop):
-                # Only a frame that is what was written tells that nothing after it belongs here.
+                # Only a frame that is what was written tells that nothing after it belongs here. One that is not, and
+                # says that it begins before the end, may have replaced what was read.
                 data = self.cipher.open(frame)
                 if data is None:
+                    if frame.start < stop:
+                        self.covered = max(start, min(self.covered, frame.start))
+                        self._note(frame, lenient=lenient)
                     continue
                 if frame.start >= stop:
                     break
