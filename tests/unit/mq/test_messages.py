@@ -20,6 +20,9 @@ from tests.unit.canal.test_entries import KINDS, encoder, entries_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BY_KEY = Rules("rest", r".*\..*", partitions=3, partition_hash=r".*\..*:$pk$")
+pytestmark = pytest.mark.timeout(900)
+"""Compiling all kernels of messages takes two minutes of CPU time."""
+
 RULES = (
     Rules("rest"),
     Rules("rest", partition=2),
