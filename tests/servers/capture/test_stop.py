@@ -53,22 +53,25 @@ def test_a_signal_ends_a_capture_that_compiles_its_kernels(
 ) -> None:
     file = write_shop(tmp_path, mysql9, database(mysql9))
     cache = tmp_path / "kernels"  # empty: everything is compiled
+    log = tmp_path / "log"
     process = subprocess.Popen(
         [sys.executable, "-m", "cdc", "--conf-dir", str(file.parent), "capture", "shop"],
-        stderr=subprocess.PIPE,
+        stderr=log.open("wb"),
         env={**os.environ, "TOWPATH_TEST_PASSWORD": PASSWORD, "NUMBA_CACHE_DIR": str(cache)},
     )
     try:
+        # It looks at the source before it compiles.
+        wait_for(lambda: "no table matches" in log.read_text(), process)
         maps = Path(f"/proc/{process.pid}/maps")
         wait_for(lambda: "/numba/_dispatcher" in maps.read_text(), process)
         time.sleep(1.0)
         process.send_signal(number)
         begin = time.monotonic()
-        _, error = process.communicate(timeout=MOST_S)
+        process.wait(MOST_S)
         print(f"it ended after {time.monotonic() - begin:.2f} s")
     finally:
         process.kill()
         process.wait(30)
-    assert error.decode().endswith("cdc: Stopped.\n")
+    assert log.read_text().endswith("cdc: Stopped.\n")
     assert process.returncode == 1
     assert not list(cache.rglob("*.kernel")), "it was compiling"
