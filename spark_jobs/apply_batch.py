@@ -45,7 +45,7 @@ from spark_jobs.delta.constraints import follow_constraints, follows_constraints
 from spark_jobs.delta.proof import prove
 from spark_jobs.delta.tables import follow_configuration, follows_configuration, require_ownership, target_of
 from spark_jobs.delta.tracked import tracked_schema
-from spark_jobs.runtime.failures import again_if_concurrent, explain, is_driver_gone
+from spark_jobs.runtime.failures import explain, is_concurrent, is_driver_gone
 from spark_jobs.runtime.session import TableSessions
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ MAX_PARALLEL = 8
 Sessions: TypeAlias = TableSessions | Callable[[], TableSessions]
 """The sessions for a batch, or a function that starts Spark for them; it may be called for each table."""
 _ATTEMPTS = 4
-SHARED_ATTEMPTS = 20
-"""The same for a table that other destinations write, too. Each failed attempt is a commit of another member."""
 _log = get_logger(__name__)
 
 
@@ -207,9 +205,15 @@ def _with_table(error: CdcError, table: str) -> CdcError:
 
 def _apply_with_retries(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:
     """Applies the batch to one table, again if another driver committed to it at the same moment."""
-    attempts = SHARED_ATTEMPTS if batch.config.apply.shared else _ATTEMPTS
-    columns = target_of(batch.config, table).columns_of_all
-    return again_if_concurrent(lambda: apply_table(batch, sessions, table), table, attempts, columns)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return apply_table(batch, sessions, table)
+        except Exception as error:
+            if attempt == _ATTEMPTS or not is_concurrent(error) or is_driver_gone(error):
+                raise
+            _log.info("another commit came first; trying again", table=table, attempt=attempt)
+            time.sleep(0.2 * attempt)
+    raise AssertionError("the loop returns or raises")
 
 
 def apply_table(batch: PreparedBatch, sessions: Sessions, table: str) -> TableResult | None:

@@ -18,7 +18,7 @@ from cdc.errors import CdcError, MergeFailedError, TargetError
 from cdc.log import get_logger
 from cdc.positions import format_seq
 from cdc.targets import SINCE_PROPERTY, application_id, local_path, split_table
-from spark_jobs.delta.log import TRANSACTION_RETENTION, DeltaState, commits_since, ends_with, ledger_of
+from spark_jobs.delta.log import TRANSACTION_RETENTION, DeltaState, commits_since, ends_with
 from spark_jobs.delta.tables import Target, target_of
 
 if TYPE_CHECKING:
@@ -129,14 +129,11 @@ def _require_not_restored(target: Target, state: DeltaState, record: TableRecord
     """Raises TargetError for a RESTORE that takes back changes. RESTORE makes a new version and keeps the applied
     position, so only its entry in the history shows it."""
     last = max((version for version, _ in state.ledger), default=None)
-    if last is None and state.is_shared and state.applied_seq:
-        last = 0  # the last commits are all those of others
     since = record.version if record is not None and record.delta_id == state.id else last
     if since is None or since >= state.version:
         return
-    commits = commits_since(state, target.table, since)
-    ours = {version for version, _ in [*state.ledger, *ledger_of(commits, target.destination, target.table)]} | {since}
-    for commit in commits:
+    ours = {version for version, _ in state.ledger} | {since}
+    for commit in commits_since(state, target.table, since):
         if commit.get("operation") != "RESTORE":
             continue
         version, to = int(commit["version"]), _restored_to(commit)
