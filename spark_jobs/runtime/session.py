@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -61,6 +62,8 @@ _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that ends before its slower compiler has paid off. That compiler has 240 MB for code, too."""
+_SMALL_COLLECTOR = " -XX:+UseSerialGC"
+"""The collector that needs the least memory; a JVM refuses to start with two."""
 
 _SHORT_BYTES = 128 << 20
 """Merging so many bytes together does not take long enough for well compiled code."""
@@ -225,7 +228,7 @@ def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAppName("towpath").setMaster(config.master)
     values = settings(config)
     if is_short:
-        values[_JAVA_OPTIONS] += _QUICK_COMPILER
+        values[_JAVA_OPTIONS] = short_options(values[_JAVA_OPTIONS])
     archive = class_archive.add_archive(values)
     conf.setAll(list(values.items()))
     try:
@@ -244,6 +247,13 @@ def _start(config: SparkConfig, *, is_short: bool) -> SparkSession:
             place=f"spark.master {config.master}",
             remedy="Check that Java 17 or 21 is installed, and spark.conf.",
         ) from error
+
+
+def short_options(given: str) -> str:
+    """Returns the options of a JVM for a small batch: those that are given, a quick compiler, and the collector that
+    needs the least memory unless another one is chosen."""
+    is_chosen = re.search(r"-XX:\+Use\w+GC\b", given)
+    return f"{given}{_QUICK_COMPILER}{'' if is_chosen else _SMALL_COLLECTOR}"
 
 
 def _connect(config: SparkConfig, remote: str) -> SparkSession:

@@ -13,7 +13,7 @@ import pytest
 import cdc
 from cdc.config import SparkConfig
 from spark_jobs.runtime import jars, shipping
-from spark_jobs.runtime.session import in_process, settings, worker_path
+from spark_jobs.runtime.session import in_process, settings, short_options, worker_path
 
 DELTA, S3 = (f"/ours/{packages.folder.name}.jar" for packages in (jars.DELTA, jars.S3))
 
@@ -22,6 +22,16 @@ DELTA, S3 = (f"/ours/{packages.folder.name}.jar" for packages in (jars.DELTA, ja
 def _jars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the jars that are fetched."""
     monkeypatch.setattr(jars, "jars_of", lambda packages: [Path(f"/ours/{packages.folder.name}.jar")])
+
+
+@pytest.mark.parametrize(
+    ("given", "collectors"),
+    [("-Xss4m", "-XX:+UseSerialGC"), ("-XX:+UseG1GC -Xss4m", "-XX:+UseG1GC"), ("-XX:+UseZGC", "-XX:+UseZGC")],
+)
+def test_a_driver_for_a_small_batch_has_one_collector(given: str, collectors: str) -> None:
+    words = short_options(given).split()
+    assert [word for word in words if word.endswith("GC")] == [collectors]
+    assert words[: len(given.split())] == given.split() and "-XX:TieredStopAtLevel=1" in words
 
 
 def test_settings() -> None:
