@@ -256,7 +256,7 @@ class StoreConfig(SectionWithFolder):
             only_with=_MEMORY,
         ),
     ] = "memsize"
-    """What `buffer_size` counts."""
+    """The unit of `buffer_size`."""
     max_transaction_bytes: Annotated[Whole, Doc(only_with=_MEMORY)] = Field(default=268435456, ge=65536, le=2**34)
     """Largest transaction that capture takes, beside what the buffer holds already. A larger one stops capture with its
     position; nothing is left out."""

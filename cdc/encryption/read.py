@@ -58,7 +58,7 @@ class EncryptedContent:
         self._cipher: Cipher | None = None
         self._end: tuple[int, int] | None = None
         self.covered = 0
-        """Where the content that :meth:`pieces` has yielded, and that no damaged frame may have replaced, ends."""
+        """The end of the content that :meth:`pieces` has yielded. A damaged frame may have replaced the rest."""
         self.fault: DamagedError | None = None
         """The first damage that a lenient reading met."""
 

@@ -37,7 +37,7 @@ class MixedMeta(Meta):
         self._shared, self._durable, self._period_s = shared, durable, period_s
         self._storing = threading.Lock()
         self._stored: State | None = None
-        """What is in ``durable``; None before :meth:`begin`."""
+        """The state that ``durable`` has; None before :meth:`begin`."""
         self._ending = threading.Event()
         self._flusher: threading.Thread | None = None
 

@@ -68,7 +68,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all instances of a process share."""
+    """The parts that all instances of a process share."""
 
     live: LiveDestinations
     spawner: Spawner
@@ -95,7 +95,7 @@ class Instance:
         self.problem: CdcError | None = None
         """Why the present configuration file is not the one that counts."""
         self.epoch: int | None = None
-        """Of the leadership; None while this process does not have it."""
+        """The epoch of the leadership; None while this process does not have it."""
         self.takeovers = 0
         """How often this process has got the leadership."""
         self._leadership: Leadership | None = None
@@ -122,7 +122,7 @@ class Instance:
 
     @property
     def state(self) -> InstanceState:
-        """What it is doing: its own state, or what its capture makes of it."""
+        """The state of the instance, which follows that of its capture while one runs."""
         if self._state is not InstanceState.RUNNING:
             return self._state
         if self.capture.error is not None:

@@ -84,7 +84,7 @@ class Destination:
         file.write_text(yaml.safe_dump(document))
         self.kind, self.config = kind, in_memory(load(file))
         self.made: list[Transaction] = []
-        """What the source has."""
+        """The transactions of the source."""
         self._running = ExitStack()
         self.port = 0
         self.start()
@@ -262,11 +262,11 @@ class TcpStore(EventStore):
         self._passed = kept[-1].seq if kept else self._acked
 
     def first_position(self) -> LogPosition | None:
-        """What the client knows: the oldest transaction that it has got and not acked."""
+        """The oldest transaction that the client has got and not acked."""
         return self._got[0].position if self._got else None
 
     def latest_position(self) -> LogPosition | None:
-        """What the writer knows."""
+        """The last position that was written."""
         return None if self._latest is None else self._latest.position
 
     def clean_until(self, position: LogPosition) -> None:
@@ -276,7 +276,7 @@ class TcpStore(EventStore):
         raise NotImplementedError
 
     def metrics(self) -> StoreMetrics:
-        """What the client knows."""
+        """The counts of the client."""
         held = sum(one.events for one in self._got)
         return StoreMetrics(ack_transactions=self._ack_count, held_events=held)
 

@@ -165,7 +165,7 @@ def rows(first: int, last: int) -> list[Transaction]:
 
 @pytest.mark.parametrize("kind", _params((KINDS[2],)))
 class TestMetaOverTcp:
-    """What a client sees of the meta. The row of transaction n has the id n - 1."""
+    """The meta as a client sees it. The row of transaction n has the id n - 1."""
 
     def test_subscribe_again_replaces_the_filter_and_keeps_the_cursor(self, destination: Destination) -> None:
         destination.put(rows(1, 4))

@@ -26,7 +26,7 @@ TRANSACTIONS, ROWS, ROW_BYTES = 40, 400, 10_000
 CALM_S, HOSTILE_S = 5, 12
 ANSWER_BYTES = 1 << 20
 GROWTH_MB = 300
-"""Of the server's memory beside hostile clients: 50 answers of 1 MiB that are not taken, with what they are made of."""
+"""The memory that the server may add beside hostile clients: 50 answers of 1 MiB wait, with their rows."""
 LATENCY_S = 5.0
 """Less than any time-out of the server: nobody waits for a client that is slow, or does not log in."""
 

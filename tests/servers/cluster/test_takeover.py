@@ -29,7 +29,7 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Takeover:
-    """What a fault has led to."""
+    """The consequences of a fault."""
 
     what: str
     at: float

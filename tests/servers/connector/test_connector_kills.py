@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +24,7 @@ from cdc.connector import Connector, ZooKeeper, connect, connect_cluster
 from cdc.errors import BatchError, LeaseHeldError, UsageError
 from cdc.testing.servers import PASSWORD, Server
 from tests.support.apply import Loop
+from tests.support.writing import RowWriter
 
 Database = Callable[[Server], str]
 
@@ -31,37 +32,6 @@ Database = Callable[[Server], str]
 @pytest.fixture(autouse=True)
 def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_TEST_PASSWORD", PASSWORD)
-
-
-class Writer:
-    """Inserts rows with rising ids, one to five in a transaction, until it is stopped."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self.last = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
-
-    def _run(self) -> None:
-        with self._loop.server.connect() as connection, connection.cursor() as cursor:
-            connection.autocommit(False)
-            while not self._stop.wait(0.002):
-                count = 1 + self.last % 5
-                values = ", ".join(f"({self.last + n + 1}, 0)" for n in range(count))
-                cursor.execute(f"INSERT INTO {self._loop.db}.t VALUES {values}")
-                connection.commit()
-                self.last += count
 
 
 @contextmanager
@@ -158,7 +128,7 @@ def test_a_server_is_killed_under_a_client(mysql9: Server, tmp_path: Path, datab
     with (
         processes(loop, [port]) as running,
         connect(f"127.0.0.1:{port}", "shop", retry_for_s=240) as connector,
-        Writer(loop) as writer,
+        RowWriter(loop.server, f"{loop.db}.t") as writer,
     ):
         subscribe(connector)
 
@@ -197,7 +167,7 @@ def test_a_cluster_client_goes_on_with_the_next_server_and_only_one_works(
     options: dict[str, Any] = {"retry_for_s": 240}
     end: list[int] = []
     killed: list[int] = []
-    with processes(loop, [ports[0]]) as running, Writer(loop) as writer:
+    with processes(loop, [ports[0]]) as running, RowWriter(loop.server, f"{loop.db}.t") as writer:
         lead(ports[0])
         try:
             with connect_cluster(where, "shop", **options) as connector:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -28,6 +28,7 @@ from tests.servers.connector.test_connector_kills import free_port, require_comp
 from tests.servers.server.test_instances import port_of, rows
 from tests.support.canal_client import CanalRefusedError, RawClient
 from tests.support.instances import OPERATOR, Operator, captures, change, replace
+from tests.support.writing import RowWriter
 
 Database = Callable[[Server], str]
 
@@ -90,36 +91,8 @@ def metas(kind: str, folder: Path, zookeeper: Callable[[], str], root: str) -> d
     }[kind]()
 
 
-class Writer:
-    """Inserts rows with ids from 1 on, one to five in a transaction, until it is stopped."""
-
-    def __init__(self, source: Server, db: str, size: int = 50) -> None:
-        self._source, self._db, self._size = source, db, size
-        self.last = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> int:
-        self._stop.set()
-        self._thread.join(30)
-        return self.last
-
-    def _run(self) -> None:
-        with self._source.connect() as connection, connection.cursor() as cursor:
-            connection.autocommit(False)
-            while not self._stop.wait(0.002):
-                count = 1 + self.last % 5
-                values = ", ".join(f"({self.last + n + 1}, REPEAT('x', {self._size}))" for n in range(count))
-                cursor.execute(f"INSERT INTO {self._db}.t VALUES {values}")
-                connection.commit()
-                self.last += count
+_VALUE = "REPEAT('x', 50)"
+"""The second column of the rows that are written."""
 
 
 class Servers:
@@ -198,7 +171,7 @@ def test_a_killed_server_loses_nothing(
         connect(f"127.0.0.1:{server.port}", "shop", retry_for_s=120) as connector,
     ):
         subscribe(connector)
-        with Writer(mysql9, db) as writer:
+        with RowWriter(mysql9, f"{db}.t", _VALUE) as writer:
             found: list[list[int]] = []
             for _ in range(kills):
                 found += read(connector, lambda count: count >= 300)
@@ -233,7 +206,7 @@ def test_another_server_takes_over_with_an_empty_memory(
         with connect_cluster(where, "shop", retry_for_s=120) as connector:
             subscribe(connector)
             running[1].start()
-            with Writer(mysql9, db) as writer:
+            with RowWriter(mysql9, f"{db}.t", _VALUE) as writer:
                 for fault in (signal.SIGKILL, signal.SIGSTOP):
                     found += read(connector, lambda count: count >= 300)
                     leader = next(one for one in running if one.port == connector._address.port)  # type: ignore[union-attr]
@@ -297,7 +270,7 @@ def ids(found: list[dict[str, str | None]]) -> list[int]:
 
 
 def used_bytes(run: Path) -> int:
-    """What the files of a folder take in memory."""
+    """Returns the bytes of memory that the files of a folder take."""
     return sum(one.stat().st_blocks * 512 for one in run.rglob("*") if one.is_file())
 
 
