@@ -411,3 +411,18 @@ def test_a_batch_ends_with_what_the_store_had_when_it_was_asked_for(
     assert early[1][-1].done_seq == first.last_seq
     assert late[1][-1].done_seq > first.last_seq
     cursor.forget()
+
+
+def test_a_packet_that_is_written_apart_from_its_length_is_answered_without_delay(client: RawClient) -> None:
+    """As Canal's clients write. Their kernel holds a packet back until its length is confirmed, and ours would wait 40 ms
+    with that."""
+    packet = number(2, 1) + number(3, p.GET) + data(5, data(1, "shop") + data(2, "1001") + number(3, 1))
+    client.ack(client.get().id)
+    seconds = []
+    for _ in range(40):
+        began = time.monotonic()
+        client.socket.sendall(len(packet).to_bytes(4, "big"))
+        client.socket.sendall(packet)
+        client.answer()
+        seconds.append(time.monotonic() - began)
+    assert sorted(seconds)[len(seconds) // 2] < 0.03, seconds
