@@ -26,6 +26,8 @@ _BEGIN_LOOK_S = 0.25
 """How often it is looked whether a new capture has begun to read."""
 _LOOK_S = 2.0
 """How often a capture outside the server is looked at."""
+_READY_AGAIN_S = 60.0
+"""The pause after which a process that waits to become the capture, and has ended, is started again."""
 _SETTLED_S = 60.0
 """A capture that has run for so long begins anew with the shortest pause when it ends."""
 _log = get_logger(__name__)
@@ -78,6 +80,8 @@ class CaptureSupervisor:
         self._is_wanted = False
         self._failures = 0
         self._child: Child | None = None
+        self._ready: Child | None = None
+        """A process that waits to become the capture."""
         self._is_replaced = False
         """Whether the present process was asked to make room for the next one."""
         self._wake = asyncio.Event()
@@ -117,6 +121,39 @@ class CaptureSupervisor:
             self._child.send(signal.SIGHUP)
         else:
             self.again()
+
+    # --- a capture that waits
+
+    async def keep_ready(self) -> None:
+        """Keeps a process that has loaded everything, and becomes the next capture, until it is cancelled. The process
+        stays then, until :meth:`run` uses it or :meth:`drop_ready` ends it."""
+        while True:
+            try:
+                self._ready = await self._spawner.start(self._arguments(), self.log, waits=True)
+            except CdcError as error:
+                reason = str(error)
+            else:
+                code = await self._ready.wait()
+                reason = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+            _log.warning("no capture is ready for a takeover", destination=self._config.name, reason=reason)
+            await asyncio.sleep(_READY_AGAIN_S)
+
+    async def drop_ready(self) -> None:
+        """Ends the process that waits, if there is one. It holds nothing."""
+        child, self._ready = self._ready, None
+        if child is not None:
+            child.send(signal.SIGKILL)
+            await child.wait()
+
+    def _take_ready(self) -> Child | None:
+        child, self._ready = self._ready, None
+        if child is None or child.has_ended:
+            return None
+        child.begin()
+        return child
+
+    def _arguments(self) -> list[str]:
+        return ["--conf-dir", str(self._config.file.parent), "capture", self._config.name]
 
     # --- work
 
@@ -185,7 +222,7 @@ class CaptureSupervisor:
         config = self._config
         self._become(CaptureState.STARTING)
         try:
-            child = await self._spawner.start(["--conf-dir", str(config.file.parent), "capture", config.name], self.log)
+            child = self._take_ready() or await self._spawner.start(self._arguments(), self.log)
         except CdcError as error:
             self._failed(error)
             return

@@ -1,4 +1,6 @@
-"""Becomes a command of ``cdc`` that the kernel kills when its parent dies: ``-m cdc.server.child PARENT ARGUMENT…``.
+"""Becomes a command that the kernel kills when its parent dies: ``-m cdc.server.child PARENT MODULE ARGUMENT…``.
+
+The module is ``cdc``, or :mod:`cdc.ready` for a command that waits until it is needed.
 
 The kernel sends the signal however the parent dies, and even if the command is stopped or busy. It is set before the
 program is replaced, which keeps it; a parent that died before is noticed afterwards.
@@ -24,7 +26,7 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != parent:
         return 1
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the command has a use for it
-    return os.execv(sys.executable, [sys.executable, "-m", "cdc", *command])
+    return os.execv(sys.executable, [sys.executable, "-m", *command])
 
 
 if __name__ == "__main__":

@@ -329,6 +329,7 @@ class Instance:
         finally:
             self.epoch = None
             await leadership.release()
+            await self.capture.drop_ready()
 
     async def _until_started(self, config: DestinationConfig) -> None:
         """Waits until the stop is over, or something has changed. An operator may start the destination at another
@@ -341,13 +342,17 @@ class Instance:
 
     async def _acquire(self, leadership: Leadership, served: ServedDestination) -> bool:
         """Waits for the leadership. Returns False if something has changed before."""
+        config = self.config
         acquired = asyncio.ensure_future(leadership.acquire())
+        ready: asyncio.Future[None] | None = None
         try:
             await self._first_of({acquired}, _STANDBY_S)
             if not acquired.done() and not self._interrupt.is_set():
                 await self._around.live.suspend(served, leadership.error())
                 self._become(InstanceState.STANDBY)
                 _log.info("another server has the destination", destination=self.name, holder=leadership.holder)
+                if config.server.ha.enabled and config.server.capture != "none":
+                    ready = asyncio.ensure_future(self.capture.keep_ready())
                 await self._first_of({acquired}, None)
             if not acquired.done():
                 return False
@@ -355,6 +360,10 @@ class Instance:
             self.takeovers += 1
             return True
         finally:
+            if ready is not None:
+                ready.cancel()
+                with suppress(asyncio.CancelledError):
+                    await ready
             acquired.cancel()
             with suppress(asyncio.CancelledError, CdcError):
                 await acquired

@@ -85,6 +85,18 @@ class Child:
         self.send(signal.SIGKILL)
         return await self.wait()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
+    def begin(self) -> None:
+        """Lets a child begin that was started to wait for this."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, as wait tells
+            stdin.write(b"\n")
+            stdin.close()
+
     def send(self, what: signal.Signals) -> None:
         """Sends a signal; nothing happens if the child has ended."""
         self._process.send_signal(what)
@@ -113,8 +125,9 @@ class Child:
         while self._read():
             pass
         self._loop.remove_reader(self._pipe)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        for pipe in (self._process.stderr, self._process.stdin):
+            if pipe is not None:
+                pipe.close()
         self._log.add(self._rest)
         if not self._ended.done():
             self._ended.set_result(code)
@@ -128,15 +141,18 @@ class Spawner:
         self._options = tuple(options)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cdc-spawner")
 
-    async def start(self, arguments: Sequence[str], log: Log) -> Child:
-        """Starts ``cdc ARGUMENT…``. Raises StorageError if the operating system starts no process."""
-        command = [sys.executable, "-m", "cdc.server.child", str(os.getpid()), *self._options, *arguments]
+    async def start(self, arguments: Sequence[str], log: Log, *, waits: bool = False) -> Child:
+        """Starts ``cdc ARGUMENT…``. One that ``waits`` is a capture that loads its modules and kernels, and begins with
+        :meth:`Child.begin`. Raises StorageError if the operating system starts no process."""
+        module = "cdc.ready" if waits else "cdc"
+        command = [sys.executable, "-m", "cdc.server.child", str(os.getpid()), module, *self._options, *arguments]
 
         def run() -> subprocess.Popen[bytes]:
             try:
                 return subprocess.Popen(
                     command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
+                    bufsize=0,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     process_group=0,  # Ctrl-C is the server's, which then stops its children
