@@ -179,7 +179,7 @@ def _start(reader: Store, text: str | None, last_seq: int) -> int:
         return reader.removed_seq()
     from cdc.store.reader.points import find_point
 
-    return find_point(reader, text)
+    return find_point(reader, text, say)
 
 
 # --- output

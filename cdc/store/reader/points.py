@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _MYSQL = re.compile(rf"({_UUID})((?::(?:[A-Za-z_]\w*|\d+(?:-\d+)?))+)")
 _MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
 _PARTS = re.compile(r"(\d+):(\d+):(\d+)")
+_SECOND_US = 1_000_000
 FORMS = (
     "Give a seq (171798691844, or 0:10:4711 for epoch, binlog file and offset), a time (2026-11-21T10:00:00Z), or a "
     "GTID or GTID set."
@@ -35,10 +37,14 @@ class _Gtid(NamedTuple):
     text: str
 
 
-def find_point(reader: Store, text: str) -> int:
+def find_point(reader: Store, text: str, remark: Callable[[str], None] | None = None) -> int:
     """Returns the seq up to which a reader has to apply changes to be at the point that ``text`` names: a seq itself;
     of a time, the last transaction that was committed before it; of a GTID, its transaction; of a GTID set, the last
     one of its transactions.
+
+    Many servers write whole seconds as commit times, so nobody knows whether the store has all transactions of the
+    second in which it begins. A caller that only shows changes gives ``remark``, which is told so; for others a time in
+    that second, before the store begins, is an error.
 
     Raises UsageError if the text names no point, or one that the store does not have.
     """
@@ -51,7 +57,7 @@ def find_point(reader: Store, text: str) -> int:
     gtids = _gtids(text)
     if gtids:
         return max(_find_gtid(reader, one) for one in gtids)
-    return _find_time(reader, _time(text))
+    return _find_time(reader, _time(text), remark)
 
 
 def _stored(reader: Store, seq: int) -> int:
@@ -80,19 +86,22 @@ def _time(text: str) -> datetime:
     return time
 
 
-def _find_time(reader: Store, time: datetime) -> int:
+def _find_time(reader: Store, time: datetime, remark: Callable[[str], None] | None) -> int:
     wanted = time_us(time)
     last = reader.last_entry()
     if last is None:
         raise UsageError("the store has no transaction yet", place=reader.place)
-    begins = reader.beginning()
-    if begins is not None and begins.time_us > wanted:
-        raise UsageError(
-            f"the store begins on {iso_time_us(begins.time_us)}, after {iso_time_us(wanted)}",
-            place=reader.place,
-            remedy="Give a later time.",
-        )
     first = reader.find_by_commit_time(wanted)
+    begins = reader.beginning()
+    # An older transaction in the store proves that it has all that came since.
+    if begins is not None and begins.time_us > wanted and first == _oldest(reader):
+        if remark is None or begins.time_us // _SECOND_US != wanted // _SECOND_US:
+            raise UsageError(
+                f"the store begins on {iso_time_us(begins.time_us)}, after {iso_time_us(wanted)}",
+                place=reader.place,
+                remedy="Give a later time.",
+            )
+        remark("the store begins within that second; what was committed in it before is not there")
     if first is None:
         if reader.complete_until_us() < wanted:
             raise UsageError(
@@ -102,6 +111,11 @@ def _find_time(reader: Store, time: datetime) -> int:
             )
         return int(last["seq"])
     return first - 1
+
+
+def _oldest(reader: Store) -> int:
+    """Returns the seq of the first transaction of a store that has one."""
+    return int(next(entries for entries in reader.all_entries() if len(entries))["seq"][0])
 
 
 def _gtids(text: str) -> list[_Gtid]:

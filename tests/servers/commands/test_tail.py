@@ -146,7 +146,7 @@ def test_changes_of_all_tables_come_in_their_order(
     gtid = found[-2]["gtid"]
     code, out = asked.run("--from", gtid, "--no-follow", "--json")
     assert code == 0 and [json.loads(line)["seq"] for line in out.splitlines()] == [found[-1]["seq"]]
-    time.sleep(1.1)  # times of commits are whole seconds, and the store begins within one
+    time.sleep(1.1)  # MariaDB's commit times are whole seconds
     loop.sql("DELETE FROM a", "DELETE FROM b WHERE x = 0")
     loop.capture()
     later = asked.lines()[len(found) :]

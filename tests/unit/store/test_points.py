@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from cdc.errors import UsageError
 from cdc.positions import format_seq
+from cdc.store.formats.state import Beginning, record_beginning
 from cdc.store.reader.points import find_point
 from cdc.store.reader.reader import StoreReader
 from cdc.units import iso_time_us
@@ -86,3 +90,42 @@ def test_other_points_are_refused(reader: StoreReader, text: str, message: str) 
         find_point(reader, text)
     assert isinstance(caught.value, UsageError) or "epoch" in message
     assert getattr(caught.value, "exit_code", None) == 2
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Callable[[int], StoreReader]:
+    """Returns a function that makes a store whose capture began at a time (µs since 1970)."""
+
+    def make(begins_us: int) -> StoreReader:
+        make_store(tmp_path)
+        record_beginning(tmp_path, Beginning(1, "binlog.000007", 4, None, begins_us, "first start"))
+        return StoreReader(tmp_path)
+
+    return make
+
+
+def test_a_time_before_capture_began_is_known_if_an_older_transaction_is_there(
+    reader: StoreReader, begun: Callable[[int], StoreReader]
+) -> None:
+    """As with ``source.start: earliest``: the binlog is older than the capture."""
+    times = entries(reader)
+    seq, time, _ = times[-1]
+    assert times[0][1] < time
+    later = begun(time + 3_600_000_000)
+    assert find_point(later, iso_time_us(time)) == find_point(reader, iso_time_us(time)) < seq
+    with pytest.raises(UsageError, match="the store begins on"):
+        find_point(later, iso_time_us(times[0][1]))
+
+
+def test_of_the_second_in_which_the_store_begins_only_viewers_get_what_is_there(
+    reader: StoreReader, begun: Callable[[int], StoreReader]
+) -> None:
+    first, time, _ = entries(reader)[0]
+    later, told = begun(time + 400_000), list[str]()
+    with pytest.raises(UsageError, match="the store begins on"):
+        find_point(later, iso_time_us(time))
+    assert find_point(later, iso_time_us(time), told.append) == first - 1
+    assert told == ["the store begins within that second; what was committed in it before is not there"]
+    with pytest.raises(UsageError, match="the store begins on"):
+        find_point(later, iso_time_us(time - 1_000_000), told.append)
+    assert len(told) == 1
