@@ -11,6 +11,7 @@ from cdc.config.values import Doc, FilledText, Folder, SectionWithFolder, no_fol
 from cdc.permissions import Permissions
 
 _ZOOKEEPER = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
+_NODES = r"(?:/[^/\s,]+)+"
 
 
 class MetaConfig(SectionWithFolder):
@@ -44,15 +45,41 @@ class MetaConfig(SectionWithFolder):
     ] = "private"
     """Access to the files of the meta."""
     hosts: Annotated[FilledText | None, Doc(example="h1:2181,h2:2181", only_with="kind: zookeeper, or mixed")] = None
-    """Servers of ZooKeeper, like `h1:2181,h2:2181`."""
+    """Servers of ZooKeeper, like `h1:2181,h2:2181`. A node may follow the last one, as in `h1:2181,h2:2181/app`:
+    everything is kept below it."""
     root: Annotated[FilledText, Doc(only_with="hosts")] = "/otter/canal"
     """Node of ZooKeeper below which `destinations/DEST` is kept."""
+
+    @property
+    def zookeepers(self) -> str | None:
+        """The servers in ``hosts``, like ``h1:2181,h2:2181``."""
+        return None if self.hosts is None else self.hosts.partition("/")[0]
+
+    @property
+    def base(self) -> str:
+        """The whole path of ``root``: that of the node in ``hosts`` precedes it."""
+        _, slash, node = (self.hosts or "").partition("/")
+        return slash + node + self.root
 
     @field_validator("hosts")
     @classmethod
     def _hosts(cls, hosts: str | None) -> str | None:
-        if hosts is not None and not re.fullmatch(rf"{_ZOOKEEPER}(,{_ZOOKEEPER})*", hosts):
-            raise ValueError("must be ZooKeeper's servers, like h1:2181,h2:2181")
+        if hosts is None:
+            return None
+        if not re.fullmatch(rf"{_ZOOKEEPER}(,{_ZOOKEEPER})*({_NODES})?", hosts):
+            raise ValueError(
+                "must be ZooKeeper's servers, like h1:2181,h2:2181, and at most one node, behind the last of them, "
+                "like h1:2181,h2:2181/app"
+            )
+        servers, _, node = hosts.partition("/")
+        listed = servers.split(",")
+        for one in listed:
+            if not 0 < int(one.rpartition(":")[2]) < 65536:
+                raise ValueError(f"names {one}, which has no port from 1 to 65535")
+            if listed.count(one) > 1:
+                raise ValueError(f"names {one} twice")
+        if {".", ".."} & set(node.split("/")):
+            raise ValueError("has a node that is named . or ..")
         return hosts
 
     @field_validator("root")

@@ -71,7 +71,8 @@ def open_served_meta(config: DestinationConfig, *, fence: Callable[[], tuple[str
 
 
 def _open_durable(config: DestinationConfig, fence: Callable[[], tuple[str, int]] | None) -> DurableMeta:
-    if config.meta.hosts is None:
+    hosts = config.meta.zookeepers
+    if hosts is None:
         from cdc.meta.file import FileMeta
 
         return FileMeta(config.meta.path, config.name, permissions=config.meta.permissions)
@@ -81,6 +82,4 @@ def _open_durable(config: DestinationConfig, fence: Callable[[], tuple[str, int]
     ha = config.server.ha
     # The lock of a leader that dies must not outlast its leadership.
     timeout = {"session_timeout_s": ha.session_timeout_s} if ha.enabled else {}
-    return ZooKeeperMeta(
-        config.meta.hosts, config.name, root=config.meta.root, source_address=address, fence=fence, **timeout
-    )
+    return ZooKeeperMeta(hosts, config.name, root=config.meta.base, source_address=address, fence=fence, **timeout)

@@ -46,11 +46,12 @@ class Cluster:
     def member(self, config: DestinationConfig) -> Member:
         """Returns the member for a destination. Raises MetaUnavailableError, ConfigError."""
         meta, ha = config.meta, config.server.ha
-        assert meta.hosts is not None  # checked when it was loaded
-        key = (meta.hosts, meta.root, ha.session_timeout_s, self._server_of(config))
+        hosts = meta.zookeepers
+        assert hosts is not None  # checked when it was loaded
+        key = (hosts, meta.base, ha.session_timeout_s, self._server_of(config))
         with self._mutex:
             if key not in self._members:
-                self._members[key] = Member(meta.hosts, Tree(meta.root), key[3], session_timeout_s=ha.session_timeout_s)
+                self._members[key] = Member(hosts, Tree(meta.base), key[3], session_timeout_s=ha.session_timeout_s)
             return self._members[key]
 
     def close(self) -> None:

@@ -24,12 +24,14 @@ import yaml
 from cdc.cluster.discovery import Discovery
 from cdc.cluster.nodes import address_of
 from cdc.errors import BatchError, CdcError, RetryableError
-from cdc.testing.servers import HOST, USER, Server
+from cdc.testing.servers import HOST, USER, Server, ZooKeeperEnsemble
 from cdc.testing.servers.server import free_port
 from cdc.wire.connection import Connection
 from tests.support.canal_client import CanalRefusedError, RawClient
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxies
 from tests.support.server import OTHER_TOKEN, TOKEN
+
+ZooKeepers = Server | ZooKeeperEnsemble
 
 
 class ClusterServer:
@@ -41,15 +43,18 @@ class ClusterServer:
         folder: Path,
         source: Server,
         database: str,
-        zookeeper: Server,
+        zookeeper: ZooKeepers,
         root: str,
         *,
+        chroot: str = "",
         session_timeout_s: float = 4.0,
         **more: Any,
     ) -> None:
+        """``chroot``: a node behind the servers in ``meta.hosts``."""
         self.number, self.folder = number, folder / f"server-{number}"
         self.canal_port, self.http_port = free_port(), free_port()
-        self.proxy = Proxy(zookeeper.port)
+        members = [zookeeper] if isinstance(zookeeper, Server) else zookeeper.members
+        self.proxy = Proxies(one.port for one in members)
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
         conf = self.folder / "conf"
@@ -65,7 +70,7 @@ class ClusterServer:
             },
             "tables": {"include": [rf"{database}\..*"]},
             "store": {"path": "data/store"},
-            "meta": {"kind": "zookeeper", "hosts": f"{HOST}:{self.proxy.port}", "root": root, "path": "data/meta"},
+            "meta": {"kind": "zookeeper", "hosts": f"{self.proxy.url}{chroot}", "root": root, "path": "data/meta"},
             "batch": {"max_wait_s": 0.5, "max_transactions": 2000},
             "apply": {"target": "./lake"},
             "server": {
@@ -201,7 +206,7 @@ class Answered:
 class CanalFollower:
     """A client of Canal that looks for the leader in ZooKeeper, gets and acks until it is stopped."""
 
-    def __init__(self, zookeeper: Server, root: str, client_id: str = "1001", timeout_s: float = 20) -> None:
+    def __init__(self, zookeeper: ZooKeepers, root: str, client_id: str = "1001", timeout_s: float = 20) -> None:
         self.timeout_s = timeout_s
         self.seen: set[int] = set()
         self.received = 0
@@ -334,12 +339,22 @@ class Cluster:
     """Servers, a load and clients, with what they saw. Use it as a context."""
 
     def __init__(
-        self, folder: Path, source: Server, database: str, zookeeper: Server, root: str, seed: int, count: int = 2
+        self,
+        folder: Path,
+        source: Server,
+        database: str,
+        zookeeper: ZooKeepers,
+        root: str,
+        seed: int,
+        count: int = 2,
+        chroot: str = "",
     ) -> None:
-        self.zookeeper, self.root = zookeeper, root
         self.servers = [
-            ClusterServer(number, folder, source, database, zookeeper, root) for number in range(1, count + 1)
+            ClusterServer(number, folder, source, database, zookeeper, root, chroot=chroot)
+            for number in range(1, count + 1)
         ]
+        root = chroot + root
+        self.zookeeper, self.root = zookeeper, root
         self.load = Load(source, database, seed)
         self.discovery = Discovery(zookeeper.url, "shop", root=root)
         self.canal = CanalFollower(zookeeper, root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,7 @@ class Proxy:
         self._open.set()
         self._ended = threading.Event()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._mutex = threading.Lock()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def __enter__(self) -> Self:
@@ -41,6 +43,11 @@ class Proxy:
             thread.join(10)
         self._listener.close()
 
+    @property
+    def used(self) -> bool:
+        """Whether a connection passes through it."""
+        return bool(self._pairs)
+
     def freeze(self) -> None:
         """Forwards nothing until :meth:`thaw`."""
         self._open.clear()
@@ -51,7 +58,8 @@ class Proxy:
 
     def cut(self) -> None:
         """Closes all connections, with what they hold back."""
-        pairs, self._pairs = self._pairs, []
+        with self._mutex:
+            pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for one in pair:
                 with suppress(OSError):
@@ -76,7 +84,8 @@ class Proxy:
                 client.close()
                 continue
             server.settimeout(None)
-            self._pairs.append((client, server))
+            with self._mutex:
+                self._pairs.append((client, server))
             for here, there in ((client, server), (server, client)):
                 thread = threading.Thread(target=self._forward, args=(here, there), daemon=True)
                 self._threads.append(thread)
@@ -90,3 +99,41 @@ class Proxy:
         for one in (here, there):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+        with self._mutex:
+            self._pairs = [pair for pair in self._pairs if here not in pair]
+
+
+class Proxies:
+    """A proxy for each of several ports, with what :class:`Proxy` can do for all of them at once. Use it as a
+    context."""
+
+    def __init__(self, targets: Iterable[int]) -> None:
+        self.each = [Proxy(target) for target in targets]
+
+    @property
+    def url(self) -> str:
+        """The proxies, as ``host:port,host:port``."""
+        return ",".join(f"{HOST}:{one.port}" for one in self.each)
+
+    def __enter__(self) -> Self:
+        for one in self.each:
+            one.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self.each:
+            one.__exit__(kind, error, trace)
+
+    def freeze(self) -> None:
+        for one in self.each:
+            one.freeze()
+
+    def thaw(self) -> None:
+        for one in self.each:
+            one.thaw()
+
+    def cut(self) -> None:
+        for one in self.each:
+            one.cut()

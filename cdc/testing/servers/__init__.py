@@ -8,12 +8,13 @@ started it, however that process ends, and its data is deleted. Give it a ``fold
 ``detach=True`` to let it outlive the process. On the command line: ``python -m cdc.testing.servers --help``.
 
 :mod:`~cdc.testing.servers.packages` fetches and unpacks the programs, :mod:`~cdc.testing.servers.kinds` knows how each
-kind is set up and started, :mod:`~cdc.testing.servers.server` runs one, and :mod:`~cdc.testing.servers.replicas` two
-of which one replicates the other.
+kind is set up and started, :mod:`~cdc.testing.servers.server` runs one, :mod:`~cdc.testing.servers.replicas` two of
+which one replicates the other, and :mod:`~cdc.testing.servers.ensemble` three ZooKeepers that elect a leader.
 """
 
 from __future__ import annotations
 
+from cdc.testing.servers.ensemble import ZooKeeperEnsemble
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER, find_kind
 from cdc.testing.servers.replicas import ReplicaPair
 from cdc.testing.servers.server import Server, client_tool, free_port, stop_detached
@@ -24,6 +25,7 @@ __all__ = [
     "USER",
     "ReplicaPair",
     "Server",
+    "ZooKeeperEnsemble",
     "client_tool",
     "find_kind",
     "free_port",

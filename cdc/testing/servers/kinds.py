@@ -8,6 +8,7 @@ failure may lose data; a killed process loses nothing.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -331,7 +332,9 @@ def _java(what: str) -> str:
 
 
 class ZooKeeper(Kind):
-    """A standalone ZooKeeper. ``options`` are lines of its ``zoo.cfg``."""
+    """A ZooKeeper: a standalone one, or a member of an ensemble. ``options`` are lines of its ``zoo.cfg``. An ensemble
+    has a line ``server.N=HOST:PORT:PORT;HOST:PORT`` for each member, and the member whose last port this is has the
+    number N. It answers before the ensemble has elected a leader."""
 
     _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
 
@@ -353,6 +356,9 @@ class ZooKeeper(Kind):
         }
         lines = [f"{key}={value}" for key, value in settings.items()]
         (folder / "zoo.cfg").write_text("\n".join([*lines, *options]) + "\n")
+        number = _member_number(options, port)
+        if number is not None:
+            (folder / "data" / "myid").write_text(f"{number}\n")
         root = self.root()
         jars = root / "usr/share/java"
         path = [str(jars / f"{name}.jar") for name in self._JARS]
@@ -367,7 +373,7 @@ class ZooKeeper(Kind):
             f"-Djava.library.path={root}/usr/lib/x86_64-linux-gnu/jni:{root}/usr/lib/jni",
             "-cp",
             ":".join(path),
-            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            "org.apache.zookeeper.server." + ("ZooKeeperServerMain" if number is None else "quorum.QuorumPeerMain"),
             str(folder / "zoo.cfg"),
         ]
 
@@ -378,6 +384,12 @@ class ZooKeeper(Kind):
                 return connection.recv(4) == b"imok"
         except OSError:
             return False
+
+
+def _member_number(options: Sequence[str], port: int) -> str | None:
+    """Returns the number in an ensemble of the member whose clients come to this port; None outside of ensembles."""
+    members = (re.fullmatch(r"server\.(\d+)=.*:(\d+)", line) for line in options)
+    return next((found[1] for found in members if found is not None and int(found[2]) == port), None)
 
 
 class Kafka(Kind):

@@ -393,6 +393,30 @@ def test_tables_are_matched_whole(db: str, table: str, included: bool) -> None:
             "meta.hosts: 'h1, h2' must be ZooKeeper's servers, like h1:2181,h2:2181",
         ),
         (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181/app,h2:2181"},
+            "meta.hosts: 'h1:2181/app,h2:2181' must be ZooKeeper's servers, like h1:2181,h2:2181, and at most one node",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181,h2:2181/"},
+            "meta.hosts: 'h1:2181,h2:2181/' must be ZooKeeper's servers",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181/a//b"},
+            "meta.hosts: 'h1:2181/a//b' must be ZooKeeper's servers",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181,h2:70000"},
+            "meta.hosts: 'h1:2181,h2:70000' names h2:70000, which has no port from 1 to 65535",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181,h2:2181,h1:2181"},
+            "meta.hosts: 'h1:2181,h2:2181,h1:2181' names h1:2181 twice",
+        ),
+        (
+            {"meta__kind": "zookeeper", "meta__hosts": "h1:2181/../app"},
+            "meta.hosts: 'h1:2181/../app' has a node that is named . or ..",
+        ),
+        (
             {"meta__kind": "zookeeper", "meta__hosts": "h1:2181", "meta__root": "otter"},
             "meta.root: 'otter' must be the path of a node, like /otter/canal",
         ),
