@@ -2,7 +2,8 @@
 
 Each is read by ``cdc capture`` in its own process, several times, of which the fastest counts; the start-up, which is
 that of a run with nothing to read, is subtracted. "s" are CPU seconds. "rows" compares them, "wire" the bytes received per
-CPU second, and "store" the sizes of the stores.
+CPU second, and "store" the sizes of the stores. "raw" is the CPU seconds of the server's own tool with ``--raw``
+(mysqlbinlog, mariadb-binlog), which stores the compressed binlog as it comes, divided by those of capture.
 
     python -m benchmarks.compressed [--rows 400000] [--rounds 3]
 """
@@ -22,7 +23,7 @@ from rich.table import Table
 from benchmarks.accounting import Run, run
 from benchmarks.capture import binlog_bytes
 from benchmarks.workload import create_table, values
-from cdc.testing.servers import HOST, PASSWORD, USER, Server
+from cdc.testing.servers import HOST, PASSWORD, USER, Server, client_tool
 
 _OPTIONS = {
     "mysql9": ("--max-binlog-size=1G", "--cte-max-recursion-depth=100000"),
@@ -44,6 +45,8 @@ class Result:
     binlog_bytes: int
     store_bytes: int
     peak_mb: float
+    tool_s: float
+    """CPU seconds of the server's own tool."""
 
 
 def _fill(server: Server, kind: str, rows: int) -> None:
@@ -55,13 +58,14 @@ def _fill(server: Server, kind: str, rows: int) -> None:
         f"INSERT INTO bench.orders SELECT {values('i', 200)}; SET i = i + 1; END WHILE; END",
     )
     if kind == "small":
-        server.execute(f"CALL bench.small({rows})")
+        server.execute(f"CALL bench.small({rows})", "FLUSH BINARY LOGS")
         return
     numbers = f"WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {_LARGE_ROWS})"
     limit = ["SET max_recursive_iterations = 100000"] if server.kind.name != "mysql9" else []
     server.execute(
         *limit, *[f"INSERT INTO bench.orders {numbers} SELECT {values('n', 200)} FROM s"] * (rows // _LARGE_ROWS)
     )
+    server.execute("FLUSH BINARY LOGS")  # a start at the end reads the last file for its GTIDs
 
 
 def _capture(server: Server, folder: Path, start: str) -> Run:
@@ -77,6 +81,16 @@ def _capture(server: Server, folder: Path, start: str) -> Run:
     return run(command, BENCH_PASSWORD=PASSWORD)
 
 
+def _tool(server: Server, folder: Path, file: str) -> Run:
+    """Copies the server's binlog from a file on by its own tool."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    name = "mysqlbinlog" if server.kind.name == "mysql9" else "mariadb-binlog"
+    where = [f"--host={HOST}", f"--port={server.port}", f"--user={USER}", f"--password={PASSWORD}"]
+    options = ["--no-defaults", "--read-from-remote-server", "--raw", "--to-last-log", f"--result-file={folder}/raw-"]
+    return run([*client_tool(server.kind.name, name), *options, *where, file])
+
+
 def measure(server_kind: str, kind: str, rows: int, rounds: int, *, on: bool) -> Result:
     """Fills a server and captures it."""
     with (
@@ -89,9 +103,15 @@ def measure(server_kind: str, kind: str, rows: int, rounds: int, *, on: bool) ->
         _capture(server, folder, "earliest")  # kernels compiled, caches warm
         empty_s = min(_capture(server, folder, "now").cpu_s for _ in range(rounds))
         runs = [_capture(server, folder, "earliest") for _ in range(rounds)]
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            files = [str(row[0]) for row in cursor.fetchall()]
+        raw_s, idle_s = (
+            min(_tool(server, folder / "raw", file).cpu_s for _ in range(rounds)) for file in (files[0], files[-1])
+        )
         stored = sum(file.stat().st_size for file in (folder / "store" / "segments").glob("*.binlog"))
         cpu_s = min(one.cpu_s for one in runs) - empty_s
-        return Result(max(cpu_s, 0.001), binlog_bytes(server), stored, max(one.peak_mb for one in runs))
+        return Result(max(cpu_s, 0.001), binlog_bytes(server), stored, max(one.peak_mb for one in runs), raw_s - idle_s)
 
 
 def main() -> None:
@@ -110,6 +130,7 @@ def main() -> None:
         "compressed s",
         "rows",
         "wire",
+        "raw",
         "store",
         "MB",
     ):
@@ -127,6 +148,7 @@ def main() -> None:
                 f"{packed.cpu_s:.2f}",
                 f"{plain.cpu_s / packed.cpu_s:.2f} ×",
                 f"{packed.binlog_bytes / packed.cpu_s / (plain.binlog_bytes / plain.cpu_s):.2f} ×",
+                f"{packed.tool_s / packed.cpu_s:.2f} ×",
                 f"{packed.store_bytes / plain.store_bytes:.2f} ×",
                 f"{packed.peak_mb:.0f}",
             )

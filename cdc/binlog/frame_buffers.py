@@ -13,6 +13,7 @@ Numbers = npt.NDArray[np.int64]
 ROWS_CAPACITY = 65536
 FULL_PACKET = 0xFFFFFF
 _INNER_BYTES = 1 << 18
+_NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 _CURRENT = np.array(k.INPUT_STATE)
 _SAVED_REST = np.array([k.SAVED + k.INPUT_STATE.index(one) for one in (k.IN_POS, k.IN_END, k.EVENT_LEFT)])
 _SAVED = slice(k.SAVED, k.SAVED + len(k.INPUT_STATE))
@@ -99,11 +100,21 @@ class FrameBuffers:
 
     def swap_input(self) -> None:
         """Makes the other input the current one. The event that is being read from this one waits."""
-        assert self._other_src is not None
-        (self.src, self._first_src), self._other_src = self._other_src, (self.src, self._first_src)
-        self.reads_inner = not self.reads_inner
         st = self.st
         st[_CURRENT], st[_SAVED] = st[_SAVED].copy(), st[_CURRENT]
+        self.follow_input()
+
+    def inputs(self) -> tuple[Bytes, Bytes]:
+        """The two inputs."""
+        other = _NOTHING if self._other_src is None else self._other_src[0]
+        return (other, self.src) if self.reads_inner else (self.src, other)
+
+    def follow_input(self) -> None:
+        """Makes ``src`` the input that the kernel reads, after it has changed between the two."""
+        if self.reads_inner != bool(self.st[k.INNER]):
+            assert self._other_src is not None
+            (self.src, self._first_src), self._other_src = self._other_src, (self.src, self._first_src)
+            self.reads_inner = not self.reads_inner
 
     def inner_rest(self) -> bool:
         """Whether the second input, which is not the current one, ends inside an event."""
@@ -160,7 +171,7 @@ class FrameBuffers:
         self.st[k.TX_OPEN] = 0
         self.st[k.HOLD] = self.st[k.LAST_END] = -1
         self.st[k.EVENT_LEFT] = 0
-        self.st[k.TX_REFUSED] = self.st[k.PAYLOAD] = 0
+        self.st[k.TX_REFUSED] = self.st[k.PAYLOAD] = self.st[k.UNPACKED] = self.st[k.PREPARING] = 0
         end = int(self.st[k.LAST_TX_END])
         self.st[k.OUT_POS] = max(0, end - int(self.st[k.OUT_BASE]))
         self.st[k.OUT_BASE] = min(end, int(self.st[k.OUT_BASE]))

@@ -6,6 +6,9 @@ writes a row into ``rows`` at the end of each transaction. It runs until it need
 returns a status that says so, and continues from there when it is called again. An event of any size passes through in
 pieces, so the memory that is needed does not depend on the source.
 
+A compressed transaction that has arrived whole is unpacked here, into the second input ``inner``, if Python has given
+the address of zstd's function. A larger or unusual one is unpacked by Python, piece by piece.
+
 All state is in the int64 array ``st``, at the indexes of ``frame_state``. ``frame_events`` decides about each event,
 ``frame_transactions`` begins and ends transactions; ``cdc.binlog.framer`` is the only caller.
 """
@@ -17,6 +20,7 @@ import numpy.typing as npt
 
 from cdc.binlog.crc import crc32, crc32_update
 from cdc.binlog.frame_events import TableIds, start_event
+from cdc.binlog.frame_payload import unpack_payload
 from cdc.binlog.frame_state import (
     AT_BOUNDARY,
     BAD_CHECKSUM,
@@ -37,6 +41,8 @@ from cdc.binlog.frame_state import (
     IN_END,
     IN_POS,
     INNER,
+    INNER_ENDED,
+    INPUT_STATE,
     JOINED,
     N_EVENTS,
     N_ROWS,
@@ -57,14 +63,18 @@ from cdc.binlog.frame_state import (
     PIECE_AT,
     PIECE_LENGTH,
     PREFIX_MAX,
+    PREPARING,
     REFUSED_END,
     ROLL_AT,
     ROWS_FULL,
+    SAVED,
     SCAN,
     SERVER_ERROR,
     TX_OPEN,
     TX_OVERRUN,
     TX_REFUSED,
+    UNPACKED,
+    UNZSTD,
     VERIFY,
     WHOLE,
 )
@@ -77,6 +87,16 @@ Longs = npt.NDArray[np.int64]
 
 _HEADER = 19
 _ROOM = 64
+_CURRENT = np.array(INPUT_STATE)
+
+
+@njit
+def swap_input(st: Longs) -> None:
+    """Makes the other input the current one."""
+    for i in range(_CURRENT.shape[0]):
+        current = st[_CURRENT[i]]
+        st[_CURRENT[i]] = st[SAVED + i]
+        st[SAVED + i] = current
 
 
 @inlined
@@ -93,12 +113,37 @@ def count_packet(st: Longs, number: np.uint8) -> None:
 
 
 @njit
-def frame(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: TableIds, scratch: Bytes) -> int:
+def frame(
+    st: Longs, src: Bytes, inner: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: TableIds, scratch: Bytes
+) -> int:
     """Frames events until it needs something, and returns a status that says what.
 
-    ``src`` is read from ``st[IN_POS]`` to ``st[IN_END]``; ``out`` is filled from ``st[OUT_POS]``; ``rows``
-    (n, ROW_WIDTH); ``kinds`` (256,): the T_… of each event type; ``scratch`` (16,).
+    ``src``, or ``inner`` while ``st[INNER]`` is 1, is read from ``st[IN_POS]`` to ``st[IN_END]``; ``out`` is filled
+    from ``st[OUT_POS]``; ``rows`` (n, ROW_WIDTH); ``kinds`` (256,): the T_… of each event type; ``scratch`` (16,).
     """
+    while True:
+        status = frame_input(st, inner if st[INNER] == 1 else src, out, rows, kinds, tables, scratch)
+        if status == PAYLOAD_WHOLE and st[UNZSTD] != 0:
+            n = unpack_payload(st, src, inner)
+            if n <= 0:
+                return status
+            for i in range(_CURRENT.shape[0]):
+                st[SAVED + i] = 0
+            swap_input(st)
+            st[INNER], st[IN_END], st[UNPACKED] = 1, n, 1
+        elif status == NEED_INPUT and st[UNPACKED] == 1 and st[INNER] == 1:
+            whole = st[IN_POS] == st[IN_END] and st[EVENT_LEFT] == 0 and st[INNER_ENDED] == 1
+            swap_input(st)
+            if not whole or st[PREPARING] == 1:
+                return PAYLOAD_END
+            st[UNPACKED] = 0
+        else:
+            return status
+
+
+@njit
+def frame_input(st: Longs, src: Bytes, out: Bytes, rows: Longs, kinds: Longs, tables: TableIds, scratch: Bytes) -> int:
+    """Frames the events of one input, as :func:`frame` does."""
     packets, scan, has_crc = st[PACKETS] == 1, st[SCAN] == 1, st[HAS_CRC] == 1
     while True:
         pos, end = st[IN_POS], st[IN_END]

@@ -65,6 +65,9 @@ ASK_GTID = 88  # 1: Python decides about each transaction by its GTID
 INNER = 89  # 1: the input is what was in a compressed transaction: plain events without checksums
 INNER_END_POS = 90  # end_log_pos of the TRANSACTION_PAYLOAD event, which its events get
 INNER_ENDED = 91  # 1: the event that ends the transaction was among them
+UNZSTD, UNZSTD_CONTEXT = 92, 93  # addresses of ZSTD_decompressDCtx and of its context; 0: Python unpacks
+UNPACKED = 94  # 1: the second input is a compressed transaction that the kernel has unpacked, and not Python
+PREPARING = 95  # 1: Python has to put the XA transaction aside at the end of the compressed one
 SAVED = 96  # the numbers of the other input at the indexes of INPUT_STATE, while one of the two is read
 STATE_SIZE = 128
 

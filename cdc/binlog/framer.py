@@ -42,6 +42,7 @@ from cdc.errors import (
 
 if TYPE_CHECKING:
     from cdc.binlog.payload import PayloadReader
+    from cdc.binlog.zstd import Unpacker
 
 T = TypeVar("T")
 
@@ -183,8 +184,9 @@ class Framer(FrameBuffers):
         self._unpacking = False
         self._inserted: str | None = None  # the XA transaction whose rows are the second input
         self._preparing: bytes | None = None  # the XA_PREPARE event of a compressed transaction
-        nothing: tuple[Callable[[], int] | None, Any, Any, Any] = (None, None, None, None)
-        self._calls = [nothing, nothing]  # the kernel bound to its arrays: src, out, tables; for the second input
+        self._unpacker: Unpacker | None = None
+        self._call: Callable[[], int] | None = None  # the kernel, bound to these arrays
+        self._bound: tuple[Any, ...] = ()
 
     # --- the source's file -----------------------------------------------------------------------------------------
 
@@ -292,6 +294,14 @@ class Framer(FrameBuffers):
 
     def run(self) -> bool:
         """Frames all input that has arrived. Returns False when the server has ended the stream."""
+        try:
+            return self._run()
+        except BaseException:
+            if self.st[k.UNPACKED] and self.reads_inner:
+                self.swap_input()
+            raise
+
+    def _run(self) -> bool:
         while True:
             status = self._frame()
             if status == k.NEED_INPUT:
@@ -335,12 +345,14 @@ class Framer(FrameBuffers):
                 self._fail(status)
 
     def _frame(self) -> int:
-        """Runs the kernel. Small compressed transactions need two calls each, so the arguments are prepared once."""
-        call, *arrays = self._calls[self.reads_inner]
-        if call is None or arrays[0] is not self.src or arrays[1] is not self.out or arrays[2] is not self._tables:
-            call = bind(frame, self.st, self.src, self.out, self.rows, EVENT_KINDS, self._tables, self._scratch)
-            self._calls[self.reads_inner] = call, self.src, self.out, self._tables
-        return call()
+        """Runs the kernel. Its arguments are prepared once, because that takes longer than a small transaction."""
+        arrays = *self.inputs(), self.out, self._tables
+        if self._call is None or any(one is not other for one, other in zip(arrays, self._bound, strict=True)):
+            src, inner, out, tables = self._bound = arrays
+            self._call = bind(frame, self.st, src, inner, out, self.rows, EVENT_KINDS, tables, self._scratch)
+        status = self._call()
+        self.follow_input()
+        return status
 
     def _sound_event(self) -> bytes:
         """The current event. If all of it has arrived, its checksum is verified."""
@@ -446,6 +458,7 @@ class Framer(FrameBuffers):
             self._parsed(parse_xa_prepare, event)
             if self.st[k.INNER]:
                 self._preparing = event  # it counts when the checksum around it is verified
+                self.st[k.PREPARING] = 1
             else:
                 self._prepare(event)
         elif header.type == EventType.GTID_TAGGED:
@@ -511,10 +524,15 @@ class Framer(FrameBuffers):
 
     def _unpack(self) -> None:
         """Unpacks the bytes of a compressed transaction that the kernel hands over, and frames what was in them."""
-        from cdc.binlog.payload import PayloadFault, PayloadReader  # loads zstandard, which few sources need
+        # They load zstandard, which few sources need.
+        from cdc.binlog.payload import PayloadFault, PayloadReader
+        from cdc.binlog.zstd import unpacker
 
         if self._payload is None:
             self._payload = PayloadReader(self._frame_unpacked)
+            self._unpacker = unpacker()
+            if self._unpacker is not None:  # from the next one on, the kernel unpacks those that have arrived whole
+                self.st[k.UNZSTD], self.st[k.UNZSTD_CONTEXT] = self._unpacker.function, self._unpacker.context
         if not self._unpacking:
             self._unpacking = True
             self._payload.restart()
@@ -544,12 +562,15 @@ class Framer(FrameBuffers):
         """Checks a compressed transaction after all of it has been unpacked and its checksum is verified."""
         from cdc.binlog.payload import PayloadFault
 
-        if not self._unpacking:
+        by_kernel = bool(self.st[k.UNPACKED])
+        if not self._unpacking and not by_kernel:
             raise self._corrupt(_damaged_payload("it is empty"))
-        assert self._payload is not None
         self._unpacking = False
+        self.st[k.UNPACKED] = self.st[k.PREPARING] = 0
         try:
-            self._payload.finish()
+            if not by_kernel:
+                assert self._payload is not None
+                self._payload.finish()
             if self.inner_rest():
                 raise PayloadFault("the last event in it is cut")
             if not self.st[k.INNER_ENDED]:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from cdc.binlog import frame_kernel, framer
+from cdc.binlog import frame_kernel, framer, zstd
 from cdc.binlog import frame_state as k
 from cdc.binlog.constants import EventType
 from cdc.binlog.file import BinlogFile, scan
 from cdc.binlog.framer import Framer, PackedTransactionError
+from cdc.binlog.payload import PayloadReader
 from cdc.decode.reader import read
 from cdc.errors import CorruptStreamError, DamagedError, UnsupportedEventError
 from cdc.positions import make_seq
@@ -82,6 +83,30 @@ def test_the_result_is_that_of_the_uncompressed_stream(
     assert again.damage is None and again.end == again.size
     for column in (k.R_SEQ, k.R_LENGTH, k.R_EVENTS, k.R_ROW_EVENTS, k.R_SUM, k.R_TIME, k.R_MASK):
         assert np.array_equal(again.rows[:, column], kept[:, column]), column
+
+
+def test_small_ones_are_unpacked_by_the_kernel(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python unpacks the first one, and gives the kernel the address of zstd's function with it."""
+    rng = random.Random(seed)
+    plain = BinlogBuilder()
+    for n in range(40):
+        plain.transaction(rng.choice(("shop", "other")), rng.choice(("orders", "items")), [n] * rng.choice((1, 3, 300)))
+    log = packed_log(plain, lambda: "zstd")
+    fed: list[int] = []
+    feed_payload = PayloadReader.feed
+
+    def counted(self: PayloadReader, piece: memoryview) -> None:
+        fed.append(len(piece))
+        feed_payload(self, piece)
+
+    monkeypatch.setattr(PayloadReader, "feed", counted)
+    found = frame(log)
+    assert len(fed) == 1
+    monkeypatch.setattr(zstd, "unpacker", lambda: None)
+    by_python = frame(log)
+    assert len(fed) == 41
+    assert bytes(found.out) == bytes(by_python.out) and without_positions(found.out)
+    assert np.array_equal(rows_of(found), rows_of(by_python))
 
 
 def test_positions_are_those_of_the_payload() -> None:
@@ -217,9 +242,15 @@ DAMAGED = [
 
 @pytest.mark.parametrize("src_bytes", [1 << 9, 1 << 20])
 @pytest.mark.parametrize(("body", "words"), DAMAGED)
-def test_a_damaged_one_is_damage_with_its_place(body: bytes, words: str, src_bytes: int) -> None:
+def test_a_damaged_one_is_damage_with_its_place(
+    body: bytes, words: str, src_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = BinlogBuilder()
     log.transaction("shop", "orders", [1])
+    log.gtid()
+    log.event(
+        EventType.TRANSACTION_PAYLOAD, payload_body(inner(db="shop", table="orders"))
+    )  # the kernel takes the next
     behind = log.pos
     log.gtid()
     log.event(EventType.TRANSACTION_PAYLOAD, body)
@@ -227,6 +258,10 @@ def test_a_damaged_one_is_damage_with_its_place(body: bytes, words: str, src_byt
         frame(log, src_bytes=src_bytes)
     assert f"binlog.000001, behind {behind}" in str(caught.value)
     assert "compressed transaction (TRANSACTION_PAYLOAD) is damaged" in str(caught.value)
+    monkeypatch.setattr(zstd, "unpacker", lambda: None)
+    with pytest.raises(CorruptStreamError) as by_python:
+        frame(log, src_bytes=src_bytes)
+    assert str(by_python.value) == str(caught.value)
 
 
 def test_random_damage_gives_an_error_or_nothing_wrong(seed: int) -> None:
@@ -239,8 +274,9 @@ def test_random_damage_gives_an_error_or_nothing_wrong(seed: int) -> None:
         if rng.random() < 0.2:
             del body[rng.randrange(len(body)) :]
         log = BinlogBuilder()
-        log.gtid()
-        log.event(EventType.TRANSACTION_PAYLOAD, bytes(body))
+        for each in (payload_body(GOOD), bytes(body)):
+            log.gtid()
+            log.event(EventType.TRANSACTION_PAYLOAD, each)
         try:
             frame(log, piece=rng.choice((7, 1 << 20)), src_bytes=1 << 12)
         except (CorruptStreamError, UnsupportedEventError):
@@ -386,6 +422,7 @@ def test_kernel_uncompiled_does_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     log.xid()
     compiled = frame(log, piece=5000)
     monkeypatch.setattr(framer, "frame", frame_kernel.frame.py_func)
+    monkeypatch.setattr(frame_kernel, "frame_input", frame_kernel.frame_input.py_func)
     with np.errstate(over="ignore"):
         uncompiled = frame(log, piece=5000)
     assert bytes(uncompiled.out) == bytes(compiled.out) != b""

@@ -467,7 +467,7 @@ def test_kernel_uncompiled_does_the_same() -> None:
         log.transaction("shop" if n else "other", "orders", [n])
     body = b"".join(log.events[1:])
     results = []
-    for kernel in (frame_kernel.frame, frame_kernel.frame.py_func):
+    for kernel in (frame_kernel.frame_input, frame_kernel.frame_input.py_func):
         st = np.zeros(k.STATE_SIZE, dtype=np.int64)
         st[k.SCAN], st[k.HAS_CRC], st[k.VERIFY], st[k.HOLD] = 1, 1, 1, -1
         src = np.frombuffer(body, dtype=np.uint8).copy()

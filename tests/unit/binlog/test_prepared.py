@@ -246,6 +246,7 @@ def test_the_kernel_uncompiled_does_the_same(folder: Path, monkeypatch: pytest.M
     xa_commit(log, xid="X'6364',X'',1")
     compiled = frame(log, folder, piece=100)
     monkeypatch.setattr(framer, "frame", frame_kernel.frame.py_func)
+    monkeypatch.setattr(frame_kernel, "frame_input", frame_kernel.frame_input.py_func)
     monkeypatch.setattr(framer, "bind", lambda kernel, *arguments: lambda: kernel(*arguments))
     plain = frame(log, folder, piece=100)
     assert plain.out == compiled.out and np.array_equal(rows_of(plain), rows_of(compiled))

@@ -248,6 +248,7 @@ def test_kernel_uncompiled_does_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     compressed_query(log, "ALTER TABLE shop.orders ADD c INT")
     compiled = frame(log, piece=100)
     monkeypatch.setattr(framer, "frame", frame_kernel.frame.py_func)
+    monkeypatch.setattr(frame_kernel, "frame_input", frame_kernel.frame_input.py_func)
     with np.errstate(over="ignore"):
         plain = frame(log, piece=100)
     assert bytes(plain.out) == bytes(compiled.out) != b""
