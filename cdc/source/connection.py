@@ -224,6 +224,8 @@ _ACCOUNT = {
     1130: "Create the user for this host, or connect from an allowed host.",
     1251: "Change the account to an authentication plugin that the client supports.",
     1524: "Change the account's authentication plugin (IDENTIFIED WITH caching_sha2_password on MySQL).",
+    2059: "Change the account's authentication plugin: to caching_sha2_password on MySQL, to ed25519 or "
+    "mysql_native_password on MariaDB.",
     1820: "Change the account's expired password.",
     1862: "Change the account's expired password.",
     3118: "Unlock the account (ALTER USER … ACCOUNT UNLOCK).",
@@ -241,7 +243,7 @@ def explain(error: Exception, place: str, user: str) -> CdcError:
     text = text.rstrip(".")
     cause = getattr(error, "original_exception", None) or error
     if isinstance(error, RuntimeError):  # PyMySQL lacks a package that the account's way of logging in needs
-        return SourceRefusedError(text, place=place, remedy="Install it with pip: pynacl for ed25519.")
+        return SourceRefusedError(text, place=place, remedy="Install it with pip: towpath[ed25519], or pynacl alone.")
     if isinstance(cause, ssl.SSLCertVerificationError):
         return SourceRefusedError(
             f"the server's certificate is not accepted: {cause.verify_message}",

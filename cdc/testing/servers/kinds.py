@@ -224,6 +224,12 @@ class MariaDb(Database):
         )
         self._share = share
         self._sql_prefix = sql_prefix
+        self._further = DebianPackages(suite, ("mariadb-server",), "usr/lib/mysql/plugin/auth_ed25519.so", alone=True)
+
+    def further_plugins(self) -> Path:
+        """Returns the folder of the plugins that are not in the server's core package, for the option ``plugin-dir``.
+        Fetches them if they are not in the cache."""
+        return fetch(f"{self.name}-plugins", self._further) / "usr/lib/mysql/plugin"
 
     def program(self, root: Path) -> list[str]:
         share = root / self._share

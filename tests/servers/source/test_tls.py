@@ -126,7 +126,7 @@ def test_a_package_that_a_way_of_logging_in_needs() -> None:
     error = explain(missing, "db.example:3306", "cdc")
     assert isinstance(error, SourceRefusedError)
     assert "'pynacl' package is required" in str(error)
-    assert "Install it with pip" in str(error)
+    assert "Install it with pip: towpath[ed25519]" in str(error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
