@@ -32,7 +32,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from cdc.binlog.kernel_cache import CompiledKernel, kernel_file, read_kernel, write_kernel
+from cdc.binlog.kernel_cache import CompiledKernel, kernel_file, read_kernel, sole_compiler, write_kernel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,12 +100,17 @@ class Kernel(Generic[P, R]):
             file = kernel_file(module, self.__name__, repr(key), f"{cpu}{'-checked' if self.checked else ''}")
             kernel = read_kernel(file)
             if kernel is None:
-                from cdc.binlog.kernel_compiler import compile_kernel
-
-                kernel = compile_kernel(self, args, host)
-                write_kernel(file, kernel)
+                with sole_compiler(file):
+                    kernel = read_kernel(file) or self._compiled(file, args, host)
             entry = self._entries[key] = _Entry(kernel, words)
             return entry
+
+    def _compiled(self, file: Path, args: tuple[Any, ...], host: Any) -> CompiledKernel:
+        from cdc.binlog.kernel_compiler import compile_kernel
+
+        kernel = compile_kernel(self, args, host)
+        write_kernel(file, kernel)
+        return kernel
 
 
 class Intrinsic:

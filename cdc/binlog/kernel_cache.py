@@ -16,10 +16,13 @@ neither can. ``$NUMBA_CACHE_DIR`` takes precedence over all of them.
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +34,8 @@ _COMPILER = (Path(__file__), *(Path(__file__).with_name(name) for name in ("jit.
 _DEFINITION = re.compile(rb"^(?:@|def |class )", re.MULTILINE)
 _MAGIC = b"towpath-kernel 1\n"
 _DIGEST_SIZE = 32
+_WAIT_S = 300.0
+"""The longest time that a process waits for another one that compiles the same kernel."""
 
 
 def _versions() -> bytes:
@@ -164,6 +169,28 @@ def read_kernel(file: Path) -> CompiledKernel | None:
         return None
     symbol, returns, code = body.split(b"\n", 2)
     return CompiledKernel(symbol.decode(), returns.decode(), code)
+
+
+@contextlib.contextmanager
+def sole_compiler(file: Path) -> Iterator[None]:
+    """Waits until no other process compiles the kernel of this file, and keeps others from it.
+
+    Processes that start together would compile the same kernels at the same time otherwise. The lock saves time and
+    nothing else: a process that cannot have it (a folder without locks, or one that compiles for ever) goes on alone.
+    The operating system releases the lock when the process dies.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(open(file.with_suffix(".lock"), "ab"))
+            deadline = time.monotonic() + _WAIT_S
+            while time.monotonic() < deadline:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
+        yield
 
 
 def write_kernel(file: Path, kernel: CompiledKernel) -> None:

@@ -2,9 +2,9 @@
 
 Loaded only if a kernel is not in the cache: importing Numba takes longer than the start of a command may.
 
-Numba compiles the function, and its LLVM module is taken over with three changes: an entry with C's calling convention
-is added, every other symbol becomes private, and what the entry does not use (Numba's own wrappers for Python objects)
-is removed. What is left calls at most a few functions of the C library.
+Numba translates the function and those that it calls into an LLVM module, which it does not optimize. An entry with C's
+calling convention is added to it, and every other symbol becomes private. Then the module is optimized and compiled as
+a whole. It calls at most a few functions of the C library.
 
 The entry takes an array of 64-bit words, one for each number, and several for each array, in the order in which Numba
 flattens its arguments; and room for the returned value. It returns 0, or something else if an exception was raised.
@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba import types
+from numba.core import config
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher, cpu_target
 
 from cdc.binlog.kernel_cache import CompiledKernel
 
@@ -42,9 +46,11 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], host: Any) -> CompiledKer
     with _lock:
         dispatcher = dispatcher_of(kernel)
         signature = tuple(numba.typeof(arg) for arg in args)
-        dispatcher.compile(signature)
-        compiled = dispatcher.overloads[signature]
-        text = dispatcher.inspect_llvm(signature)
+        with _without_optimization():
+            dispatcher.compile(signature)
+            compiled = dispatcher.overloads[signature]
+            compiled.library._ensure_finalized()
+            text = dispatcher.inspect_llvm(signature)
     native = compiled.fndesc.llvm_func_name
     digest = hashlib.sha256(repr(signature).encode()).hexdigest()[:16]
     symbol = f"towpath_{kernel.__module__.replace('.', '_')}_{kernel.__name__}_{digest}"
@@ -65,6 +71,59 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], host: Any) -> CompiledKer
     return CompiledKernel(symbol, _returns(compiled.signature.return_type), host.emit_object(module))
 
 
+class _Dispatcher(CPUDispatcher):  # type: ignore[misc]
+    """Numba's function without what only calls from Python need: the wrappers for Python objects and the machine code.
+
+    A constant argument has the type of its value here, and not a type of its own: Numba would compile the function
+    anew for each constant.
+    """
+
+    def __init__(self, function: FunctionType, targetoptions: dict[str, Any]) -> None:
+        super().__init__(function, targetoptions=targetoptions)
+        self._compiler._customize_flags = _without_machine_code
+
+    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        return super().get_call_template(tuple(types.unliteral(arg) for arg in args), kws)
+
+    def add_overload(self, cres: Any) -> None:
+        found = cres._replace(
+            entry_point=cres.library
+        )  # a key by which callers find it, since there is no machine code
+        self.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
+        self.overloads[tuple(found.signature.args)] = found
+
+
+def _without_machine_code(flags: Any) -> Any:
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    return flags
+
+
+@contextmanager
+def _without_optimization() -> Iterator[None]:
+    """Numba neither optimizes what it compiles nor prepares it to run.
+
+    It would do both for each function that a kernel calls; :func:`compile_kernel` does both once for the whole kernel.
+    """
+    context = cpu_target.target_context
+    codegen = context.codegen()
+    add, executable = codegen._add_module, context.get_executable
+
+    def add_and_execute(library: Any, *args: Any) -> Any:
+        """Prepares a function of Numba that is written in Python. It is compiled when a kernel calls it."""
+        library._ensure_finalized()
+        add(library._final_module)
+        return executable(library, *args)
+
+    with global_compiler_lock:
+        level = config.OPT
+        config.OPT, codegen._add_module, context.get_executable = 0, lambda module: None, add_and_execute
+        try:
+            yield
+        finally:
+            config.OPT = level
+            del codegen._add_module, context.get_executable
+
+
 def dispatcher_of(kernel: Any) -> Any:
     """Numba's function for a kernel. It sees the kernels that it calls as Numba's functions too."""
     with _lock:
@@ -73,9 +132,17 @@ def dispatcher_of(kernel: Any) -> Any:
             names: dict[str, Any] = {"__name__": function.__module__}
             seen = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
             seen.__module__, seen.__qualname__ = function.__module__, function.__qualname__
-            kernel.dispatcher = numba.njit(
-                nogil=True, error_model="numpy", _nrt=False, boundscheck=kernel.checked, forceinline=kernel.inline
-            )(seen)
+            kernel.dispatcher = _Dispatcher(
+                seen,
+                targetoptions={
+                    "nopython": True,
+                    "nogil": True,
+                    "error_model": "numpy",
+                    "_nrt": False,
+                    "boundscheck": kernel.checked,
+                    "forceinline": kernel.inline,
+                },
+            )
             used = set(function.__code__.co_names)
             names |= {name: _resolved(value) for name, value in function.__globals__.items() if name in used}
         return kernel.dispatcher

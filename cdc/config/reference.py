@@ -151,7 +151,9 @@ def _kind(path: str, schema: Mapping[str, Any]) -> str:
         return "path" if any(option.get("format") == "path" for option in options) else "text"
     if "integer" in found:
         return _BYTES if path.endswith("_bytes") else "whole number"
-    return "number"
+    if "boolean" in found:
+        return "boolean"
+    return "number" if "number" in found else "mapping"  # a section of its own is a reference to its model
 
 
 def _written(path: str, kind: str, value: Any) -> Any:
@@ -430,7 +432,7 @@ def _property(key: Key, model: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = dict(model["properties"][name])
     found.pop("default", None)
     found.pop("description", None)
-    if key.kind in (_DURATION, _BYTES, "choice", "whole number", "number"):
+    if key.kind in (_DURATION, _BYTES, "choice", "whole number", "number", "boolean"):
         options = found["anyOf"] if found.keys() == {"anyOf"} else [found]
         found = {"anyOf": [*options, {"$ref": "#/$defs/Variable"}]}
     text = key.description
