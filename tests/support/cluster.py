@@ -423,6 +423,12 @@ class Cluster:
         ]
         return min(found, default=None)
 
+    def longest_pause_s(self, moment: float) -> float:
+        """Returns the longest time since this moment in which nobody answered."""
+        came = sorted(got for probe in self.probes for _, got, _ in list(probe.answers) if got > moment)
+        times = [moment, *came, time.monotonic()]
+        return max(after - before for before, after in itertools.pairwise(times))
+
     def level(self, timeout_s: float = 60.0) -> None:
         """Ends the load, and waits until both clients have everything."""
         self.load.stop()
