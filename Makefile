@@ -23,7 +23,7 @@ BENCH_WRITE ?=
 # Spark and ZooKeeper find Java here, wherever it lies.
 WITH_JAVA = JAVA_HOME="$$(scripts/java-home.sh)"
 
-.PHONY: help install lint format test test-unit test-pythons test-airflows test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-readers types docs docs-reference bench bench-scale bench-peers demo lock clean
+.PHONY: help install lint format test test-unit test-pythons test-airflows test-long test-kill test-soak test-fuzz test-nemesis test-ddl test-readers types docs docs-reference bench bench-scale bench-memory bench-peers demo lock clean
 
 help: ## what can be made
 	@printf 'Towpath: changes of MySQL and MariaDB into Delta Lake tables.\n\n'
@@ -92,6 +92,9 @@ bench: install ## every figure of docs/reference/performance.md (20 minutes); BE
 
 bench-scale: install ## 100 destinations with 50 tables each: processors, memory, slots, latency, requests (20 minutes, 12 GB); BENCH_WRITE=1 makes the page of them
 	@$(WITH_JAVA) BENCH_WRITE=$(BENCH_WRITE) $(PY) -m benchmarks.scale $(ARGS)
+
+bench-memory: install ## the memory of capture over a stream of 10 GB (10 minutes, 22 GB of disk); ARGS='--gigabytes 50'
+	@$(PY) -m benchmarks.long_stream $(ARGS)
 
 bench-peers: install ## capture against other readers of binlogs: connector-java, Debezium (mvn, javac), go-mysql (go), mysql-replication
 	@$(WITH_JAVA) $(PY) -m benchmarks.peers $(ARGS)

@@ -9,12 +9,14 @@ started it, however that process ends, and its data is deleted. Give it a ``fold
 
 :mod:`~cdc.testing.servers.packages` fetches and unpacks the programs, :mod:`~cdc.testing.servers.kinds` knows how each
 kind is set up and started, :mod:`~cdc.testing.servers.server` runs one, :mod:`~cdc.testing.servers.replicas` two of
-which one replicates the other, and :mod:`~cdc.testing.servers.ensemble` three ZooKeepers that elect a leader.
+which one replicates the other, :mod:`~cdc.testing.servers.group` three with group replication, and
+:mod:`~cdc.testing.servers.ensemble` three ZooKeepers that elect a leader.
 """
 
 from __future__ import annotations
 
 from cdc.testing.servers.ensemble import ZooKeeperEnsemble
+from cdc.testing.servers.group import ReplicationGroup
 from cdc.testing.servers.kinds import HOST, PASSWORD, USER, find_kind
 from cdc.testing.servers.replicas import ReplicaPair
 from cdc.testing.servers.server import Server, client_tool, free_port, stop_detached
@@ -24,6 +26,7 @@ __all__ = [
     "PASSWORD",
     "USER",
     "ReplicaPair",
+    "ReplicationGroup",
     "Server",
     "ZooKeeperEnsemble",
     "client_tool",

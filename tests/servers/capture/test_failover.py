@@ -9,23 +9,20 @@ from pathlib import Path
 import pytest
 from pymysql.cursors import Cursor
 
-from cdc.binlog.entry import format_gtid
 from cdc.capture import Capture
 from cdc.capture.accept_loss import accept_loss, examine_servers
 from cdc.commands.check import examine
 from cdc.config import DestinationConfig, load
 from cdc.errors import IdentityError, LostTransactionsError, SourceRefusedError, SourceUnavailableError, UsageError
-from cdc.gtids import Flavor, GtidSet, parse_state
-from cdc.meta import SourceIdentity, open_meta
+from cdc.gtids import GtidSet
+from cdc.meta import open_meta
 from cdc.metrics.capture import CaptureCollector, CaptureMonitor
-from cdc.source.history import executed_gtids
 from cdc.status import collect
-from cdc.store.formats.gtids import gtids_at_end
 from cdc.store.formats.prepared import pending
-from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import HOST, USER, ReplicaPair, Server
 from tests.support.binlog_files import purge
 from tests.support.capturing import capturing
+from tests.support.failovers import executed, source_of, stored_gtids, transactions, wait_for, wait_until_level
 from tests.support.proxy import Proxy
 from tests.support.writing import BackgroundWriter
 from tests.support.xa import end, prepare
@@ -105,21 +102,6 @@ def capture(config: DestinationConfig) -> int:
     return Capture(config).run(until_current=True).transactions
 
 
-def source_of(config: DestinationConfig) -> SourceIdentity:
-    source = open_meta(config).source()
-    assert source is not None
-    return source
-
-
-def transactions(config: DestinationConfig) -> list[tuple[str, int]]:
-    """Returns GTID and row events of each transaction in the store."""
-    return [
-        (str(format_gtid(entry)), int(entry["row_events"]))
-        for entries in StoreReader(config.store.path).all_entries()
-        for entry in entries[entries["length"] > 0]
-    ]
-
-
 def assert_equal_to(config: DestinationConfig, server: Server, configure: Configure) -> None:
     """Checks that the store has each transaction of the server's binlog once, from its own first one on."""
     fresh = configure(server.port, server.kind.name, name="fresh", start="earliest")
@@ -129,40 +111,12 @@ def assert_equal_to(config: DestinationConfig, server: Server, configure: Config
     assert sorted(found) == sorted(wanted[wanted.index(found[0]) :])
 
 
-def executed(server: Server) -> GtidSet:
-    flavor = flavor_of(server)
-    with server.connect() as conn:
-        return parse_state(executed_gtids(conn, flavor) or "", flavor)
-
-
-def stored(config: DestinationConfig, server: Server) -> GtidSet | None:
-    """The GTIDs that the store has read."""
-    path = config.store.path
-    return gtids_at_end(path, flavor_of(server), StoreReader(path).last_seq() or 0)
-
-
-def flavor_of(server: Server) -> Flavor:
-    return "mariadb" if server.kind.name.startswith("mariadb") else "mysql"
-
-
-def wait_for(what: str, is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 40
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-def wait_until_level(config: DestinationConfig, server: Server) -> None:
-    """Waits until the store has read all that the server has executed."""
-    wanted = executed(server)
-    wait_for("capture has not become level", lambda: (found := stored(config, server)) is not None and wanted <= found)
-
-
 def freeze(proxy: Proxy, config: DestinationConfig, pair: ReplicaPair) -> None:
     """Stops capture's connection, and waits until the replica has everything that capture has."""
     proxy.freeze()
     wait_for(
-        "the replica does not follow", lambda: (stored(config, pair.primary) or GtidSet()) <= executed(pair.replica)
+        "the replica does not follow",
+        lambda: (stored_gtids(config, pair.primary) or GtidSet()) <= executed(pair.replica),
     )
 
 

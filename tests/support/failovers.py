@@ -1,0 +1,65 @@
+"""What tests of failovers ask the store and the servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cdc.binlog.entry import format_gtid
+from cdc.config import DestinationConfig
+from cdc.gtids import Flavor, GtidSet, parse_state
+from cdc.meta import SourceIdentity, open_meta
+from cdc.source.history import executed_gtids
+from cdc.store.formats.gtids import gtids_at_end
+from cdc.store.reader.reader import StoreReader
+from cdc.testing.servers import Server
+
+
+def source_of(config: DestinationConfig) -> SourceIdentity:
+    """The server that is captured, by the meta."""
+    source = open_meta(config).source()
+    assert source is not None
+    return source
+
+
+def transactions(config: DestinationConfig) -> list[tuple[str, int]]:
+    """Returns GTID and row events of each transaction in the store."""
+    return [
+        (str(format_gtid(entry)), int(entry["row_events"]))
+        for entries in StoreReader(config.store.path).all_entries()
+        for entry in entries[entries["length"] > 0]
+    ]
+
+
+def executed(server: Server) -> GtidSet:
+    """The GTIDs that a server has executed."""
+    flavor = flavor_of(server)
+    with server.connect() as conn:
+        return parse_state(executed_gtids(conn, flavor) or "", flavor)
+
+
+def stored_gtids(config: DestinationConfig, server: Server) -> GtidSet | None:
+    """The GTIDs that the store has read."""
+    path = config.store.path
+    return gtids_at_end(path, flavor_of(server), StoreReader(path).last_seq() or 0)
+
+
+def flavor_of(server: Server) -> Flavor:
+    """The family of a server."""
+    return "mariadb" if server.kind.name.startswith("mariadb") else "mysql"
+
+
+def wait_for(what: str, is_true: Callable[[], bool]) -> None:
+    """Waits until something is true; otherwise the test fails with ``what``."""
+    deadline = time.monotonic() + 40
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def wait_until_level(config: DestinationConfig, server: Server) -> None:
+    """Waits until the store has read all that the server has executed."""
+    wanted = executed(server)
+    wait_for(
+        "capture has not become level", lambda: (found := stored_gtids(config, server)) is not None and wanted <= found
+    )
