@@ -4,21 +4,28 @@ Heartbeats carry no time. So capture probes the source: it asks for the clock, *
 committed before that time lies before that position. Once the stream has passed the position and its transactions are
 visible to readers, the store is complete up to that time, less one second for transactions that already had their
 commit time but not yet their position. Each new watermark is recorded in the store's time index.
+
+A source that is a replica itself may lack what its own source has committed. Its lag is subtracted; while it is
+read-only and does not replicate, nothing is known to be complete.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
+from math import isinf
 from pathlib import Path
 from typing import NamedTuple
 
 from cdc.capture.session import Session
 from cdc.durable import storage_errors
-from cdc.errors import CdcError, DamagedError, StorageError
+from cdc.errors import CdcError, DamagedError, SourceRefusedError, StorageError
 from cdc.log import get_logger
 from cdc.positions import make_seq
-from cdc.source.server import ClockProbe, Source, clock_and_position
+from cdc.source.binlog_files import BinlogFiles
+from cdc.source.connection import server_of
+from cdc.source.server import ClockProbe, Source, clock_and_position, refuses_writes, replica_lag_s
 from cdc.store.formats.time_index import MARGIN_US, TimeIndexWriter, time_index_path
 from cdc.store.writer.log import RelayLog
 
@@ -54,18 +61,50 @@ class WatermarkTracker:
         self._index: TimeIndexWriter | None = None
         self.complete_until_us = 0
         self.clock = UNKNOWN_CLOCK
+        self._may_ask_for_lag = True
+        self._is_stalled = False
 
     def probe(self, control: Source) -> None:
-        """Asks the source for its clock and position. A failure is logged only: the next probe replaces this one."""
+        """Asks the source for its lag as a replica, and then for its clock and position. A failure is logged only: the
+        next probe replaces this one."""
         try:
+            lag_s = self._lag_s(control)
             found = clock_and_position(control)
             self.clock = SourceClock(found.time_us, time.monotonic())
-            self._ahead.append(found)
+            if isinf(lag_s):
+                return
+            self._ahead.append(replace(found, time_us=found.time_us - int(lag_s * 1e6)))
         except CdcError as error:
             log.debug("the source's clock could not be read", error=str(error))
             return
         if len(self._ahead) > _MAX_PROBES:  # capture is far behind: every second probe is enough
             self._ahead = deque(list(self._ahead)[::2])
+
+    def _lag_s(self, control: Source) -> float:
+        """How much older than the source's clock its state may be: 0 for a server that replicates no other one,
+        infinite for a read-only one that has stopped to replicate."""
+        if isinstance(control, BinlogFiles) or not self._may_ask_for_lag:
+            return 0.0
+        try:
+            lag_s = replica_lag_s(control)
+        except SourceRefusedError as error:
+            self._may_ask_for_lag = False
+            log.debug("whether the source is a replica that lags is not known", reason=error.message)
+            return 0.0
+        if lag_s is not None and isinf(lag_s) and not refuses_writes(control):
+            lag_s = None  # it was a replica, and takes writes of its own now
+        is_stalled = lag_s is not None and isinf(lag_s)
+        if is_stalled and not self._is_stalled:
+            log.warning(
+                "the source is a replica that has stopped to replicate: until it goes on, no time is known up to which "
+                "the store is complete",
+                source=server_of(control),
+            )
+        elif self._is_stalled and not is_stalled:
+            log.info("the source replicates again", source=server_of(control))
+        self._is_stalled = is_stalled
+        # Whole seconds are shown.
+        return 0.0 if lag_s is None else lag_s + 1
 
     def expect(self, probe: ClockProbe) -> None:
         """Adds a probe that is older than all others: the one at whose position a bounded capture ends. On a busy
@@ -89,6 +128,7 @@ class WatermarkTracker:
         """Discards all probes, because a lost connection's positions prove nothing for the next one."""
         self._ahead.clear()
         self._read.clear()
+        self._may_ask_for_lag = True
 
     def close(self) -> None:
         """Closes the time index."""

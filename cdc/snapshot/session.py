@@ -15,9 +15,16 @@ from cdc.errors import IdentityError, SchemaChangedError
 from cdc.log import get_logger
 from cdc.schemas import TableSchema
 from cdc.snapshot.records import SnapshotInfo
-from cdc.source.connection import Row, connect, mapped, place_of, query
+from cdc.source.connection import connect, mapped, place_of, query
 from cdc.source.schemas import read_schema
-from cdc.source.server import Connection, current_position, describe, parse_version, server_version
+from cdc.source.server import (
+    Connection,
+    current_position,
+    describe,
+    parse_version,
+    replica_lag_s,
+    server_version,
+)
 
 _ALTERED = frozenset({1054, 1072, 1146, 1176, 1412, 1463, 4027})
 """Errors of statements on a table that was altered, renamed or dropped."""
@@ -194,16 +201,3 @@ class Throttle:
     def close(self) -> None:
         if self._conn is not None:
             close(self._conn)
-
-
-def replica_lag_s(conn: Connection) -> float | None:
-    """Returns how far a replica is behind its source, the worst of its channels; infinite while it does not apply
-    anything; None if the server is no replica. Raises SourceRefusedError if the user may not ask."""
-    mariadb = "mariadb" in server_version(conn).lower()
-    version = parse_version(server_version(conn))
-    statement = "SHOW REPLICA STATUS" if not mariadb and version >= (8, 0, 22) else "SHOW SLAVE STATUS"
-    if mariadb:
-        statement = "SHOW ALL SLAVES STATUS"
-    rows: list[Row] = query(conn, statement)
-    found = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in rows]
-    return max((float("inf") if one is None else float(one) for one in found), default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import isinf
 
 from cdc.config import DestinationConfig, SourceConfig
 from cdc.errors import CdcError, SourceRefusedError
@@ -21,7 +22,9 @@ from cdc.source.server import (
     Flavor,
     ServerInfo,
     describe,
+    refuses_writes,
     replica_label,
+    replica_lag_s,
     replicas,
     server_version,
     status_statement,
@@ -359,13 +362,34 @@ def _filters(conn: Connection, databases: set[str]) -> Iterator[Finding]:
 
 
 def _relay(conn: Connection, values: Mapping[str, str]) -> Iterator[Finding]:
-    """Checks that a replica logs the changes that it applies. Otherwise its binlog has direct writes only."""
-    if _logs_what_it_applies(values):
-        return
+    """Checks of a replica: that it logs what it applies (otherwise its binlog has direct writes only), and that capture
+    can tell how far it is behind."""
     rows = query(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'Slave_running')")
-    if any(str(row["Value"]) not in ("0", "OFF") for row in rows):
+    runs = any(str(row["Value"]) not in ("0", "OFF") for row in rows)
+    if runs and not _logs_what_it_applies(values):
         yield error(
             "source: log_slave_updates",
             "the server is a replica and does not log the changes that it applies",
             "Start it with log_slave_updates=ON, or capture its source.",
+        )
+    try:
+        lag_s = replica_lag_s(conn)
+    except SourceRefusedError as refused:
+        if runs:
+            yield warning(
+                "source: replication",
+                f"the server is a replica, and the account may not see how far it is behind ({refused.message}): "
+                "intervals count as complete while changes of their time are still on their way to it",
+                f"GRANT SLAVE MONITOR ON *.* TO {_account(conn)}",
+            )
+        return
+    if lag_s is None:
+        return
+    if not isinf(lag_s):
+        yield ok("source: replication", f"the server is a replica, {lag_s:g} s behind")
+    elif refuses_writes(conn):
+        yield warning(
+            "source: replication",
+            "the server is a read-only replica that does not replicate now: no interval becomes complete until it does",
+            "Look at SHOW REPLICA STATUS (SHOW ALL SLAVES STATUS on MariaDB), or capture its source.",
         )

@@ -18,11 +18,19 @@ from cdc.gtids import Flavor, GtidSet, MariadbGtid, parse_state, show_state, sta
 from cdc.log import get_logger
 from cdc.positions import BinlogPosition
 from cdc.source.binlog_files import BinlogFiles
-from cdc.source.connection import place_of, query
+from cdc.source.connection import place_of
 from cdc.source.history import executed_gtids, purged_gtids
 from cdc.source.locate import FileStarts, last_fitting
 from cdc.source.scan import FileStart, ScannedTransaction, read_file_start, read_transactions
-from cdc.source.server import Connection, Source, binlog_files, parse_version, read_uuid, server_version, variables
+from cdc.source.server import (
+    Connection,
+    Source,
+    binlog_files,
+    is_replicating,
+    read_uuid,
+    refuses_writes,
+    variables,
+)
 from cdc.units import human_bytes
 
 log = get_logger(__name__)
@@ -170,14 +178,8 @@ def require_all(conn: Connection, flavor: Flavor, known: GtidSet, place: str) ->
 
 def is_standby(conn: Connection) -> bool:
     """Whether the server applies the changes of another one, or refuses writes."""
-    if variables(conn, ("read_only",)).get("read_only", "OFF").upper() not in ("OFF", "0"):
-        return True
-    mariadb = "mariadb" in server_version(conn).lower()
-    renamed = not mariadb and parse_version(server_version(conn)) >= (8, 0, 22)
-    word = "SHOW ALL SLAVES STATUS" if mariadb else "SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"
-    column = "Replica_SQL_Running" if renamed else "Slave_SQL_Running"
     try:
-        return any(str(row.get(column)) == "Yes" for row in query(conn, word))
+        return refuses_writes(conn) or is_replicating(conn)
     except SourceRefusedError:  # the privilege REPLICATION CLIENT is missing; whoever waits loses nothing
         return True
 

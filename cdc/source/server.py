@@ -192,6 +192,36 @@ def replicas(conn: Connection) -> list[ReplicaInfo]:
     return [ReplicaInfo(int(r.get("Server_Id") or r.get("Server_id") or 0), str(r.get("Host") or "")) for r in rows]
 
 
+def replica_lag_s(conn: Connection) -> float | None:
+    """Returns how far a replica is behind its source, the worst of its channels; infinite while it does not apply
+    anything; None if the server is no replica. The channels of a replication group do not count.
+
+    Raises SourceRefusedError if the user may not ask, SourceUnavailableError.
+    """
+    name = "Connection_name" if _is_mariadb(conn) else "Channel_Name"
+    rows = [row for row in _replication(conn) if not str(row.get(name) or "").startswith("group_replication_")]
+    found = [row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) for row in rows]
+    return max((float("inf") if one is None else float(one) for one in found), default=None)
+
+
+def is_replicating(conn: Connection) -> bool:
+    """Whether the server applies the changes of another one. Raises SourceRefusedError if the user may not ask."""
+    return any(str(row.get("Replica_SQL_Running", row.get("Slave_SQL_Running"))) == "Yes" for row in _replication(conn))
+
+
+def refuses_writes(conn: Connection) -> bool:
+    """Whether the server is read-only."""
+    return variables(conn, ("read_only",)).get("read_only", "OFF").upper() not in ("OFF", "0")
+
+
+def _replication(conn: Connection) -> list[Row]:
+    """Returns a row for each source that the server replicates."""
+    if _is_mariadb(conn):
+        return query(conn, "SHOW ALL SLAVES STATUS")
+    renamed = parse_version(server_version(conn)) >= (8, 0, 22)
+    return query(conn, "SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS")
+
+
 def replicas_statement(conn: Connection) -> str:
     """Returns the statement that lists registered replicas."""
     renamed = not _is_mariadb(conn) and parse_version(server_version(conn)) >= (8, 0, 22)

@@ -23,7 +23,8 @@ from cdc.errors import ConfigError, IdentityError, SchemaChangedError, Unsupport
 from cdc.snapshot import positions, taking
 from cdc.snapshot import reader as reading
 from cdc.snapshot.files import SnapshotFiles
-from cdc.snapshot.session import Throttle, close, definition, open_session, replica_lag_s
+from cdc.snapshot.session import Throttle, close, definition, open_session
+from cdc.source.server import replica_lag_s
 from cdc.store.reader.reader import StoreReader
 from cdc.testing.servers import Server
 from tests.support.snapshot_load import rows_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from cdc.capture.watermark import WatermarkTracker
+from cdc.errors import SourceRefusedError
 from cdc.positions import BinlogPosition, make_seq
 from cdc.source.server import ClockProbe
 from cdc.store.formats.time_index import MARGIN_US, read_time_index, time_index_path
@@ -29,6 +31,23 @@ class FakeSessionAndStore:
 
     def has_passed(self, position: BinlogPosition) -> bool:
         return self.pos >= position.pos
+
+
+@pytest.fixture(autouse=True)
+def replica(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the source says of itself as a replica: its lag, and whether it is read-only."""
+    said: dict[str, Any] = {"lag_s": None, "read_only": False}
+
+    def lag_s(control: Any) -> float | None:
+        if isinstance(said["lag_s"], Exception):
+            raise said["lag_s"]
+        found: float | None = said["lag_s"]
+        return found
+
+    monkeypatch.setattr("cdc.capture.watermark.replica_lag_s", lag_s)
+    monkeypatch.setattr("cdc.capture.watermark.refuses_writes", lambda control: said["read_only"])
+    monkeypatch.setattr("cdc.capture.watermark.server_of", lambda control: "db:3306")
+    return said
 
 
 def test_probes_advance_the_watermark_and_the_time_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +84,39 @@ def test_probes_advance_the_watermark_and_the_time_index(tmp_path: Path, monkeyp
     again.close()
     assert read_time_index(tmp_path)["seq"].tolist() == [make_seq(1, 3, 400)], "capture begins a new time index"
     assert Path(f"{time_index_path(tmp_path)}.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "read_only", "less_s"),
+    [
+        (None, False, 0),
+        (None, True, 0),
+        (0.0, True, 1),
+        (40.0, True, 41),
+        (40.0, False, 41),
+        (math.inf, True, None),
+        (math.inf, False, 0),
+        (SourceRefusedError("denied", place="db", remedy="GRANT …"), True, 0),
+    ],
+)
+def test_a_replica_may_lack_what_its_source_has_committed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    replica: dict[str, Any],
+    lag_s: Any,
+    read_only: bool,
+    less_s: int | None,
+) -> None:
+    probe = ClockProbe(T0, BinlogPosition("binlog.000003", 100), None)
+    monkeypatch.setattr("cdc.capture.watermark.clock_and_position", lambda control: probe)
+    replica |= {"lag_s": lag_s, "read_only": read_only}
+    watermark, both = WatermarkTracker(records=False), FakeSessionAndStore(tmp_path, pos=100)
+    given: Any = both
+    watermark.probe(given)
+    watermark.settle(given, given)
+    assert watermark.clock.time_us == T0
+    assert watermark.complete_until_us == (0 if less_s is None else T0 - less_s * SECOND - MARGIN_US)
+    replica |= {"lag_s": None}
+    watermark.probe(given)
+    watermark.settle(given, given)
+    assert watermark.complete_until_us == T0 - MARGIN_US, "it replicates no more"
